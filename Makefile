@@ -1,0 +1,58 @@
+# The two commands of the README are `make demo` and `make test`; both set everything up themselves.
+# Nothing is installed outside this folder. A second call finds the stamp file and starts at once.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
+# One thread a process: two processes with two threads each are ten times slower on two cores.
+export OMP_NUM_THREADS ?= 1
+export MKL_NUM_THREADS ?= 1
+
+.PHONY: demo test check lint types layers bench test-slow clean help browser
+
+help:
+	@echo "make demo   train ERM and MR2 side by side on the embedded data and write report.html"
+	@echo "make test   checks and the test suite"
+	@echo "make check  ruff, mypy --strict, import layers"
+	@echo "make bench  speed, as ratios measured in one run; writes benchmarks/out/*.json"
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "installing into $(VENV) (once) ..."
+	$(PIP) install -c constraints.txt -e '.[demo]'
+	@touch $@
+
+$(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "installing into $(VENV) (once) ..."
+	$(PIP) install -c constraints.txt -e '.[test]'
+	@touch $@ $(VENV)/.demo
+
+demo: $(VENV)/.demo
+	$(BIN)/python -m classmargin.recipes.demo
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.test
+	$(BIN)/mypy
+
+layers: $(VENV)/.test
+	$(BIN)/python -m pytest -q -p no:cacheprovider tests/architecture
+
+check: lint types layers
+
+test: check browser
+	$(BIN)/python -m pytest -q -n 2 -m "not slow"
+
+test-slow: $(VENV)/.test browser
+	$(BIN)/python -m pytest -q -m slow
+
+bench: $(VENV)/.test
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis benchmarks/out

@@ -1,0 +1,3 @@
+"""classmargin: the toolkit for classifiers that leave some classes behind."""
+
+__version__ = "0.1.0"

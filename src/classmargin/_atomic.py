@@ -1,0 +1,57 @@
+"""Files that are either whole or not there: write beside the target, then rename."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def atomic_path(target: str | os.PathLike[str], *, durable: bool = False) -> Iterator[Path]:
+    """Yield a temporary path that replaces ``target`` only if the block ends without an error.
+
+    Args:
+        target: Final place of the file; its folder is created.
+        durable: Also flush file and folder to the disk, so that a power cut cannot undo the rename.
+
+    Example:
+        >>> import tempfile, pathlib
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> with atomic_path(folder / "a.txt") as path:
+        ...     _ = path.write_text("whole")
+        >>> (folder / "a.txt").read_text()
+        'whole'
+    """
+    final = Path(target)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    # The suffix stays last, because writers such as numpy.savez append their own when it is missing.
+    handle, name = tempfile.mkstemp(prefix=f".{final.stem}.", suffix=final.suffix, dir=final.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        os.chmod(temporary, 0o666 & ~_umask())
+        if durable:
+            _flush(temporary)
+        os.replace(temporary, final)
+        if durable:
+            _flush(final.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,134 @@
+"""Input checks whose messages name the argument, what was expected and what came."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def check_int(name: str, value: Any, *, minimum: int) -> int:
+    """Return ``value`` if it is an integer of at least ``minimum``."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int, got {type(value).__name__} ({value!r})")
+    if value < minimum:
+        raise ValueError(f"{name} must be at least {minimum}, got {value}")
+    return value
+
+
+def check_number(
+    name: str,
+    value: Any,
+    *,
+    above: float = -math.inf,
+    minimum: float = -math.inf,
+    maximum: float = math.inf,
+    below: float = math.inf,
+    finite: bool = True,
+) -> float:
+    """Return ``value`` as float if it lies in the stated range (``above`` and ``below`` are exclusive)."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number, got {type(value).__name__} ({value!r})")
+    number = float(value)
+    if finite and not math.isfinite(number):
+        raise ValueError(f"{name} must be finite, got {value}")
+    inside = number > above and minimum <= number <= maximum and (below == math.inf or number < below)
+    if not inside:
+        raise ValueError(f"{name} must be {_range_text(above, minimum, maximum, below)}, got {value}")
+    return number
+
+
+def _range_text(above: float, minimum: float, maximum: float, below: float) -> str:
+    parts = []
+    if above > -math.inf:
+        parts.append(f"> {above:g}")
+    if minimum > -math.inf:
+        parts.append(f">= {minimum:g}")
+    if maximum < math.inf:
+        parts.append(f"<= {maximum:g}")
+    if below < math.inf:
+        parts.append(f"< {below:g}")
+    return " and ".join(parts) or "a number"
+
+
+def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
+    """Return ``value`` if it is one of ``choices``; the error suggests the nearest one.
+
+    Example:
+        >>> check_choice("estimator", "moments", ("moments", "batch"))
+        'moments'
+    """
+    options = list(choices)
+    if value in options:
+        return str(value)
+    raise ValueError(f"{name} must be one of {', '.join(options)}; got {value!r}{did_you_mean(str(value), options)}")
+
+
+def did_you_mean(word: str, options: Iterable[str]) -> str:
+    """Return ``" (did you mean 'x'?)"`` for the nearest option, or an empty string.
+
+    Example:
+        >>> did_you_mean("moment", ["moments", "batch"])
+        " (did you mean 'moments'?)"
+    """
+    near = difflib.get_close_matches(word, list(options), n=1, cutoff=0.6)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def check_floating(name: str, tensor: Any, *, dim: int) -> Tensor:
+    """Return ``tensor`` if it is a floating-point tensor with ``dim`` dimensions."""
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
+    if not tensor.is_floating_point():
+        raise TypeError(f"{name} must be floating point, got dtype {tensor.dtype}")
+    if tensor.dim() != dim:
+        raise ValueError(f"{name} must have {dim} dimensions, got shape {tuple(tensor.shape)}")
+    return tensor
+
+
+def check_hard_labels(name: str, labels: Any, *, batch: int, num_classes: int, ignore_index: int | None = None) -> None:
+    """Check integer class labels of shape ``[B]`` with values in ``[0, K)`` (or ``ignore_index``).
+
+    The range check reads the values, which makes an accelerator wait; it therefore runs on the CPU only and
+    never while ``torch.compile`` traces.
+    """
+    if not isinstance(labels, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(labels).__name__}")
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise TypeError(f"{name} must hold integer classes, got dtype {labels.dtype}")
+    if labels.dim() != 1 or labels.shape[0] != batch:
+        raise ValueError(f"{name} must have shape ({batch},), got {tuple(labels.shape)}")
+    if torch.compiler.is_compiling() or labels.device.type != "cpu" or batch == 0:
+        return
+    low, high = torch.aminmax(labels)
+    if low >= 0 and high < num_classes:
+        return
+    valid = labels if ignore_index is None else labels[labels != ignore_index]
+    if valid.numel() and (int(valid.min()) < 0 or int(valid.max()) >= num_classes):
+        raise ValueError(
+            f"{name} must lie in [0, {num_classes})"
+            + (f" or equal ignore_index={ignore_index}" if ignore_index is not None else "")
+            + f", got values from {int(valid.min())} to {int(valid.max())}"
+        )
+
+
+def require_extra(package: str, extra: str, purpose: str) -> Any:
+    """Import an optional package, or say which extra brings it.
+
+    Example:
+        >>> require_extra("math", "report", "figures").pi > 3
+        True
+    """
+    import importlib
+
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise ImportError(
+            f"{purpose} needs the package {package.split('.')[0]!r}, which is not usable here ({error}). "
+            f"Install it with: pip install 'classmargin[{extra}]'"
+        ) from error
