@@ -1,0 +1,169 @@
+"""One call from arrays to an :class:`Audit`: which classes fail, how sure that is, and why.
+
+Data flow: ``inputs`` checks the arrays -> ``streaming.AuditAccumulator`` reads them in chunks (counts, per-sample
+scores, feature sums) -> ``class_frame`` makes the class table, ``tiers`` the thirds, ``disparity``,
+``feature_geometry`` and ``margins`` the rest -> the frozen :class:`Audit`, which ``comparison``, ``gate`` and
+the report read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from classmargin.evaluation.inputs import AnyArray, IntArray
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+HEADLINES = ("overall", "easy", "medium", "hard", "worst", "gap")
+
+
+@dataclass(frozen=True)
+class FeatureSample:
+    """A subsample of features for a two-dimensional map.
+
+    Attributes:
+        features: Shape ``[M, d]``, float32.
+        labels: True classes ``[M]``.
+        correct: Whether each of them was classified right ``[M]``.
+        index: Position of each in the audited test set ``[M]``.
+    """
+
+    features: AnyArray
+    labels: IntArray
+    correct: AnyArray
+    index: IntArray
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What is known about one classifier on one test set.
+
+    Attributes:
+        class_names: One name a class, in class order, length ``K``.
+        num_samples: Number of audited samples ``N``.
+        overall: Share of all samples classified right, in [0, 1].
+        easy: Mean accuracy of the best third of classes (``tiers`` says which; ``notes`` by what rule).
+        medium: Mean accuracy of the middle third.
+        hard: Mean accuracy of the worst third.
+        worst: Lowest class accuracy.
+        gap: ``easy - hard``.
+        intervals: ``{"overall": (low, high), ...}`` for the six values above; read it with :meth:`interval`.
+        confidence: Level of all intervals, e.g. 0.95.
+        ranking: ``"own"``, ``"reference"`` or ``"crossfit"``.
+        by_class: One row a class, in class order. Columns are always all there; what the given arrays do not tell
+            is NaN (numbers) or an empty string (text):
+
+            ``class_name`` · ``n`` samples · ``accuracy`` (NaN if n = 0) · ``low``, ``high`` Wilson interval ·
+            ``precision``, ``recall`` · ``tier`` easy/medium/hard, "absent" if n = 0 · ``ece`` calibration
+            error · ``output_margin`` mean of p_y - max other p · ``low_confidence`` share of samples whose top
+            probability is below 0.5 · ``confidently_wrong`` share of samples that are wrong with top probability
+            of at least 0.8 · ``label_issues`` number of samples of this class that confident learning takes for another
+            class · ``spread`` mean squared deviation from the class mean · ``mean_norm`` length of the class mean ·
+            ``sqnorm`` r², mean squared norm (any norm order) · ``margin`` γ that MR² would give ·
+            ``weight_norm`` length of the head's weight · ``nearest_by_angle`` name of the class with the nearest
+            weight, ``nearest_angle`` degrees · ``nearest_by_confusion`` name of the class it is most often taken
+            for, ``confusion_share`` share of its samples that go there · ``verdict`` one line: why it is hard.
+        tiers: Three rows (easy, medium, hard): ``tier``, ``classes`` (number), ``n``, ``accuracy``, ``low``,
+            ``high``, ``output_margin``, ``spread`` (means over its classes), ``names`` (tuple of class names).
+        disparity: Measures of the gap between classes: ``worst_5`` (mean of the five lowest, fewer if K < 5), ``best``,
+            ``range``, ``ratio`` (worst/best), ``std``, ``gini``, ``generalized_entropy`` (α = 2), ``theil``,
+            ``mean_class_accuracy``, ``worst_class`` (name).
+        geometry: Flat dictionary, ``None`` where the arrays do not tell: ``output_margin``, ``output_margin_easy``,
+            ``output_margin_medium``, ``output_margin_hard``, ``classifier_margin_degrees``,
+            ``weight_norm_mean``, ``weight_norm_cv``, ``nc1``, ``within_between_ratio``, ``mean_equinorm_cv``,
+            ``weight_equinorm_cv``, ``mean_equiangularity``, ``weight_equiangularity``, ``spread_to_mean_norm``.
+        bounds: Terms of Proposition 1 and Eq. 15, or ``None`` without logits, features and classifier_weight:
+            ``{"terms": {name: value}, "by_class": DataFrame(class_name, bound, ...), "statement": text}``.
+        correlations: Over classes: ``x``, ``y``, ``measure`` ("pearson", "spearman"), ``value``, ``low``, ``high``, ``classes``.
+        confusion: Counts ``[K, K]``, row = true class, column = predicted class.
+        notes: Sentences a reader must know: ranking rule, remainder rule, absent classes, what intervals cover.
+        ece: Expected calibration error over all samples, NaN without probabilities.
+        feature_sample: Subsample of the features for a map, or ``None``.
+        labels: True classes of all samples ``[N]`` (for paired comparison).
+        predictions: Predicted classes of all samples ``[N]``.
+        sample_id: Identity of each sample ``[N]``, or ``None`` (then position is identity).
+    """
+
+    class_names: tuple[str, ...]
+    num_samples: int
+    overall: float
+    easy: float
+    medium: float
+    hard: float
+    worst: float
+    gap: float
+    intervals: Mapping[str, tuple[float, float]]
+    confidence: float
+    ranking: str
+    by_class: pd.DataFrame
+    tiers: pd.DataFrame
+    disparity: Mapping[str, Any]
+    geometry: Mapping[str, float | None]
+    bounds: Mapping[str, Any] | None
+    correlations: pd.DataFrame
+    confusion: AnyArray
+    notes: tuple[str, ...]
+    ece: float
+    feature_sample: FeatureSample | None
+    labels: IntArray
+    predictions: IntArray
+    sample_id: AnyArray | None
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes ``K``."""
+        return len(self.class_names)
+
+    def interval(self, name: str) -> tuple[float, float]:
+        """Return the interval of ``overall``, ``easy``, ``medium``, ``hard``, ``worst`` or ``gap``."""
+        if name not in self.intervals:
+            raise ValueError(f"name must be one of {', '.join(HEADLINES)}; got {name!r}")
+        return self.intervals[name]
+
+    def top_confusions(self, k: int = 20) -> pd.DataFrame:
+        """Return the ``k`` most frequent mistakes: ``truth``, ``predicted``, ``count``, ``share`` of the true class."""
+        raise NotImplementedError
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but the per-sample arrays as plain Python values that ``json.dumps`` takes (no NaN)."""
+        raise NotImplementedError
+
+    def to_markdown(self, top: int = 10) -> str:
+        """Return a short report in Markdown with the ``top`` worst classes."""
+        raise NotImplementedError
+
+    def to_html(self, path: str | os.PathLike[str]) -> Path:
+        """Write one self-contained HTML file and return where it is (needs the extra ``report``)."""
+        # The one import against the direction of the layers; late, so that arrays-in, numbers-out needs no figures.
+        from classmargin.report.render import write_audit_html
+
+        write_audit_html(self, path)
+        return Path(path)
+
+
+def audit(
+    labels: Any,
+    *,
+    logits: Any = None,
+    probabilities: Any = None,
+    predictions: Any = None,
+    features: Any = None,
+    classifier_weight: Any = None,
+    class_names: Sequence[str] | None = None,
+    num_classes: int | None = None,
+    sample_id: Any = None,
+    ranking: str = "own",
+    reference: Any = None,
+    confidence: float = 0.95,
+    bootstrap: int = 2000,
+    seed: int = 0,
+    mean_margin: float = 1.0,
+    norm_order: float = 2.0,
+) -> Audit:
+    """Audit one classifier on one test set."""
+    raise NotImplementedError
