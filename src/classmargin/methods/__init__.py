@@ -1,1 +1,55 @@
+"""MR² and the baselines behind one small interface.
 
+:mod:`~classmargin.methods.base` says what a method is and when its hooks run,
+:mod:`~classmargin.methods.registry` knows the methods by name, every other file is one method.
+Adding one = its file, one import line here, one value test.
+
+Example:
+    >>> from classmargin.methods import list_methods
+    >>> "mr2" in [info.name for info in list_methods()]
+    True
+"""
+
+# isort: off
+# Importing a method registers it; the order of these lines is the order of lists and tables.
+from classmargin.methods import erm as erm
+from classmargin.methods import mr2 as mr2
+
+# isort: on
+from classmargin.methods.base import (
+    LoopContext,
+    Method,
+    MethodLoss,
+    Requirements,
+    Stage,
+    Step,
+    TaskInfo,
+    evaluate_on_toy,
+)
+from classmargin.methods.registry import (
+    MethodInfo,
+    create,
+    default_hyperparameters,
+    list_methods,
+    method_info,
+    methods_table_markdown,
+    requirements_of,
+)
+
+__all__ = [
+    "LoopContext",
+    "Method",
+    "MethodInfo",
+    "MethodLoss",
+    "Requirements",
+    "Stage",
+    "Step",
+    "TaskInfo",
+    "create",
+    "default_hyperparameters",
+    "evaluate_on_toy",
+    "list_methods",
+    "method_info",
+    "methods_table_markdown",
+    "requirements_of",
+]

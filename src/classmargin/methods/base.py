@@ -2,26 +2,30 @@
 
 The loop calls the hooks in this order (``*`` = only where a method overrides it)::
 
-    method = create(name, task, **hyperparameters)      # own modules and buffers are built here
-    for stage in method.stages(epochs):                 # * default: one stage with all epochs
+    method = create(name, task, **hyperparameters)  # own modules and buffers are built here
+    for stage in method.stages(epochs):             # * default: one stage with all epochs
         (fresh model and optimiser if stage.fresh_model)
-        method.on_stage_start(context)                  # *
+        method.on_stage_start(context)              # *
         for epoch in stage:
-            method.on_epoch_start(context)              # * confusion pass, centroid pass, weight switch
+            method.on_epoch_start(context)          # * confusion pass, centroid pass, weight switch
             for batch in loader:
-                method.optimizer_step(closure, step)    # * default: closure(True), step(); SAM calls closure twice
-                    closure(update_state):              #   forward, method.loss(step, update_state), backward
-                method.on_step_end(step)                # * no-grad updates after the optimiser step
-            method.on_epoch_end(context)                # * full-pass updates
-        method.on_stage_end(context)                    # * build the error set, ...
-    scores = method.predict(output)                     # * default: the logits
+                method.optimizer_step(closure, step, model)  # * default: closure(True), then step()
+                    closure(update_state):          #   forward, method.loss(step, update_state), backward
+                method.on_step_end(step)            # * no-grad updates after the optimiser step
+            method.on_epoch_end(context)            # * full-pass updates
+        method.on_stage_end(context)                # * build the error set, ...
+    scores = method.predict(output)                 # * default: the logits
 
 A method is an ``nn.Module``: its buffers and parameters move, save and resume with it, and the loop needs no
 second bookkeeping. It never owns the loop, the main optimiser, the data or the device.
 
-State discipline: buffers change only inside ``loss(..., update_state=True)`` and the hooks, never in evaluation,
-and exactly once per optimiser step. Under several processes ``loss`` returns a value whose gradient, averaged over
-ranks, is that of the global batch (see :mod:`classmargin._distributed`).
+State discipline: buffers change only inside ``loss(..., update_state=True)`` and the hooks, never in
+evaluation, and exactly once per optimiser step. ``loss`` runs outside autocast: exponentials and squared
+distances want float32.
+
+Several processes: ``loss`` returns a value whose gradient, averaged over ranks, is that of the global batch
+(see :mod:`classmargin._distributed`). The loop averages the gradients of a method's own parameters as it does
+the network's and starts them equal on all ranks; buffers stay equal because methods reduce what they keep.
 """
 
 from __future__ import annotations
@@ -115,7 +119,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Step:
-    """One batch after the forward pass. With ``V`` views the rows are view after view and labels are repeated.
+    """One batch after the forward pass. With ``V`` views the rows are view after view, labels repeated.
 
     Attributes:
         logits: Output of the network's head ``[V*B, K]``.
@@ -188,13 +192,16 @@ class Method(nn.Module):
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Return the method's own parameters as optimiser groups.
 
-        A group may carry ``lr_scale`` (factor on the scheduled learning rate, default 1) and ``weight_decay``.
+        A group may carry ``lr_scale`` (factor on the scheduled learning rate, default 1), ``weight_decay``.
         """
         own = [p for p in self.parameters() if p.requires_grad]
         return [{"params": own}] if own else []
 
     def sample_multiplicity(self, stage: int) -> Tensor | None:
-        """Return how often each index appears in an epoch, int64 ``[N]``, or None for once each."""
+        """Return how often each index appears in an epoch, int64 ``[N]``, or None for once each.
+
+        Indices outside the training part (label -1) have 0.
+        """
         return None
 
     def on_stage_start(self, context: LoopContext) -> None:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 from classmargin._checks import did_you_mean
 from classmargin.methods.base import Method, Requirements, TaskInfo
 
-Family = Literal["baseline", "re-weighting", "margin", "prior", "representation", "robust", "sharpness", "ours"]
+Family = Literal[
+    "baseline", "re-weighting", "margin", "prior", "representation", "robust", "sharpness", "ours"
+]
 MethodClass = TypeVar("MethodClass", bound=type[Method])
 
 
@@ -60,7 +62,9 @@ def register(*infos: MethodInfo) -> Callable[[MethodClass], MethodClass]:
     def decorate(cls: MethodClass) -> MethodClass:
         for info in infos:
             if info.name in _CLASSES:
-                raise ValueError(f"method {info.name!r} is registered twice ({_CLASSES[info.name].__name__}, {cls.__name__})")
+                raise ValueError(
+                    f"method {info.name!r} is registered twice, the second time by {cls.__name__}"
+                )
             _CLASSES[info.name] = cls
             _INFOS[info.name] = info
         return cls
@@ -75,34 +79,66 @@ def list_methods() -> list[MethodInfo]:
 
 def method_info(name: str) -> MethodInfo:
     """Return the record of a method; for ``sam+NAME`` that of ``NAME`` with SAM's cost on top."""
-    if name.startswith("sam+"):
-        inner = method_info(name[4:])
-        return MethodInfo(
+    inner_name = _inner_of_sam(name)
+    if inner_name is not None:
+        inner, sam = method_info(inner_name), _INFOS["sam"]
+        return replace(
+            inner,
             name=name,
-            title=f"SAM + {inner.title}",
-            paper=f"{inner.paper}; {_INFOS['sam'].paper}",
+            title=f"{sam.title} + {inner.title}",
+            paper=f"{inner.paper}; {sam.paper}",
             family="sharpness",
             summary=f"{inner.summary} Trained with sharpness-aware steps.",
-            search=inner.search,
-            cost=2.0 * inner.cost,
+            search={**inner.search, **sam.search},
+            cost=sam.cost * inner.cost,
             equals_erm_when_balanced=False,
         )
     if name not in _INFOS:
-        raise ValueError(f"method must be one of {', '.join(_INFOS)} or sam+NAME; got {name!r}{did_you_mean(name, _INFOS)}")
+        options = f"{', '.join(_INFOS)} or sam+NAME"
+        raise ValueError(f"method must be one of {options}; got {name!r}{did_you_mean(name, _INFOS)}")
     return _INFOS[name]
 
 
 def default_hyperparameters(name: str) -> dict[str, Any]:
     """Return the hyper-parameters of a method with their default values, ``fixed`` ones of the name applied.
 
-    For ``sam+NAME`` these are the ones of ``NAME`` and ``rho``.
+    For ``sam+NAME`` these are the ones of ``NAME`` and of SAM.
+
+    Example:
+        >>> default_hyperparameters("erm")
+        {'label_smoothing': 0.0}
     """
-    if name.startswith("sam+"):
-        return {**default_hyperparameters(name[4:]), **default_hyperparameters("sam")}
+    inner_name = _inner_of_sam(name)
+    if inner_name is not None:
+        return {**default_hyperparameters(inner_name), **default_hyperparameters("sam")}
     info = method_info(name)
     parameters = inspect.signature(_CLASSES[name].__init__).parameters.values()
     defaults = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "inner"}
     return {**defaults, **info.fixed}
+
+
+def resolve_hyperparameters(
+    name: str, *, preset: str | None = None, **hyperparameters: Any
+) -> dict[str, Any]:
+    """Return every hyper-parameter a method will run with: defaults, then preset, then explicit ones.
+
+    Raises:
+        ValueError: Unknown name, preset or hyper-parameter; the message suggests the nearest.
+    """
+    info, resolved = method_info(name), default_hyperparameters(name)
+    if preset is not None:
+        if preset not in info.presets:
+            options = ", ".join(info.presets) or "(none)"
+            hint = did_you_mean(preset, info.presets)
+            raise ValueError(f"preset of {name} must be one of {options}; got {preset!r}{hint}")
+        # What the name itself fixes is its identity (mr2-logit has no second term) and wins over a preset.
+        resolved.update({**info.presets[preset], **info.fixed})
+    for key, value in hyperparameters.items():
+        if key not in resolved:
+            options, hint = ", ".join(resolved) or "none", did_you_mean(key, resolved)
+            raise ValueError(f"method {name} has no hyper-parameter {key!r}; it has {options}{hint}")
+        resolved[key] = value
+    return resolved
 
 
 def create(name: str, task: TaskInfo, *, preset: str | None = None, **hyperparameters: Any) -> Method:
@@ -117,38 +153,76 @@ def create(name: str, task: TaskInfo, *, preset: str | None = None, **hyperparam
     Raises:
         ValueError: Unknown name, preset or hyper-parameter; the message suggests the nearest.
     """
-    if name.startswith("sam+"):
-        method_info(name[4:])
-        own = {key: hyperparameters.pop(key) for key in default_hyperparameters("sam") if key in hyperparameters}
-        return _CLASSES["sam"](task, inner=create(name[4:], task, preset=preset, **hyperparameters), **own)  # type: ignore[call-arg]
-    info = method_info(name)
-    chosen = dict(info.fixed)
-    if preset is not None:
-        if preset not in info.presets:
-            raise ValueError(
-                f"preset of {name} must be one of {', '.join(info.presets) or '(none)'}; got {preset!r}"
-                + did_you_mean(preset, info.presets)
-            )
-        chosen.update(info.presets[preset])
-    allowed = default_hyperparameters(name)
-    for key in hyperparameters:
-        if key not in allowed:
-            raise ValueError(f"method {name} has no hyper-parameter {key!r}; it has {', '.join(allowed) or 'none'}{did_you_mean(key, allowed)}")
-    chosen.update(hyperparameters)
-    return _CLASSES[name](task, **chosen)
+    resolved: dict[str, Any] = resolve_hyperparameters(name, preset=preset, **hyperparameters)
+    inner_name = _inner_of_sam(name)
+    if inner_name is None:
+        return _CLASSES[name](task, **resolved)
+    own = {key: resolved.pop(key) for key in default_hyperparameters("sam")}
+    return _CLASSES["sam"](task, **{"inner": create(inner_name, task, **resolved), **own})
 
 
-def requirements_of(name: str, **hyperparameters: Any) -> Requirements:
+def requirements_of(name: str, *, preset: str | None = None, **hyperparameters: Any) -> Requirements:
     """Return what a method needs before its task exists.
 
     A class whose needs depend on its hyper-parameters offers a static method ``needs(**hyperparameters)``.
     """
-    if name.startswith("sam+"):
-        return requirements_of(name[4:], **{k: v for k, v in hyperparameters.items() if k not in default_hyperparameters("sam")})
-    method_info(name)
-    cls = _CLASSES[name]
-    needs = getattr(cls, "needs", None)
-    if needs is not None:
-        result: Requirements = needs(**{**default_hyperparameters(name), **hyperparameters})
-        return result
-    return cls.requirements
+    resolved = resolve_hyperparameters(name, preset=preset, **hyperparameters)
+    cls = _CLASSES[_inner_of_sam(name) or name]
+    needs: Callable[..., Requirements] | None = getattr(cls, "needs", None)
+    return cls.requirements if needs is None else needs(**resolved)
+
+
+def _inner_of_sam(name: str) -> str | None:
+    """Return ``NAME`` of ``sam+NAME``, or None for a plain name."""
+    if not name.startswith("sam+"):
+        return None
+    inner = name.removeprefix("sam+")
+    if inner == "sam" or inner.startswith("sam+"):
+        raise ValueError(f"method {name!r} wraps SAM in SAM; use 'sam' or 'sam+NAME' with another method")
+    return inner
+
+
+def methods_table_markdown() -> str:
+    """Return the table of all methods for the documentation, in Markdown, from the info records.
+
+    Example:
+        >>> print(methods_table_markdown().splitlines()[0])
+        | name | method | family | what it does | needs | passes | source |
+    """
+    rows = [
+        "| name | method | family | what it does | needs | passes | source |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for info in list_methods():
+        needs = needs_text(requirements_of(info.name)) or "–"
+        cells = (
+            f"`{info.name}`",
+            info.title,
+            info.family,
+            info.summary,
+            needs,
+            f"{info.cost:.3g}",
+            info.paper,
+        )
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows) + "\n"
+
+
+def needs_text(requirements: Requirements) -> str:
+    """Return what a method needs beyond inputs, labels and logits, in words.
+
+    Example:
+        >>> needs_text(Requirements(features=True, views=2))
+        'features, 2 views'
+    """
+    words = {
+        "features": requirements.features,
+        "sample index": requirements.sample_index,
+        f"{requirements.views} views": requirements.views > 1,
+        "class counts": requirements.class_counts,
+        f"{requirements.sampler} sampler": requirements.sampler != "plain",
+        f"{requirements.head} head": requirements.head != "linear",
+        "second network": requirements.second_model,
+        "training pass": requirements.training_pass,
+    }
+    return ", ".join(word for word, needed in words.items() if needed)

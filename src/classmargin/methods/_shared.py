@@ -1,0 +1,114 @@
+"""Small pieces that several methods need: safe precision, class means over all processes, class weights.
+
+Everything here is a plain function of tensors. Means over samples are
+:func:`classmargin._distributed.global_mean`; means over the samples *of a class* are :func:`class_means`,
+with the same convention for gradients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from classmargin._distributed import all_reduce_sum, is_distributed, world_size
+from classmargin.methods.base import MethodLoss
+
+
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """Return half-precision tensors as float32 and all others unchanged (exponentials and sums need it)."""
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """Return the cross-entropy of each sample ``[B]``, in float32 or better."""
+    return F.cross_entropy(
+        at_least_float32(logits), labels, reduction="none", label_smoothing=label_smoothing
+    )
+
+
+def class_sums(values: Tensor, labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
+    """Return sum and count of ``values`` per class over this process's samples.
+
+    Args:
+        values: One number ``[B]`` or one vector ``[B, d]`` per sample.
+        labels: Classes ``[B]``.
+        num_classes: ``K``.
+
+    Returns:
+        Sums ``[K]`` or ``[K, d]``, and counts ``[K]`` in the dtype of ``values``.
+
+    Example:
+        >>> class_sums(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([0, 2, 0]), 3)
+        (tensor([5., 0., 2.]), tensor([2., 0., 1.]))
+    """
+    sums = values.new_zeros((num_classes, *values.shape[1:])).index_add(0, labels, values)
+    counts = values.new_zeros(num_classes).index_add(0, labels, values.new_ones(labels.shape[0]))
+    return sums, counts
+
+
+def class_means(per_sample: Tensor, labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
+    """Return the mean loss of each class over the samples of all processes.
+
+    Absent classes have mean 0 and are masked. The value is the global one on every process, and the gradient,
+    averaged over processes as data-parallel training does, is that of the global means.
+
+    Returns:
+        Means ``[K]`` with gradient, and whether a class is present ``[K]``, bool.
+
+    Example:
+        >>> class_means(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([0, 2, 0]), 3)
+        (tensor([2.5000, 0.0000, 2.0000]), tensor([ True, False,  True]))
+    """
+    sums, counts = class_sums(per_sample, labels, num_classes)
+    if not is_distributed():
+        return sums / counts.clamp(min=1), counts > 0
+    totals = all_reduce_sum(torch.stack([sums.detach(), counts]))
+    global_counts = totals[1].clamp(min=1)
+    share = sums * (world_size() / global_counts)
+    return share + (totals[0] / global_counts - share).detach(), totals[1] > 0
+
+
+def effective_number_weights(class_counts: Tensor, beta: float) -> Tensor:
+    """Return class weights ``(1 - β) / (1 - β^n)``, scaled to sum to ``K``, in float64.
+
+    ``β = 0`` gives equal weights, ``β → 1`` inverse frequency. A class without samples counts as one sample.
+
+    Example:
+        >>> effective_number_weights(torch.tensor([100, 10, 1]), 0.9999)
+        tensor([0.0272, 0.2704, 2.7025], dtype=torch.float64)
+    """
+    counts = class_counts.double().clamp(min=1)
+    if beta == 0:
+        return torch.ones_like(counts)
+    # expm1 keeps 1 - β^n exact where β is close to 1 and n small.
+    weights = -1.0 / torch.expm1(counts * math.log(beta))
+    return weights * (len(counts) / weights.sum())
+
+
+def log_prior(class_counts: Tensor) -> Tensor:
+    """Return ``ln π`` of each class in float64; a class without samples counts as one sample."""
+    counts = class_counts.double().clamp(min=1)
+    return (counts / counts.sum()).log()
+
+
+@contextmanager
+def frozen_running_statistics(module: nn.Module) -> Iterator[None]:
+    """Let normalisation layers use the batch as before but leave their running statistics alone."""
+    layers = [m for m in module.modules() if getattr(m, "track_running_stats", False)]
+    for layer in layers:
+        layer.track_running_stats = False  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.track_running_stats = True  # type: ignore[assignment]
+
+
+def with_parts(total: Tensor, **parts: Tensor) -> MethodLoss:
+    """Return a loss whose parts are detached for the log."""
+    return MethodLoss(total, {name: part.detach() for name, part in parts.items()})

@@ -1,0 +1,48 @@
+"""Plain cross-entropy: what every other method is compared with."""
+
+from __future__ import annotations
+
+from classmargin._checks import check_number
+from classmargin._distributed import global_mean
+from classmargin.methods._shared import cross_entropy, with_parts
+from classmargin.methods.base import Method, MethodLoss, Step, TaskInfo
+from classmargin.methods.registry import MethodInfo, register
+
+
+@register(
+    MethodInfo(
+        name="erm",
+        title="ERM",
+        paper="Vapnik, Principles of Risk Minimization for Learning Theory, NeurIPS 1991",
+        family="baseline",
+        summary="Minimises the mean cross-entropy over samples.",
+        search={"label_smoothing": (0.0, 0.05, 0.1)},
+    )
+)
+class ERM(Method):
+    """Empirical risk minimisation: the mean over samples of ``-ln softmax(z)_y``.
+
+    Idea: every sample counts the same, so the average is optimised whatever happens to single classes.
+    Use: the reference of every comparison.
+    Hyper-parameters: ``label_smoothing`` (0 = off).
+    Cost: one forward and backward pass.
+    Caveats: none.
+    Source: Vapnik 1991.
+
+    Example:
+        >>> import torch
+        >>> from classmargin.methods import TaskInfo, create, evaluate_on_toy
+        >>> task = TaskInfo(2, 1, class_counts=torch.tensor([1, 1]), labels=torch.tensor([0, 1]))
+        >>> method = create("erm", task)
+        >>> evaluate_on_toy(method, torch.zeros(2, 2), torch.zeros(2, 1), task.labels).total
+        tensor(0.6931)
+    """
+
+    def __init__(self, task: TaskInfo, *, label_smoothing: float = 0.0) -> None:
+        super().__init__(task)
+        self.label_smoothing = check_number("label_smoothing", label_smoothing, minimum=0.0, below=1.0)
+
+    def loss(self, step: Step, update_state: bool) -> MethodLoss:
+        """Return the mean cross-entropy over the samples of all processes."""
+        total = global_mean(cross_entropy(step.logits, step.labels, self.label_smoothing))
+        return with_parts(total, cross_entropy=total)
