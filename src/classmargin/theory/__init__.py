@@ -1,1 +1,43 @@
+"""The statements of the paper as checkable functions: margins, complexity, risk bounds, optimal margins.
 
+Every function states its lemma, proves the constant it uses and says where the paper prints another one.
+Everything is computed in float64 on the CPU.
+"""
+
+from classmargin.theory.margin_losses import (
+    class_margin_loss,
+    margin_loss,
+    prediction_margin,
+    surrogate_loss,
+    zero_one_loss,
+)
+from classmargin.theory.norm_constants import khintchine_constant, norm_constant
+from classmargin.theory.optimal_margins import margin_objective, minimise_margins, optimal_margins
+from classmargin.theory.rademacher import (
+    MonteCarloEstimate,
+    rademacher_bound,
+    rademacher_bound_from_statistics,
+    rademacher_monte_carlo,
+)
+from classmargin.theory.risk_bounds import ClassRiskBounds, RiskBound, class_risk_bounds, risk_bound
+
+__all__ = [
+    "ClassRiskBounds",
+    "MonteCarloEstimate",
+    "RiskBound",
+    "class_margin_loss",
+    "class_risk_bounds",
+    "khintchine_constant",
+    "margin_loss",
+    "margin_objective",
+    "minimise_margins",
+    "norm_constant",
+    "optimal_margins",
+    "prediction_margin",
+    "rademacher_bound",
+    "rademacher_bound_from_statistics",
+    "rademacher_monte_carlo",
+    "risk_bound",
+    "surrogate_loss",
+    "zero_one_loss",
+]

@@ -1,0 +1,187 @@
+"""Margins that minimise the complexity term at a given mean (Corollary 1, Eq. 14 and 17), in two ways.
+
+Both functions solve the same problem, min Σ_k α_k/γ_k^a subject to mean γ = c̄ and γ > 0, in independent
+ways: :func:`optimal_margins` by the formula (the implementation that training uses),
+:func:`minimise_margins` by descending on the objective without knowing the formula. ``objective`` says
+which bound is minimised, hence α and the exponent a:
+
+* ``"overall"``: the risk over all samples (Lemma 2, Proposition 1–2); α_k = (N_k/N)·r²_k, a = 2;
+* ``"balanced"``: the mean of the K class bounds
+  (:func:`~classmargin.theory.risk_bounds.class_risk_bounds`); α_k = r_k/√N_k, a = 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from classmargin._checks import check_choice, check_number
+from classmargin.mr2.class_margins import class_margins
+from classmargin.theory._inputs import FloatArray, as_class_counts, as_positive
+
+Objective: TypeAlias = Literal["overall", "balanced"]
+CountArray: TypeAlias = "Tensor | npt.NDArray[np.generic] | Sequence[float]"
+
+
+class _Problem(NamedTuple):
+    """min Σ_k weights_k / γ_k^exponent."""
+
+    weights: Tensor
+    exponent: int
+
+
+def optimal_margins(
+    class_sqnorm: FloatArray,
+    mean_margin: float,
+    *,
+    class_counts: CountArray | None = None,
+    objective: Objective = "overall",
+) -> Tensor:
+    """Return the class margins of Corollary 1, γ_k = c̄·K·α_k^(1/3) / Σ_j α_j^(1/3).
+
+    α_k is r²_k for equal class sizes (Eq. 14; Eq. 17 for p != 2).
+
+    Proof. With e = 1/(a+1), Hölder's inequality with the exponents 1/e and 1/(1−e) gives::
+
+        Σ_k α_k^e  =  Σ_k (α_k/γ_k^a)^e · γ_k^(1−e)  <=  (Σ_k α_k/γ_k^a)^e · (Σ_k γ_k)^(1−e)
+
+    As Σ_k γ_k = c̄·K is fixed, the objective Σ_k α_k/γ_k^a is at least (Σ_k α_k^e)^(a+1)/(c̄·K)^a, with
+    equality only for γ_k ∝ α_k^e. ∎ The paper's case is a = 2. (A line of its own proof has (Σ_k α_k)^(1/3) where
+    Σ_k α_k^(1/3) is meant; its result is right.)
+
+    **Unequal class sizes.** The bound then weighs a class by its share N_k/N, so α_k = N_k·r²_k and γ_k ∝
+    (N_k·r²_k)^(1/3): for the risk over all samples *frequent* classes get the larger margins, as errors on
+    them cost more. Who wants all classes to count alike minimises the mean of the class bounds,
+    ``objective="balanced"``: γ_k ∝ r_k^(1/2)·N_k^(−1/4), larger for *rare* classes (the exponent of LDAM).
+    With equal sizes the two give r_k^(2/3) and r_k^(1/2). The constant C(p) is taken as the same for all
+    classes and does not matter.
+
+    Args:
+        class_sqnorm: r²_{k,p}, the mean of ‖φ‖_p² over each class (p = 2: ‖μ̂_k‖² + ‖ŝ_k‖²), shape ``[K]``,
+            all above zero.
+        mean_margin: c̄ > 0, the mean of the margins (the paper's table has a row c̄ = 0, which would divide
+            by zero).
+        class_counts: N_k, shape ``[K]``, all above zero; None means equal sizes.
+        objective: ``"overall"`` (Corollary 1) or ``"balanced"``.
+
+    Returns:
+        γ of shape ``[K]``, float64, with mean c̄. Exact while the α_k are within a factor of 1e12 of one
+        another; :func:`~classmargin.mr2.class_margins.class_margins`, which training uses too, lifts
+        smaller ones to that.
+
+    Raises:
+        ValueError: If a shape or a value is out of range.
+
+    Example:
+        >>> [round(g, 6) for g in optimal_margins(torch.tensor([3.0, 4.0, 10.0]), 2.0).tolist()]
+        [1.669243, 1.83724, 2.493518]
+        >>> [round(g, 6) for g in optimal_margins([1.0, 1.0], 1.0, class_counts=[8, 1]).tolist()]
+        [1.333333, 0.666667]
+    """
+    problem = _problem(class_sqnorm, class_counts, objective)
+    mean = check_number("mean_margin", mean_margin, above=0.0)
+    return class_margins(problem.weights, mean, power=1 / (problem.exponent + 1))
+
+
+def minimise_margins(
+    class_sqnorm: FloatArray,
+    mean_margin: float,
+    *,
+    class_counts: CountArray | None = None,
+    objective: Objective = "overall",
+) -> Tensor:
+    """Return the same margins as :func:`optimal_margins`, found numerically and without its formula.
+
+    With γ = c̄·K·softmax(θ) the constraints always hold, and the logarithm of the objective, LSE(ln α − a·θ)
+    + a·LSE(θ) + constant, is convex in θ as a sum of log-sum-exps of affine maps. Any minimiser is
+    therefore global; scipy's trust-region Newton method finds it from θ = 0.
+
+    Args:
+        class_sqnorm: r²_{k,p}, shape ``[K]``, all above zero.
+        mean_margin: c̄ > 0.
+        class_counts: N_k, shape ``[K]``, all above zero; None means equal sizes.
+        objective: ``"overall"`` or ``"balanced"``.
+
+    Returns:
+        γ of shape ``[K]``, float64, with mean c̄.
+
+    Raises:
+        ValueError: If a shape or a value is out of range.
+        RuntimeError: If the minimiser does not converge.
+
+    Example:
+        >>> [round(g, 4) for g in minimise_margins(torch.tensor([3.0, 4.0, 10.0]), 2.0).tolist()]
+        [1.6692, 1.8372, 2.4935]
+    """
+    from scipy.optimize import minimize
+
+    problem = _problem(class_sqnorm, class_counts, objective)
+    budget = check_number("mean_margin", mean_margin, above=0.0) * problem.weights.shape[0]
+    log_weights, a = problem.weights.log().numpy(), problem.exponent
+
+    def value_and_slope(theta: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
+        log_terms, q = _log_sum_exp(log_weights - a * theta)
+        log_budget, s = _log_sum_exp(theta)
+        return log_terms + a * log_budget, a * (s - q)
+
+    def curvature(theta: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        q, s = _log_sum_exp(log_weights - a * theta)[1], _log_sum_exp(theta)[1]
+        return a * a * (np.diag(q) - np.outer(q, q)) + a * (np.diag(s) - np.outer(s, s))
+
+    start = np.zeros(len(log_weights))
+    found = minimize(
+        value_and_slope, start, jac=True, hess=curvature, method="trust-exact", options={"gtol": 1e-12}
+    )
+    if float(np.abs(found.jac).max()) > 1e-8:
+        raise RuntimeError(f"no minimum found: {found.message} (largest slope {np.abs(found.jac).max():.1e})")
+    return torch.from_numpy(budget * _log_sum_exp(found.x)[1])
+
+
+def margin_objective(
+    class_sqnorm: FloatArray,
+    class_margins: FloatArray,
+    *,
+    class_counts: CountArray | None = None,
+    objective: Objective = "overall",
+) -> float:
+    """Return Σ_k α_k/γ_k^a, the part of the bound that depends on the margins (α, a: top of the module).
+
+    Example:
+        >>> round(margin_objective(torch.tensor([3.0, 4.0, 10.0]), torch.ones(3)), 4)  # the mean of r²/γ²
+        5.6667
+    """
+    problem = _problem(class_sqnorm, class_counts, objective)
+    margins = as_positive("class_margins", class_margins, dim=1)
+    if margins.shape != problem.weights.shape:
+        raise ValueError(
+            f"class_margins must have shape {tuple(problem.weights.shape)}, got {tuple(margins.shape)}"
+        )
+    return float((problem.weights / margins**problem.exponent).sum())
+
+
+def _problem(class_sqnorm: FloatArray, class_counts: CountArray | None, objective: str) -> _Problem:
+    sqnorm = as_positive("class_sqnorm", class_sqnorm, dim=1).detach()
+    num_classes = sqnorm.shape[0]
+    if num_classes < 1:
+        raise ValueError("class_sqnorm must name at least one class, got none")
+    counts = as_class_counts(
+        [1.0] * num_classes if class_counts is None else class_counts, num_classes=num_classes
+    )
+    if not bool((counts > 0).all()):
+        raise ValueError(f"class_counts must be > 0 everywhere, got {counts.tolist()}")
+    if check_choice("objective", objective, ("overall", "balanced")) == "balanced":
+        return _Problem((sqnorm / counts).sqrt(), exponent=1)
+    return _Problem(counts / counts.sum() * sqnorm, exponent=2)
+
+
+def _log_sum_exp(x: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
+    """Return ln Σ exp(x) and its gradient, the softmax of x."""
+    top = x.max()
+    terms = np.exp(x - top)
+    total = terms.sum()
+    return float(top + np.log(total)), terms / total
