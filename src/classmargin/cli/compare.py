@@ -1,0 +1,79 @@
+"""``classmargin compare``: two or more models on the same test set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from classmargin.cli import _shared
+from classmargin.cli._shared import OutputFormat
+
+if TYPE_CHECKING:
+    from classmargin.evaluation.audit import Audit
+
+
+def compare(
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="A B [C …]",
+            help="Predictions of the baseline, then of every candidate, on the same samples. "
+            "Several runs (seeds) of one model: their files joined by commas.",
+            show_default=False,
+        ),
+    ],
+    out: _shared.OutOption = None,
+    output: _shared.FormatOption = OutputFormat.table,
+    class_names: _shared.ClassNamesOption = None,
+    num_classes: _shared.NumClassesOption = None,
+    top: _shared.TopOption = 10,
+    alpha: Annotated[float, typer.Option("--alpha", help="False discovery rate of classes called gained or lost.")] = 0.05,
+    confidence: _shared.ConfidenceOption = 0.95,
+    bootstrap: _shared.BootstrapOption = 2000,
+    seed: _shared.SeedOption = 0,
+) -> None:
+    """Compare models on the same test set: who gained, who lost, and what is noise."""
+    from classmargin.evaluation.comparison import compare_many
+    from classmargin.report import comparison_view
+    from classmargin.report.render import write_comparison_html
+
+    _shared.check_html_path(out)
+    if len(models) < 2:
+        raise ValueError("compare needs at least two models, got one")
+    runs = [_runs(words) for words in models]
+    names = _shared.model_names([paths[0] for paths in runs])
+    options: dict[str, Any] = {"confidence": confidence, "bootstrap": bootstrap, "seed": seed}
+    audits: dict[str, Audit | list[Audit]] = {
+        name: [_shared.audit_file(path, class_names, num_classes=num_classes, **options) for path in paths]
+        for name, paths in zip(names, runs, strict=True)
+    }
+    several = compare_many(audits, alpha=alpha, **options)
+    if out is not None:
+        write_comparison_html(several, out)
+        _shared.said(out)
+    _shared.show(
+        output,
+        verdict=several.verdict,
+        tables=comparison_view.report_tables(several, top),
+        notes=several.notes,
+        data=_data(several),
+    )
+
+
+def _runs(words: str) -> list[Path]:
+    """Split ``a.npz,b.npz`` into the runs of one model; a file whose own name has a comma stays whole."""
+    if Path(words).exists():
+        return [Path(words)]
+    return [Path(word) for word in words.split(",") if word]
+
+
+def _data(several: Any) -> dict[str, Any]:
+    return {
+        "verdict": several.verdict,
+        "names": several.names,
+        "summary": several.summary.to_dict("records"),
+        "comparisons": [comparison.to_dict() for comparison in several.comparisons],
+        "notes": several.notes,
+    }

@@ -1,0 +1,113 @@
+"""The command ``classmargin``: collects the verbs and turns bad input into one clear line.
+
+A verb is a file with one function whose arguments are the command's. It imports what it calls *inside* the
+function, so that ``classmargin --help`` never pays for torch, pandas or plotly. Adding a verb is one line of
+:data:`VERBS`.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from classmargin.cli.audit import audit
+from classmargin.cli.compare import compare
+from classmargin.cli.gate import gate
+
+VERBS: dict[str, Callable[..., None]] = {
+    "audit": audit,
+    "compare": compare,
+    "gate": gate,
+}
+
+# Bad input ends with this code; 1 is left to verbs whose answer is "no" (the gate).
+BAD_INPUT = 2
+
+
+@dataclass
+class Session:
+    """What the options before the verb decide."""
+
+    debug: bool = False
+
+
+def build_app() -> typer.Typer:
+    """Return the application with every verb of :data:`VERBS`."""
+    app = typer.Typer(
+        name="classmargin",
+        help="Find, fix and prove: the toolkit for classifiers that leave some classes behind.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_options)
+    for name, verb in VERBS.items():
+        app.command(name)(verb)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code: 0 done, 1 the verb says no, 2 bad input.
+
+    Args:
+        arguments: Words after the program's name; those of the process when left out.
+    """
+    session = Session()
+    command = typer.main.get_command(build_app())
+    # An encoding that lacks a letter of a class name must not end the program.
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            command.main(
+                args=None if arguments is None else list(arguments), prog_name="classmargin", obj=session
+            )
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 0
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        return _report(error, debug=session.debug)
+    return 0
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from classmargin import __version__
+
+        typer.echo(f"classmargin {__version__}")
+        raise typer.Exit
+
+
+def _options(
+    context: typer.Context,
+    debug: Annotated[
+        bool, typer.Option("--debug", envvar="CLASSMARGIN_DEBUG", help="Show the traceback of an error.")
+    ] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop."),
+    ] = False,
+) -> None:
+    if isinstance(context.obj, Session):
+        context.obj.debug = debug
+
+
+def _report(error: Exception, *, debug: bool) -> int:
+    if debug:
+        traceback.print_exception(error)
+    # Some libraries raise without words; the type is then better than an empty line.
+    words = " ".join(str(error).split()) or type(error).__name__
+    typer.echo(f"classmargin: error: {words}", err=True)
+    return BAD_INPUT
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    typer.echo(f"classmargin: warning: {message}", err=True)

@@ -1,0 +1,306 @@
+"""What the report says about one :class:`~classmargin.evaluation.audit.Audit`: a verdict and tables."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from classmargin.evaluation.audit import Audit
+from classmargin.report.tables import Column, Table, format_value, is_missing
+
+HEADLINES = {
+    "overall": "all samples",
+    "easy": "easy third of classes",
+    "medium": "medium third of classes",
+    "hard": "hard third of classes",
+    "worst": "worst class",
+    "gap": "gap, easy minus hard",
+}
+
+CLASS_COLUMNS = (
+    Column("class_name", "Class"),
+    Column("n", "n", "count", "Test samples of the class"),
+    Column(
+        "accuracy",
+        "Accuracy",
+        "percent",
+        "Share of the class's samples that is classified right; also its recall",
+    ),
+    Column("interval", "Interval", "interval", "Wilson interval of the accuracy"),
+    Column("tier", "Third", "text", "Third of the classes it belongs to"),
+    Column("verdict", "Why", "text", "The most likely reason for a low accuracy"),
+    Column("nearest_by_confusion", "Taken for", "text", "Class it is most often mistaken for"),
+    Column("confusion_share", "…how often", "percent", "Share of its samples that go to that class"),
+    Column(
+        "nearest_by_angle",
+        "Nearest weight",
+        "text",
+        "Class whose classifier weight points in the nearest direction",
+    ),
+    Column("nearest_angle", "Angle °", "number", "Angle to that weight in degrees"),
+    Column("precision", "Precision", "percent", "Share right among the samples predicted as this class"),
+    Column("spread", "Spread ‖ŝ‖²", "number", "Mean squared distance of its features from their mean"),
+    Column("mean_norm", "Mean norm", "number", "Length of its mean feature"),
+    Column("sqnorm", "r²", "number", "Mean squared norm of its features"),
+    Column("margin", "Margin γ", "number", "Class margin that MR² would give"),
+    Column(
+        "output_margin",
+        "Output margin",
+        "number",
+        "Mean of p(true class) minus the largest other probability",
+    ),
+    Column("low_confidence", "Unsure", "percent", "Share of its samples with a top probability below 0.5"),
+    Column(
+        "confidently_wrong",
+        "Sure and wrong",
+        "percent",
+        "Share of samples that are wrong with a top probability of 0.8 or more",
+    ),
+    Column(
+        "label_issues", "Label issues", "count", "Samples that confident learning takes for another class"
+    ),
+    Column("ece", "ECE", "percent", "Expected calibration error of the class's samples"),
+    Column("weight_norm", "Weight norm", "number", "Length of its classifier weight"),
+)
+
+WORST_COLUMNS = (
+    "class_name",
+    "n",
+    "accuracy",
+    "interval",
+    "nearest_by_confusion",
+    "confusion_share",
+    "verdict",
+)
+
+DISPARITY = {
+    "mean_class_accuracy": ("Mean over classes", "percent", "Every class counts the same"),
+    "worst_5": ("Mean of the five worst classes", "percent", "Fewer where there are fewer classes"),
+    "best": ("Best class", "percent", ""),
+    "range": ("Range, best minus worst", "percent", ""),
+    "ratio": ("Ratio, worst to best", "number", "1 is equal treatment"),
+    "std": ("Standard deviation over classes", "percent", ""),
+    "gini": ("Gini index", "number", "0 is equal treatment"),
+    "generalized_entropy": ("Generalized entropy (α = 2)", "number", "0 is equal treatment"),
+    "theil": ("Theil index", "number", "0 is equal treatment"),
+}
+
+GEOMETRY = {
+    "output_margin": ("Output margin", "Mean of p(true class) minus the largest other probability"),
+    "output_margin_easy": ("Output margin, easy third", ""),
+    "output_margin_medium": ("Output margin, medium third", ""),
+    "output_margin_hard": (
+        "Output margin, hard third",
+        "Smaller than for the easy third: these classes are decided by less",
+    ),
+    "classifier_margin_degrees": (
+        "Classifier margin (degrees)",
+        "Smallest angle between the weights of two classes",
+    ),
+    "weight_norm_mean": ("Mean weight norm", "Length of a class's classifier weight"),
+    "weight_norm_cv": (
+        "Weight norms, relative deviation",
+        "Near 0: disparity does not come from the head's norms",
+    ),
+    "nc1": ("Neural collapse NC1", "Variability within classes over that between classes; 0 is collapse"),
+    "within_between_ratio": ("Within / between variance", "Traces of the two covariances"),
+    "mean_equinorm_cv": ("Norms of class means, relative deviation", "0 at neural collapse"),
+    "weight_equinorm_cv": ("Norms of weights, relative deviation", "0 at neural collapse"),
+    "mean_equiangularity": ("Angles of class means, deviation", "0 at neural collapse (simplex)"),
+    "weight_equiangularity": ("Angles of weights, deviation", "0 at neural collapse (simplex)"),
+    "spread_to_mean_norm": ("Mean of ‖ŝ‖ / ‖μ̂‖", "The paper's measure of how far features are from collapse"),
+}
+
+
+def audit_verdict(audit: Audit) -> str:
+    """Return the one sentence a reader should take home."""
+    rows = audit.by_class
+    present = int((rows["n"] > 0).sum())
+    if present < 2:
+        return f"The only class with samples is right {format_value(audit.overall, 'percent')} of the time (n = {audit.num_samples})."
+    level = f"{100 * audit.confidence:g}%"
+    accuracy = format_value(audit.overall, "percent")
+    if audit.worst == 1.0:
+        return f"All {present} classes are classified without an error on {audit.num_samples} samples."
+    behind = int((rows["high"] < audit.overall).sum())
+    by_chance = present * (1 - audit.confidence) / 2
+    lag = (
+        f"{behind} of {present} classes lag behind the overall accuracy of {accuracy} by more than their {level} intervals"
+        f" allow (chance alone would give about {by_chance:.0f})"
+        if behind > by_chance
+        else f"No more classes fall below the overall accuracy of {accuracy} than chance would give"
+    )
+    thirds = (
+        f"; the hard third reaches {format_value(audit.hard, 'percent')}, {100 * audit.gap:.1f} points less than the easy third"
+        if not math.isnan(audit.gap)
+        else ""
+    )
+    worst = f", and the worst class, {audit.disparity['worst_class']}, {format_value(audit.worst, 'percent')}"
+    return lag + thirds + worst + "."
+
+
+def headline_table(audit: Audit) -> Table:
+    """Return overall, thirds, worst and gap with their intervals."""
+    rows = [
+        {"metric": words, "value": getattr(audit, key), "interval": audit.interval(key)}
+        for key, words in HEADLINES.items()
+    ]
+    columns = (
+        Column("metric", "Accuracy of"),
+        Column("value", "Value", "percent"),
+        Column("interval", "Interval", "interval"),
+    )
+    note = f"{audit.num_samples} samples, {audit.num_classes} classes, thirds ranked by the rule “{audit.ranking}”"
+    return Table("Accuracy", columns, rows, note)
+
+
+def class_rows(audit: Audit) -> list[dict[str, Any]]:
+    """Return one dictionary a class, in class order, with the interval as a pair."""
+    rows: list[dict[str, Any]] = audit.by_class.to_dict("records")
+    for row in rows:
+        row["interval"] = (row["low"], row["high"])
+    return rows
+
+
+def class_table(audit: Audit) -> Table:
+    """Return every class with all that is known about it; columns that nothing is known of are left out."""
+    rows = class_rows(audit)
+    known = tuple(column for column in CLASS_COLUMNS if any(_has_value(row.get(column.key)) for row in rows))
+    return Table("All classes", known, rows)
+
+
+def worst_table(audit: Audit, top: int) -> Table:
+    """Return the ``top`` classes with the lowest accuracy and how many more there are."""
+    order = np.argsort(
+        audit.by_class["accuracy"].to_numpy(), kind="stable"
+    )  # NaN (absent classes) comes last
+    rows = class_rows(audit)
+    present = [rows[int(cls)] for cls in order if rows[int(cls)]["n"] > 0]
+    shown = present[:top]
+    columns = tuple(
+        column
+        for column in CLASS_COLUMNS
+        if column.key in WORST_COLUMNS and any(_has_value(row.get(column.key)) for row in shown)
+    )
+    rest = len(present) - len(shown)
+    note = f"and {rest} more class{'es' if rest != 1 else ''}" if rest else ""
+    return Table("Worst classes", columns, shown, note)
+
+
+def tier_table(audit: Audit) -> Table:
+    """Return the thirds: how many classes, which accuracy, which margin and spread."""
+    rows = audit.tiers.to_dict("records")
+    for row in rows:
+        row["interval"] = (row["low"], row["high"])
+    columns = (
+        Column("tier", "Third"),
+        Column("classes", "Classes", "count"),
+        Column("n", "Samples", "count"),
+        Column("accuracy", "Accuracy", "percent"),
+        Column("interval", "Interval", "interval"),
+        Column("output_margin", "Output margin", "number"),
+        Column("spread", "Spread ‖ŝ‖²", "number"),
+    )
+    return Table("Thirds", tuple(c for c in columns if any(_has_value(row.get(c.key)) for row in rows)), rows)
+
+
+def disparity_table(audit: Audit) -> Table:
+    """Return the measures of the gap between classes."""
+    rows = [
+        {"measure": words, "value": format_value(audit.disparity.get(key), kind), "meaning": meaning}  # type: ignore[arg-type]
+        for key, (words, kind, meaning) in DISPARITY.items()
+    ]
+    if not math.isnan(audit.ece):
+        rows.append(
+            {
+                "measure": "Calibration error (ECE)",
+                "value": format_value(audit.ece, "percent"),
+                "meaning": "Over all samples",
+            }
+        )
+    return Table(
+        "Disparity",
+        (Column("measure", "Measure"), Column("value", "Value", "value"), Column("meaning", "Meaning")),
+        rows,
+    )
+
+
+def geometry_table(audit: Audit) -> Table:
+    """Return margins, norms and neural-collapse diagnostics, as far as the given arrays tell them."""
+    rows = [
+        {"measure": words, "value": audit.geometry[key], "meaning": meaning}
+        for key, (words, meaning) in GEOMETRY.items()
+        if not is_missing(audit.geometry.get(key))
+    ]
+    return Table(
+        "Geometry",
+        (Column("measure", "Measure"), Column("value", "Value", "number"), Column("meaning", "Meaning")),
+        rows,
+    )
+
+
+def correlation_table(audit: Audit) -> Table:
+    """Return correlations over classes with their intervals."""
+    rows = [
+        row | {"pair": f"{row['x']} – {row['y']}", "range": f"{row['low']:+.2f} to {row['high']:+.2f}"}
+        for row in audit.correlations.to_dict("records")
+        if not is_missing(row["value"])
+    ]
+    columns = (
+        Column("pair", "Over classes"),
+        Column("measure", "Correlation"),
+        Column("value", "Value", "number"),
+        Column("range", "Interval"),
+        Column("classes", "Classes", "count"),
+    )
+    return Table("Correlations", columns, rows)
+
+
+def confusion_table(audit: Audit, top: int) -> Table:
+    """Return the most frequent errors."""
+    rows = audit.top_confusions(top).to_dict("records")
+    columns = (
+        Column("truth", "True class"),
+        Column("predicted", "Taken for"),
+        Column("count", "Samples", "count"),
+        Column("share", "Of the class", "percent"),
+    )
+    return Table("Most frequent errors", columns, rows)
+
+
+def bound_tables(audit: Audit, top: int | None = None) -> list[Table]:
+    """Return the terms of Proposition 1 and the bounds of the classes (Eq. 15), greatest first."""
+    if audit.bounds is None:
+        return []
+    terms = [
+        {"term": name, "value": value} for name, value in audit.bounds["terms"].items() if _is_number(value)
+    ]
+    term_table = Table(
+        "Terms of the bound (Proposition 1)",
+        (Column("term", "Term"), Column("value", "Value", "number")),
+        terms,
+    )
+    frame = audit.bounds["by_class"]
+    rows = frame.sort_values("bound", ascending=False, kind="stable").to_dict("records")[:top]
+    columns = [Column("class_name", "Class")]
+    columns += [Column(key, key.replace("_", " "), "number") for key in frame.columns if key != "class_name"]
+    return [term_table, Table("Bounds of the classes (Eq. 15)", tuple(columns), rows)]
+
+
+def report_tables(audit: Audit, top: int) -> list[Table]:
+    """Return the tables of the short report, for the terminal, Markdown and LaTeX."""
+    tables = [headline_table(audit), worst_table(audit, top), disparity_table(audit)]
+    tables += [table for table in (geometry_table(audit), correlation_table(audit)) if table.rows]
+    return tables
+
+
+def _has_value(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return not any(is_missing(part) for part in value)
+    return not is_missing(value) and value != ""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -1,0 +1,135 @@
+"""What the report says about a comparison and about a gate: tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from classmargin.evaluation.comparison import Comparison, ComparisonSet
+from classmargin.evaluation.gate import GateResult
+from classmargin.report.audit_view import HEADLINES
+from classmargin.report.tables import Column, Table, is_missing
+
+CLASS_COLUMNS = (
+    Column("class_name", "Class"),
+    Column("n", "n", "count", "Test samples of the class"),
+    Column("baseline", "Baseline", "percent", "Accuracy of the baseline"),
+    Column("candidate", "Candidate", "percent", "Accuracy of the candidate"),
+    Column("difference", "Change", "points", "Candidate minus baseline, in percentage points"),
+    Column(
+        "gained_samples", "Only candidate right", "count", "Samples that only the candidate classifies right"
+    ),
+    Column("lost_samples", "Only baseline right", "count", "Samples that only the baseline classifies right"),
+    Column("p_value", "p", "p_value", "Exact McNemar test"),
+    Column("q_value", "q", "p_value", "p after Benjamini–Hochberg control over all classes"),
+    Column("outcome", "Outcome", "text", "Gained or lost where q is small enough, otherwise it may be noise"),
+)
+
+
+def as_set(comparison: Comparison | ComparisonSet) -> ComparisonSet:
+    """Return a comparison of two models in the form of a comparison of several."""
+    if isinstance(comparison, ComparisonSet):
+        return comparison
+    import pandas as pd
+
+    summary = comparison.summary
+    first = summary[["metric"]].assign(model=comparison.baseline_name, value=summary["baseline"])
+    second = summary[["metric", "difference", "low", "high"]].assign(
+        model=comparison.candidate_name, value=summary["candidate"]
+    )
+    return ComparisonSet(
+        names=(comparison.baseline_name, comparison.candidate_name),
+        comparisons=(comparison,),
+        summary=pd.concat([first, second], ignore_index=True),
+        verdict=comparison.verdict,
+        notes=comparison.notes,
+    )
+
+
+def summary_table(comparison: Comparison | ComparisonSet) -> Table:
+    """Return the headline values of all models and their differences from the first, one row a model and value."""
+    rows = [_summary_row(row) for row in as_set(comparison).summary.to_dict("records")]
+    columns = (
+        Column("model", "Model"),
+        Column("words", "Accuracy of"),
+        Column("value", "Value", "percent"),
+        Column("difference", "Change", "points"),
+        Column("interval", "Interval of the change", "points_interval"),
+    )
+    return Table("Summary", columns, rows, "Changes are in percentage points against the first model.")
+
+
+def _summary_row(row: dict[Any, Any]) -> dict[str, Any]:
+    interval = None if is_missing(row["low"]) else (row["low"], row["high"])
+    return {**row, "words": HEADLINES.get(row["metric"], row["metric"]), "interval": interval}
+
+
+def pair_summary_table(comparison: Comparison) -> Table:
+    """Return the headline values of two models side by side, one row a value."""
+    rows = [_summary_row(row) for row in comparison.summary.to_dict("records")]
+    columns = (
+        Column("words", "Accuracy of"),
+        Column("baseline", comparison.baseline_name, "percent"),
+        Column("candidate", comparison.candidate_name, "percent"),
+        Column("difference", "Change", "points"),
+        Column("interval", "Interval of the change", "points_interval"),
+    )
+    return Table("Summary", columns, rows, "Changes are in percentage points.")
+
+
+def change_table(comparison: Comparison) -> Table:
+    """Return every class with the change of its accuracy and whether that may be noise."""
+    title = f"Classes, {comparison.candidate_name} against {comparison.baseline_name}"
+    return Table(title, CLASS_COLUMNS, comparison.by_class.to_dict("records"))
+
+
+def top_changes_table(comparison: Comparison, top: int) -> Table:
+    """Return the ``top`` classes with the smallest q value, and how many more there are."""
+    frame = comparison.by_class
+    frame = frame[frame["n"] > 0]
+    strongest = frame.assign(size=-frame["difference"].abs()).sort_values(
+        ["q_value", "p_value", "size"], kind="stable"
+    )
+    rest = len(frame) - min(top, len(frame))
+    note = f"and {rest} more class{'es' if rest != 1 else ''}" if rest else ""
+    title = f"Strongest changes, {comparison.candidate_name} against {comparison.baseline_name}"
+    return Table(title, CLASS_COLUMNS, strongest.head(top).to_dict("records"), note)
+
+
+def report_tables(comparison: Comparison | ComparisonSet, top: int) -> list[Table]:
+    """Return the tables of the short report, for the terminal, Markdown and LaTeX."""
+    several = as_set(comparison)
+    if len(several.comparisons) == 1:
+        head = pair_summary_table(several.comparisons[0])
+    else:
+        head = summary_table(several)
+    return [head, *(top_changes_table(each, top) for each in several.comparisons)]
+
+
+def gate_tables(result: GateResult, top: int) -> list[Table]:
+    """Return the classes that came nearest to failing (or failed) and what the gate could have seen."""
+    columns = (
+        Column("class_name", "Class"),
+        Column("n", "n", "count"),
+        Column("baseline", "Baseline", "percent"),
+        Column("candidate", "Candidate", "percent"),
+        Column("difference", "Change", "points"),
+        Column("p_value", "p", "p_value"),
+        Column("q_value", "q", "p_value"),
+        Column("reason", "Reason"),
+    )
+    frame = result.by_class.assign(passes=~result.by_class["failed"].astype(bool))
+    frame = frame.sort_values(["passes", "q_value", "p_value", "difference"], kind="stable")
+    title = "Classes that failed" if not frame["passes"].all() else "Classes nearest to failing"
+    rows = frame.head(max(top, int((~frame["passes"]).sum()))).to_dict("records")
+    rest = len(frame) - len(rows)
+    note = f"and {rest} more class{'es' if rest != 1 else ''}" if rest else ""
+    power = Table(
+        "What this gate can see",
+        (
+            Column("drop", "Drop", "percent"),
+            Column("n", "Samples of the class", "count"),
+            Column("probability", "Caught with probability", "number"),
+        ),
+        result.power_table.to_dict("records"),
+    )
+    return [Table(title, columns, rows, note), power]

@@ -1,0 +1,283 @@
+"""Rows and columns, once, and the four ways to show them: terminal, Markdown, LaTeX and JSON.
+
+A :class:`Table` holds raw values; a column says what kind of value it holds, and only the last step turns
+values into text. So every format shows the same digits, and JSON keeps the unrounded numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+Kind = Literal[
+    "text", "value", "count", "percent", "points", "number", "p_value", "interval", "points_interval"
+]
+
+NO_VALUE = "–"
+_DIRECTION_OVERRIDES = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column.
+
+    Attributes:
+        key: Where a row keeps the value.
+        title: Words above the column.
+        kind: What the value is: ``percent`` and ``interval`` hold fractions in [0, 1] shown as percent,
+            ``points`` and ``points_interval`` differences of fractions shown in percentage points with a sign,
+            ``value`` a number that is text already (a column of mixed kinds).
+        hint: A longer explanation, for formats with room for it.
+    """
+
+    key: str
+    title: str
+    kind: Kind = "text"
+    hint: str = ""
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the column reads from the left (numbers are set flush right)."""
+        return self.kind == "text"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A titled table of raw values.
+
+    Example:
+        >>> table = Table("Classes", (Column("name", "Class"), Column("accuracy", "Accuracy", "percent")),
+        ...               [{"name": "cat", "accuracy": 0.5}])
+        >>> print(to_markdown(table))
+        **Classes**
+        <BLANKLINE>
+        | Class | Accuracy |
+        |:---|---:|
+        | cat | 50.0% |
+    """
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: Sequence[Mapping[str, Any]]
+    note: str = ""
+
+    def cells(self, row: Mapping[str, Any]) -> list[str]:
+        """Return the texts of one row, column by column."""
+        return [format_value(row.get(column.key), column.kind) for column in self.columns]
+
+
+def format_value(value: Any, kind: Kind) -> str:
+    """Return ``value`` as a reader wants it.
+
+    Example:
+        >>> format_value(0.567, "percent"), format_value(-0.02, "points"), format_value(float("nan"), "number")
+        ('56.7%', '-2.0', '–')
+        >>> format_value((0.5, 0.625), "interval")
+        '50.0–62.5%'
+    """
+    if kind in ("interval", "points_interval"):
+        return _format_interval(value, signed=kind == "points_interval")
+    if is_missing(value):
+        return NO_VALUE
+    if kind in ("text", "value"):
+        return printable(str(value))
+    if kind == "count":
+        return f"{int(value)}"
+    if kind == "percent":
+        return f"{100 * float(value):.1f}%"
+    if kind == "points":
+        return f"{100 * float(value):+.1f}"
+    if kind == "p_value":
+        return "<0.001" if float(value) < 0.001 else f"{float(value):.3f}"
+    return _format_number(float(value))
+
+
+def _format_interval(value: Any, *, signed: bool) -> str:
+    if value is None or any(is_missing(end) for end in value):
+        return NO_VALUE
+    low, high = (100 * float(end) for end in value)
+    return f"{low:+.1f} to {high:+.1f}" if signed else f"{low:.1f}–{high:.1f}%"
+
+
+def _format_number(value: float) -> str:
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    if value != 0 and not 1e-3 <= abs(value) < 1e5:
+        return f"{value:.2e}"
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+
+
+def is_missing(value: Any) -> bool:
+    """Return whether there is nothing to show: ``None``, NaN or pandas' NA."""
+    if value is None:
+        return True
+    try:
+        return bool(value != value)
+    except (
+        TypeError
+    ):  # pandas.NA refuses to be a truth value; importing pandas for it would cost half a second
+        return True
+
+
+def printable(text: str) -> str:
+    """Return ``text`` on one line and without control characters.
+
+    Class names come from files of others: an escape sequence in one must not reach the terminal, nor a line
+    break a table row.
+
+    Example:
+        >>> printable("tab\\there, bell\\x07, red\\x1b[31m")
+        'tab here, bell\ufffd, red\ufffd[31m'
+    """
+    return "".join(_printable_character(character) for character in text)
+
+
+def _printable_character(character: str) -> str:
+    if character in "\t\n\r":
+        return " "
+    # Cc: control; Cs: lone surrogates, which no encoding can write; overrides of the reading direction can
+    # make one name look like another. Joiners (also Cf) stay: several scripts need them.
+    hidden = unicodedata.category(character) in ("Cc", "Cs") or character in _DIRECTION_OVERRIDES
+    return "\ufffd" if hidden else character
+
+
+def to_rich(table: Table) -> RichTable:
+    """Return the table for a terminal."""
+    from rich import box
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    shown = RichTable(
+        title=Text(table.title),
+        caption=Text(table.note) if table.note else None,
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        caption_justify="left",
+        title_style="bold",
+    )
+    for column in table.columns:
+        shown.add_column(Text(column.title), justify="left" if column.is_text else "right", overflow="fold")
+    for row in table.rows:
+        # Text objects, because a string would be read as markup: a class may be called "[red]".
+        shown.add_row(*(Text(cell) for cell in table.cells(row)))
+    return shown
+
+
+def to_markdown(table: Table) -> str:
+    """Return the table in Markdown (GitHub's pipes), with everything of the data escaped."""
+    lines = [f"**{escape_markdown(table.title)}**", ""] if table.title else []
+    lines.append(_markdown_row(column.title for column in table.columns))
+    lines.append("|" + "|".join(":---" if column.is_text else "---:" for column in table.columns) + "|")
+    lines += [_markdown_row(table.cells(row)) for row in table.rows]
+    if table.note:
+        lines += ["", escape_markdown(table.note)]
+    return "\n".join(lines)
+
+
+def _markdown_row(cells: Any) -> str:
+    return "| " + " | ".join(escape_markdown(cell) for cell in cells) + " |"
+
+
+def escape_markdown(text: str) -> str:
+    """Return ``text`` such that Markdown shows exactly its characters."""
+    text = text.replace("&", "&amp;").replace("<", "&lt;")
+    return "".join(f"\\{character}" if character in "\\`*_[]|~$" else character for character in text)
+
+
+def to_latex(table: Table) -> str:
+    """Return the table in LaTeX (packages ``booktabs`` and ``amsmath``), with everything of the data escaped."""
+    alignment = "".join("l" if column.is_text else "r" for column in table.columns)
+    lines = [
+        "\\begin{table}",
+        "\\centering",
+        f"\\caption{{{_escape_latex(table.title)}}}",
+        f"\\begin{{tabular}}{{{alignment}}}",
+        "\\toprule",
+        _latex_row(column.title for column in table.columns),
+        "\\midrule",
+        *(_latex_row(table.cells(row)) for row in table.rows),
+        "\\bottomrule",
+        "\\end{tabular}",
+    ]
+    if table.note:
+        lines.append(f"\\par\\smallskip {_escape_latex(table.note)}")
+    return "\n".join([*lines, "\\end{table}"])
+
+
+def _latex_row(cells: Any) -> str:
+    return " & ".join(_escape_latex(cell) for cell in cells) + r" \\"
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\textquotedbl{}",
+    "–": "--",
+    "−": "$-$",
+    "∞": r"$\infty$",
+    "γ": r"$\gamma$",
+    "‖": r"$\Vert$",
+    "²": "$^2$",
+    "°": r"$^\circ$",
+    "→": r"$\rightarrow$",
+}
+
+
+def _escape_latex(text: str) -> str:
+    return "".join(_LATEX.get(character, character) for character in text)
+
+
+def to_json_rows(table: Table) -> list[dict[str, Any]]:
+    """Return the raw values of the table's columns, ready for :func:`json_text`."""
+    return [{column.key: row.get(column.key) for column in table.columns} for row in table.rows]
+
+
+def json_text(value: Any, *, indent: int | None = 2) -> str:
+    """Return strict JSON: NaN and infinities become ``null``, numpy values plain numbers and lists.
+
+    Example:
+        >>> json_text({"accuracy": float("nan"), "n": 3}, indent=None)
+        '{"accuracy": null, "n": 3}'
+    """
+    return json.dumps(plain(value), indent=indent, allow_nan=False)
+
+
+def plain(value: Any) -> Any:
+    """Return ``value`` made of nothing but dictionaries, lists, strings, numbers, booleans and ``None``.
+
+    Example:
+        >>> import numpy
+        >>> plain({"a": numpy.array([1.0, numpy.nan]), 2: numpy.float32(0.5)})
+        {'a': [1.0, None], '2': 0.5}
+    """
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if hasattr(value, "tolist"):  # numpy arrays and scalars
+        return plain(value.tolist())
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if is_missing(value):
+        return None
+    return str(value)
