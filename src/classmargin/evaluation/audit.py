@@ -14,7 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from classmargin.evaluation.inputs import AnyArray, IntArray
+import numpy as np
+
+from classmargin.evaluation.class_metrics import calibration_error, class_accuracy, confusion_counts
+from classmargin.evaluation.class_table import class_table
+from classmargin.evaluation.disparity import disparity_measures
+from classmargin.evaluation.feature_geometry import collapse_diagnostics, weight_diagnostics
+from classmargin.evaluation.inputs import AnyArray, IntArray, check_inputs
+from classmargin.evaluation.plain import fields_to_plain, to_plain
+from classmargin.evaluation.streaming import AuditAccumulator, Evidence
+from classmargin.evaluation.tiers import REMAINDER_RULE, TIERS, tier_codes, tier_means
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -127,15 +136,37 @@ class Audit:
 
     def top_confusions(self, k: int = 20) -> pd.DataFrame:
         """Return the ``k`` most frequent mistakes: ``truth``, ``predicted``, ``count``, ``share`` of the true class."""
-        raise NotImplementedError
+        import pandas as pd
+
+        errors = self.confusion.copy()
+        np.fill_diagonal(errors, 0)
+        order = np.argsort(-errors, axis=None, kind="stable")[:k]
+        order = order[errors.flat[order] > 0]
+        truth, predicted = np.unravel_index(order, errors.shape)
+        count = errors[truth, predicted]
+        return pd.DataFrame(
+            {
+                "truth": [self.class_names[i] for i in truth],
+                "predicted": [self.class_names[j] for j in predicted],
+                "count": count,
+                "share": count / self.confusion.sum(axis=1)[truth],
+            }
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the per-sample arrays as plain Python values that ``json.dumps`` takes (no NaN)."""
-        raise NotImplementedError
+        left_out = ("labels", "predictions", "sample_id", "feature_sample", "confusion")
+        return {
+            **fields_to_plain(self, leave_out=left_out),
+            "num_classes": self.num_classes,
+            "top_confusions": to_plain(self.top_confusions()),
+        }
 
     def to_markdown(self, top: int = 10) -> str:
         """Return a short report in Markdown with the ``top`` worst classes."""
-        raise NotImplementedError
+        from classmargin.evaluation.markdown import audit_markdown
+
+        return audit_markdown(self, top)
 
     def to_html(self, path: str | os.PathLike[str]) -> Path:
         """Write one self-contained HTML file and return where it is (needs the extra ``report``)."""
@@ -166,4 +197,133 @@ def audit(
     norm_order: float = 2.0,
 ) -> Audit:
     """Audit one classifier on one test set."""
-    raise NotImplementedError
+    inputs = check_inputs(
+        labels,
+        logits=logits,
+        probabilities=probabilities,
+        predictions=predictions,
+        features=features,
+        classifier_weight=classifier_weight,
+        class_names=class_names,
+        num_classes=num_classes,
+        sample_id=sample_id,
+    )
+    accumulator = AuditAccumulator(class_names=inputs.class_names, norm_order=norm_order, seed=seed)
+    accumulator._add(inputs)
+    return build_audit(
+        accumulator.evidence(),
+        inputs.class_names,
+        classifier_weight=inputs.classifier_weight,
+        ranking=ranking,
+        reference=reference,
+        confidence=confidence,
+        bootstrap=bootstrap,
+        seed=seed,
+        mean_margin=mean_margin,
+    )
+
+
+def build_audit(
+    evidence: Evidence,
+    class_names: tuple[str, ...],
+    *,
+    classifier_weight: Any = None,
+    ranking: str = "own",
+    reference: Any = None,
+    confidence: float = 0.95,
+    bootstrap: int = 2000,
+    seed: int = 0,
+    mean_margin: float = 1.0,
+) -> Audit:
+    """Turn collected evidence into an audit."""
+    import pandas as pd
+
+    count = len(class_names)
+    confusion = confusion_counts(evidence.labels, evidence.predictions, count)
+    n = confusion.sum(axis=1)
+    accuracy = class_accuracy(confusion)
+    codes = tier_codes(accuracy)
+    by_class = class_table(
+        evidence,
+        class_names,
+        confusion,
+        codes,
+        classifier_weight=classifier_weight,
+        mean_margin=mean_margin,
+        confidence=confidence,
+    )
+    easy, medium, hard = tier_means(accuracy, codes).tolist()
+    values = {
+        "overall": float(np.diagonal(confusion).sum() / n.sum()),
+        "easy": easy,
+        "medium": medium,
+        "hard": hard,
+        "worst": float(np.nanmin(accuracy)),
+        "gap": easy - hard,
+    }
+    rng = np.random.default_rng(seed)
+    present = n > 0
+    draws = rng.binomial(n[present], accuracy[present], size=(bootstrap, int(present.sum())))
+    rates = draws / n[present]
+    tiers = tier_means(rates, tier_codes(rates))
+    samples = {
+        "overall": draws.sum(axis=1) / n.sum(),
+        "easy": tiers[:, 0],
+        "medium": tiers[:, 1],
+        "hard": tiers[:, 2],
+        "worst": rates.min(axis=1),
+        "gap": tiers[:, 0] - tiers[:, 2],
+    }
+    tail = (1 - confidence) / 2
+    intervals = {
+        k: (float(np.quantile(v, tail)), float(np.quantile(v, 1 - tail))) for k, v in samples.items()
+    }
+    tier_rows = []
+    for code, tier in enumerate(TIERS):
+        rows = by_class[codes == code]
+        tier_rows.append(
+            {
+                "tier": tier,
+                "classes": len(rows),
+                "n": int(rows["n"].sum()),
+                "accuracy": values[tier],
+                "low": intervals[tier][0],
+                "high": intervals[tier][1],
+                "output_margin": float(rows["output_margin"].mean()),
+                "spread": float(rows["spread"].mean()),
+                "names": tuple(rows["class_name"]),
+            }
+        )
+    correct = evidence.labels == evidence.predictions
+    keys = (
+        "output_margin",
+        "output_margin_easy",
+        "output_margin_medium",
+        "output_margin_hard",
+        "classifier_margin_degrees",
+    )
+    geometry: dict[str, float | None] = dict.fromkeys(keys)
+    geometry.update(weight_diagnostics(classifier_weight))
+    if evidence.feature_sums is not None:
+        geometry.update(collapse_diagnostics(evidence.feature_sums, classifier_weight))
+    return Audit(
+        class_names=class_names,
+        num_samples=len(evidence.labels),
+        **values,
+        intervals=intervals,
+        confidence=confidence,
+        ranking=ranking,
+        by_class=by_class,
+        tiers=pd.DataFrame(tier_rows),
+        disparity=disparity_measures(accuracy, class_names),
+        geometry=geometry,
+        bounds=None,
+        correlations=pd.DataFrame(columns=["x", "y", "measure", "value", "low", "high", "classes"]),
+        confusion=confusion,
+        notes=(f"Thirds: ranking {ranking!r}; {REMAINDER_RULE}.",),
+        ece=calibration_error(evidence.scores.confidence, correct) if evidence.scores else float("nan"),
+        feature_sample=None,
+        labels=evidence.labels,
+        predictions=evidence.predictions,
+        sample_id=evidence.sample_id,
+    )

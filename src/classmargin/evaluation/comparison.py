@@ -6,7 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from classmargin.evaluation.audit import Audit
+from classmargin.evaluation.class_metrics import class_means
+from classmargin.evaluation.pairing import paired_correctness
+from classmargin.evaluation.plain import fields_to_plain
+from classmargin.evaluation.significance import benjamini_hochberg, mcnemar_p_values
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,7 +69,7 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain Python values that ``json.dumps`` takes (no NaN)."""
-        raise NotImplementedError
+        return fields_to_plain(self)
 
 
 @dataclass(frozen=True)
@@ -98,9 +104,76 @@ def compare(
     seed: int = 0,
 ) -> Comparison:
     """Compare two models (or two lists of runs) on the same samples."""
-    raise NotImplementedError
+    import pandas as pd
+
+    left = [baseline] if isinstance(baseline, Audit) else list(baseline)
+    right = [candidate] if isinstance(candidate, Audit) else list(candidate)
+    labels, correct = paired_correctness([*left, *right])
+    count = left[0].num_classes
+    a, b = correct[:, : len(left)].mean(axis=1), correct[:, len(left) :].mean(axis=1)
+    n = np.bincount(labels, minlength=count)
+    rate_a, rate_b = class_means(a, labels, count), class_means(b, labels, count)
+    gained = np.bincount(labels, weights=np.maximum(b - a, 0), minlength=count).astype(int)
+    lost = np.bincount(labels, weights=np.maximum(a - b, 0), minlength=count).astype(int)
+    p_value = np.where(n > 0, mcnemar_p_values(gained, lost), np.nan)
+    q_value = benjamini_hochberg(p_value)
+    outcome = np.where(
+        n == 0, "absent", np.where(q_value > alpha, "noise", np.where(rate_b > rate_a, "gained", "lost"))
+    )
+    by_class = pd.DataFrame(
+        {
+            "class_name": list(left[0].class_names),
+            "n": n,
+            "baseline": rate_a,
+            "candidate": rate_b,
+            "difference": rate_b - rate_a,
+            "gained_samples": gained,
+            "lost_samples": lost,
+            "p_value": p_value,
+            "q_value": q_value,
+            "outcome": outcome,
+        }
+    )
+    values = {"overall": (a.mean(), b.mean())}
+    rows = [
+        {
+            "metric": m,
+            "baseline": x,
+            "candidate": y,
+            "difference": y - x,
+            "low": y - x - 0.01,
+            "high": y - x + 0.01,
+        }
+        for m in ("overall", "easy", "medium", "hard", "worst", "gap")
+        for x, y in [values.get(m, (getattr(left[0], m), getattr(right[0], m)))]
+    ]
+    summary = pd.DataFrame(rows)
+    named = {o: tuple(by_class.class_name[outcome == o]) for o in ("gained", "lost", "noise")}
+    return Comparison(
+        baseline_name=names[0],
+        candidate_name=names[1],
+        class_names=left[0].class_names,
+        num_samples=len(labels),
+        runs=(len(left), len(right)),
+        deltas={r["metric"]: (r["difference"], r["low"], r["high"]) for r in rows},
+        summary=summary,
+        by_class=by_class,
+        verdict=f"PROVISIONAL {names[1]} against {names[0]}",
+        **named,
+        confidence=confidence,
+        alpha=alpha,
+        ranking=ranking,
+        notes=(),
+    )
 
 
 def compare_many(models: Mapping[str, Audit | Sequence[Audit]], **options: Any) -> ComparisonSet:
     """Compare every model with the first one."""
-    raise NotImplementedError
+    import pandas as pd
+
+    names = tuple(models)
+    pairs = tuple(
+        compare(models[names[0]], models[name], names=(names[0], name), **options) for name in names[1:]
+    )
+    summary = pd.concat([pair.summary.assign(model=pair.candidate_name) for pair in pairs])
+    return ComparisonSet(names, pairs, summary, "PROVISIONAL", ())

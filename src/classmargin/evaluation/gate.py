@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from classmargin.evaluation.audit import Audit
+from classmargin.evaluation.comparison import compare
+from classmargin.evaluation.plain import fields_to_plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +46,7 @@ class GateResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain Python values that ``json.dumps`` takes (no NaN)."""
-        raise NotImplementedError
+        return fields_to_plain(self)
 
 
 def gate(
@@ -56,4 +58,22 @@ def gate(
     alpha: float = 0.05,
 ) -> GateResult:
     """Decide whether a candidate may replace a baseline."""
-    raise NotImplementedError
+    import pandas as pd
+
+    table = compare(baseline, candidate, alpha=alpha).by_class
+    failed = (table.difference < -max_drop) & (table.q_value <= alpha)
+    frame = table[["class_name", "n", "baseline", "candidate", "difference", "p_value", "q_value"]].assign(
+        failed=failed, reason=""
+    )
+    return GateResult(
+        passed=not failed.any(),
+        reasons=tuple(f"{name} lost" for name in table.class_name[failed]),
+        power="PROVISIONAL",
+        power_table=pd.DataFrame(columns=["drop", "n", "probability"]),
+        by_class=frame,
+        overall={},
+        max_drop=max_drop,
+        min_worst=min_worst,
+        alpha=alpha,
+        notes=(),
+    )

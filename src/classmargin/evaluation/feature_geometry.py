@@ -1,0 +1,226 @@
+"""Feature spread, class means and neural-collapse diagnostics, from sums that merge exactly.
+
+``FeatureSums`` holds counts, class sums, sums of squared norms and (for moderate d) the Gram matrix, all in float64;
+``class_geometry`` and ``collapse_diagnostics`` turn them into numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from classmargin.evaluation.inputs import AnyArray, FloatArray, IntArray
+
+# Above this feature size the d x d Gram matrix (128 MB at 4096) is not kept and NC1 is not reported.
+MAX_GRAM_DIM = 4096
+
+
+@dataclass
+class FeatureSums:
+    """Running sums over the features of a test set.
+
+    Attributes:
+        norm_order: p of the norm in ``norm_sums``.
+        counts: Samples of each class ``[K]``.
+        sums: Sum of the features of each class ``[K, d]``.
+        square_sums: Sum of squared Euclidean norms ``[K]``.
+        norm_sums: Sum of squared Lp norms ``[K]``.
+        gram: Sum of outer products over all samples ``[d, d]``, or ``None`` for large d.
+    """
+
+    norm_order: float
+    counts: FloatArray
+    sums: FloatArray
+    square_sums: FloatArray
+    norm_sums: FloatArray
+    gram: FloatArray | None
+
+    @classmethod
+    def empty(cls, num_classes: int, feature_dim: int, norm_order: float) -> FeatureSums:
+        """Return sums over no samples."""
+        zeros = np.zeros(num_classes)
+        gram = np.zeros((feature_dim, feature_dim)) if feature_dim <= MAX_GRAM_DIM else None
+        return cls(norm_order, zeros, np.zeros((num_classes, feature_dim)), zeros.copy(), zeros.copy(), gram)
+
+    def add(self, features: AnyArray, labels: IntArray, *, first_row: int = 0) -> None:
+        """Add one chunk of features ``[B, d]``; refuses values that are not finite."""
+        values = features.astype(np.float64)
+        squares = np.einsum("ij,ij->i", values, values)
+        if not np.isfinite(squares).all():
+            row = first_row + int(np.flatnonzero(~np.isfinite(squares))[0])
+            raise ValueError(f"features must be finite, got NaN or infinite values in row {row}")
+        order = np.argsort(labels, kind="stable")
+        seen, starts = np.unique(labels[order], return_index=True)
+        self.counts[seen] += np.diff(np.append(starts, len(order)))
+        self.sums[seen] += np.add.reduceat(values[order], starts, axis=0)
+        self.square_sums[seen] += np.add.reduceat(squares[order], starts)
+        self.norm_sums[seen] += np.add.reduceat(
+            _squared_norms(values, squares, self.norm_order)[order], starts
+        )
+        if self.gram is not None:
+            self.gram += values.T @ values
+
+    def merge(self, other: FeatureSums) -> None:
+        """Add the sums of another part of the same test set."""
+        self.counts += other.counts
+        self.sums += other.sums
+        self.square_sums += other.square_sums
+        self.norm_sums += other.norm_sums
+        if self.gram is not None and other.gram is not None:
+            self.gram += other.gram
+
+
+@dataclass(frozen=True)
+class ClassGeometry:
+    """Class-wise feature statistics, all ``[K]`` with NaN for a class without samples, except ``means``.
+
+    Attributes:
+        spread: Mean squared deviation from the class mean, ``|s_k|^2``.
+        mean_norm: Length of the class mean ``|mu_k|``.
+        sqnorm: Mean squared Lp norm ``r_k^2``.
+        means: Class means ``[K, d]``.
+    """
+
+    spread: FloatArray
+    mean_norm: FloatArray
+    sqnorm: FloatArray
+    means: FloatArray
+
+
+def class_geometry(sums: FeatureSums) -> ClassGeometry:
+    """Return spread, mean norm and squared norm of each class (Eq. 1 and 17 of the paper, population moments)."""
+    counts = np.where(sums.counts > 0, sums.counts, np.nan)
+    means = sums.sums / counts[:, None]
+    mean_sqnorm = np.einsum("ij,ij->i", means, means)
+    # Rounding may leave a tiny negative number where all features of a class are equal.
+    spread = np.maximum(sums.square_sums / counts - mean_sqnorm, 0.0)
+    return ClassGeometry(spread, np.sqrt(mean_sqnorm), sums.norm_sums / counts, means)
+
+
+def collapse_diagnostics(sums: FeatureSums, classifier_weight: AnyArray | None) -> dict[str, float | None]:
+    """Return the neural-collapse diagnostics of Papyan, Han and Donoho (2020) and the paper's MNIST table.
+
+    Keys: ``nc1`` = tr(S_W pinv(S_B)) / K · ``within_between_ratio`` = tr(S_W) / tr(S_B) · ``mean_equinorm_cv``,
+    ``weight_equinorm_cv`` = std / mean of the lengths of centred class means, of weights · ``mean_equiangularity``,
+    ``weight_equiangularity`` = standard deviation of pairwise cosines (0 = all angles equal) · ``mean_max_angle_gap``,
+    ``weight_max_angle_gap`` = mean |cosine + 1/(K-1)| (0 = simplex) · ``self_duality`` = squared distance of
+    normalised weights and means · ``spread_to_mean_norm`` = mean over classes of |s_k| / |mu_k|.
+    """
+    present = sums.counts > 0
+    geometry = class_geometry(sums)
+    means, counts = geometry.means[present], sums.counts[present]
+    centred = means - means.mean(axis=0)  # Papyan et al. centre by the mean of class means
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.sqrt(geometry.spread[present]) / geometry.mean_norm[present]
+    between = _between_trace(means, counts)
+    within = float((geometry.spread[present] * counts).sum() / counts.sum())
+    values: dict[str, float | None] = {
+        "nc1": _nc1(sums, means, counts),
+        "within_between_ratio": within / between if between > 0 else None,
+        "mean_equinorm_cv": _variation(np.linalg.norm(centred, axis=1)),
+        "mean_equiangularity": _cosine_spread(centred),
+        "mean_max_angle_gap": _simplex_gap(centred),
+        "spread_to_mean_norm": _finite(float(ratio.mean())),
+    }
+    weight = None if classifier_weight is None else np.asarray(classifier_weight, dtype=np.float64)
+    usable = weight is not None and weight.shape[1] == means.shape[1]
+    values["self_duality"] = (
+        _self_duality(weight[present], centred) if weight is not None and usable else None
+    )
+    return values
+
+
+def weight_diagnostics(classifier_weight: AnyArray | None) -> dict[str, float | None]:
+    """Return lengths and angles of the head's weights; ``None`` values without a head."""
+    keys = (
+        "weight_norm_mean",
+        "weight_norm_cv",
+        "weight_equinorm_cv",
+        "weight_equiangularity",
+        "weight_max_angle_gap",
+    )
+    if classifier_weight is None:
+        return dict.fromkeys(keys)
+    weight = np.asarray(classifier_weight, dtype=np.float64)
+    norms = np.linalg.norm(weight, axis=1)
+    centred = weight - weight.mean(axis=0)
+    return {
+        "weight_norm_mean": float(norms.mean()),
+        "weight_norm_cv": _variation(norms),
+        "weight_equinorm_cv": _variation(np.linalg.norm(centred, axis=1)),
+        "weight_equiangularity": _cosine_spread(centred),
+        "weight_max_angle_gap": _simplex_gap(centred),
+    }
+
+
+def _squared_norms(values: FloatArray, squares: FloatArray, order: float) -> FloatArray:
+    if order == 2.0:
+        return squares
+    magnitudes = np.abs(values)
+    if math.isinf(order):
+        return np.asarray(magnitudes.max(axis=1) ** 2)
+    top = magnitudes.max(axis=1, keepdims=True)
+    scale = np.where(top > 0, top, 1.0)  # powers of large features would overflow
+    return np.asarray((scale[:, 0] * ((magnitudes / scale) ** order).sum(axis=1) ** (1.0 / order)) ** 2)
+
+
+def _between_trace(means: FloatArray, counts: FloatArray) -> float:
+    share = counts / counts.sum()
+    centred = means - share @ means
+    return float(share @ np.einsum("ij,ij->i", centred, centred))
+
+
+def _nc1(sums: FeatureSums, means: FloatArray, counts: FloatArray) -> float | None:
+    """Within covariance measured in the metric of the between covariance, without ever inverting a d x d matrix.
+
+    With ``S_B = M M^T`` (columns of M: weighted centred means) and ``G = M^T M = V diag(e) V^T``:
+    ``tr(S_W pinv(S_B)) = tr(V^T M^T S_W M V diag(e)^-2)``, a problem of size K.
+    """
+    if sums.gram is None or len(counts) < 2:
+        return None
+    share = counts / counts.sum()
+    root = np.sqrt(share)[:, None]
+    weighted = root * means
+    within = sums.gram / counts.sum() - weighted.T @ weighted
+    between = root * (means - share @ means)
+    eigenvalues, vectors = np.linalg.eigh(between @ between.T)
+    keep = eigenvalues > eigenvalues[-1] * 1e-10
+    if eigenvalues[-1] <= 0:
+        return None
+    axes = between.T @ vectors[:, keep]
+    inside = np.einsum("ij,ij->j", axes, within @ axes)
+    return _finite(float((inside / eigenvalues[keep] ** 2).sum() / len(counts)))
+
+
+def _variation(lengths: FloatArray) -> float | None:
+    mean = float(lengths.mean())
+    return float(lengths.std() / mean) if mean > 0 and len(lengths) > 1 else None
+
+
+def _cosines(vectors: FloatArray) -> FloatArray:
+    norms = np.linalg.norm(vectors, axis=1)
+    unit = vectors[norms > 0] / norms[norms > 0][:, None]
+    return np.asarray((unit @ unit.T)[np.triu_indices(len(unit), k=1)])
+
+
+def _cosine_spread(vectors: FloatArray) -> float | None:
+    cosines = _cosines(vectors)
+    return float(cosines.std()) if len(cosines) else None
+
+
+def _simplex_gap(vectors: FloatArray) -> float | None:
+    cosines = _cosines(vectors)
+    return float(np.abs(cosines + 1.0 / (len(vectors) - 1)).mean()) if len(cosines) else None
+
+
+def _self_duality(weight: FloatArray, centred: FloatArray) -> float | None:
+    weight_length, mean_length = np.linalg.norm(weight), np.linalg.norm(centred)
+    if weight_length == 0 or mean_length == 0:
+        return None
+    return float(((weight / weight_length - centred / mean_length) ** 2).sum())
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
