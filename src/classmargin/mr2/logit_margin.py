@@ -1,0 +1,182 @@
+"""Margin cross-entropy: cross-entropy of logits divided by the margin of the true class (Eq. 1 and 5).
+
+``ℓ_γ(z, y) = -ln softmax(z / γ_y)_y = ln[1 + Σ_{y'≠y} exp((z_y' - z_y) / γ_y)]``. γ is chosen by the *true* label: one
+number per sample. With ``γ = 1`` it is cross-entropy, and everything ``nn.CrossEntropyLoss`` takes is taken here.
+
+The paper says that ``ℓ_γ`` grows with γ; that holds only where ``z_y`` is the largest logit
+(``z = (0, 1)``, ``y = 0``: 1.313262 at γ = 1, 0.974077 at γ = 2).
+
+Two ways to the same number: the general one divides the logits and calls ``F.cross_entropy``; the fused one
+(hard labels, no weights, no smoothing) keeps the exponentials of the forward pass for the backward pass, which
+saves one pass of ``exp`` and one of division over ``[B, K]``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from classmargin._checks import check_choice, check_floating, check_hard_labels, check_number
+
+Reduction = Literal["mean", "sum", "none"]
+REDUCTIONS = ("mean", "sum", "none")
+
+
+def margin_cross_entropy(
+    logits: Tensor,
+    labels: Tensor,
+    class_margins: Tensor,
+    *,
+    log_prior: Tensor | None = None,
+    weight: Tensor | None = None,
+    label_smoothing: float = 0.0,
+    ignore_index: int = -100,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    """Return the γ-margin cross-entropy ``-ln softmax(z / γ_y + log_prior)_y`` (Eq. 1).
+
+    Args:
+        logits: Scores ``z``, shape ``[B, K]``.
+        labels: Classes ``[B]`` (int64), or class probabilities ``[B, K]`` (mixup, cutmix, distillation). With
+            probabilities the margin of a sample is the same mix of margins, ``γ_i = Σ_k t_ik γ_k``.
+        class_margins: ``γ``, shape ``[K]``, positive.
+        log_prior: Offset ``[K]`` added *after* the division by γ, so that a prior keeps its strength
+            (``ln π`` gives LA + MR²).
+        weight: Weight of each class ``[K]``, as in ``F.cross_entropy``.
+        label_smoothing: As in ``F.cross_entropy``; the margin stays that of the true class.
+        ignore_index: Label of samples that do not count.
+        reduction: ``"mean"`` (weighted like ``F.cross_entropy``; 0 if no sample counts), ``"sum"`` or ``"none"``.
+
+    Returns:
+        Scalar, or ``[B]`` for ``reduction="none"``. Half precision inputs are computed in float32.
+
+    Example:
+        >>> z, y = torch.tensor([[2.0, 1.0, 0.0]]), torch.tensor([0])
+        >>> margin_cross_entropy(z, y, torch.ones(3))
+        tensor(0.4076)
+    """
+    check_choice("reduction", reduction, REDUCTIONS)
+    check_floating("logits", logits, dim=2)
+    check_number("label_smoothing", label_smoothing, minimum=0.0, maximum=1.0)
+    num_classes = logits.shape[1]
+    for name, vector in (("class_margins", class_margins), ("log_prior", log_prior), ("weight", weight)):
+        check_class_vector(name, vector, num_classes)
+    check_targets(labels, batch=logits.shape[0], num_classes=num_classes, ignore_index=ignore_index)
+    scores = at_least_float32(logits)
+    margins = sample_margins(class_margins.to(scores.dtype), labels, ignore_index)
+    losses = per_sample_losses(scores, labels, margins, log_prior, weight, label_smoothing, ignore_index)
+    if reduction == "none":
+        return losses
+    if reduction == "sum":
+        return losses.sum()
+    return losses.sum() / _denominator(losses, labels, weight, ignore_index)
+
+
+def check_class_vector(name: str, vector: Tensor | None, num_classes: int) -> None:
+    """Check an optional ``[K]`` vector."""
+    if vector is not None and tuple(check_floating(name, vector, dim=1).shape) != (num_classes,):
+        raise ValueError(f"{name} must have shape ({num_classes},), got {tuple(vector.shape)}")
+
+
+def check_targets(labels: Any, *, batch: int, num_classes: int, ignore_index: int | None) -> None:
+    """Check hard labels ``[B]`` or class probabilities ``[B, K]``."""
+    if isinstance(labels, Tensor) and labels.is_floating_point():
+        if tuple(labels.shape) != (batch, num_classes):
+            raise ValueError(f"labels given as probabilities must have shape ({batch}, {num_classes}), got {tuple(labels.shape)}")
+        return
+    check_hard_labels("labels", labels, batch=batch, num_classes=num_classes, ignore_index=ignore_index)
+
+
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """Return half-precision tensors as float32, others as they are."""
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
+def sample_margins(class_margins: Tensor, labels: Tensor, ignore_index: int | None = None) -> Tensor:
+    """Return the margin of each sample ``[B]``: ``γ_y``, or the mix ``Σ_k t_k γ_k`` for soft labels."""
+    if labels.is_floating_point():
+        return labels.to(class_margins.dtype) @ class_margins
+    safe = labels if ignore_index is None else labels.masked_fill(labels == ignore_index, 0)
+    return class_margins.index_select(0, safe)
+
+
+def per_sample_losses(
+    logits: Tensor,
+    labels: Tensor,
+    margins: Tensor,
+    log_prior: Tensor | None,
+    weight: Tensor | None,
+    label_smoothing: float,
+    ignore_index: int,
+) -> Tensor:
+    """Return the loss of each sample ``[B]`` (times its class weight, 0 if ignored), without checks."""
+    scaled = logits / margins.unsqueeze(1)
+    if log_prior is not None:
+        scaled = scaled + log_prior.to(scaled.dtype)
+    target = labels.to(scaled.dtype) if labels.is_floating_point() else labels
+    class_weight = None if weight is None else weight.to(scaled.dtype)
+    return F.cross_entropy(
+        scaled, target, class_weight, ignore_index=ignore_index, reduction="none", label_smoothing=label_smoothing
+    )
+
+
+def _denominator(losses: Tensor, labels: Tensor, weight: Tensor | None, ignore_index: int) -> Tensor | float:
+    if labels.is_floating_point():
+        return max(losses.shape[0], 1)
+    total = sample_weights(labels, weight, ignore_index, losses.dtype).sum()
+    return torch.where(total > 0, total, torch.ones_like(total))
+
+
+def sample_weights(labels: Tensor, weight: Tensor | None, ignore_index: int, dtype: torch.dtype) -> Tensor:
+    """Return what each sample adds to the denominator of a weighted mean ``[B]``."""
+    counts = (labels != ignore_index).to(dtype)
+    if weight is None:
+        return counts
+    return counts * weight.to(dtype).index_select(0, labels.masked_fill(labels == ignore_index, 0))
+
+
+class _FusedMarginCrossEntropy(torch.autograd.Function):
+    """``-ln softmax(z · inverse_margin + log_prior)_y`` per sample; one ``exp`` pass for forward and backward."""
+
+    @staticmethod
+    def forward(logits: Tensor, labels: Tensor, inverse: Tensor, log_prior: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        scaled = logits * inverse
+        if log_prior is not None:
+            scaled += log_prior
+        true = scaled.gather(1, labels.unsqueeze(1))
+        largest = scaled.amax(1, keepdim=True)
+        exponentials = scaled.sub_(largest).exp_()
+        total = exponentials.sum(1, keepdim=True)
+        losses = total.log().add_(largest).sub_(true).squeeze(1)
+        return losses, exponentials, total
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+        logits, labels, inverse, log_prior = inputs
+        _, exponentials, total = output
+        ctx.mark_non_differentiable(exponentials, total)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(logits, labels, inverse, log_prior, exponentials, total)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        upstream = gradients[0]
+        logits, labels, inverse, log_prior, exponentials, total = ctx.saved_tensors
+        coefficient = upstream.unsqueeze(1) * inverse
+        if torch.is_grad_enabled():  # a second derivative is wanted: rebuild from the input, with its graph
+            scaled = logits * inverse if log_prior is None else logits * inverse + log_prior
+            gradient = torch.softmax(scaled, dim=1) * coefficient
+            return gradient.scatter_add(1, labels.unsqueeze(1), -coefficient), None, None, None
+        gradient = exponentials * (coefficient / total)
+        return gradient.scatter_add_(1, labels.unsqueeze(1), -coefficient), None, None, None
+
+
+def fused_losses(logits: Tensor, labels: Tensor, margins: Tensor, log_prior: Tensor | None) -> Tensor:
+    """Return per-sample losses ``[B]`` for hard labels without weights or smoothing (γ gets no gradient)."""
+    prior = None if log_prior is None else log_prior.to(logits.dtype)
+    inverse = margins.reciprocal().unsqueeze(1)
+    losses, _, _ = _FusedMarginCrossEntropy.apply(logits, labels, inverse, prior)  # type: ignore[no-untyped-call]
+    return losses

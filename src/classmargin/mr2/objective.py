@@ -1,0 +1,472 @@
+"""The whole objective as one module: class margins on the logits plus the representation margin (Eq. 4).
+
+Data flow of one call::
+
+    features, labels ──> ClassStatistics (training only) ──> γ [K], s̄, τ       constants for autograd
+    logits, labels, γ ──────────────────────────────────────> ℓ_γ               (Eq. 1)
+    features, labels, s̄, τ ─────────────────────────────────> ℓ_s̄               (Eq. 2)
+                                                              total = ℓ_γ + λ·ramp·ℓ_s̄
+
+Statistics move before they are used, as in the authors' release. They move only when the module trains and gradients
+are on, so a validation loop never touches them; ``update_statistics=False`` serves the second pass of SAM and the like.
+Under ``torch.distributed`` the same condition decides whether processes talk to one another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from classmargin._checks import check_choice, check_floating, check_int, check_number
+from classmargin._distributed import all_reduce_sum, gather_rows, global_mean, is_distributed
+from classmargin._types import LossTerms
+from classmargin.mr2 import logit_margin
+from classmargin.mr2.class_groups import ClassGroups, group_by_class, uses_dense_layout
+from classmargin.mr2.class_margins import PAPER_POWER, _check_limits, relative_margins
+from classmargin.mr2.class_statistics import ClassStatistics, Estimator, SqnormForm
+from classmargin.mr2.collapse import COLLAPSE_FRACTION, collapse_ratio, warn_of_collapse
+from classmargin.mr2.logit_margin import at_least_float32, check_class_vector, check_targets
+from classmargin.mr2.positives import FeatureMemory, moment_losses
+from classmargin.mr2.presets import PRESETS
+from classmargin.mr2.representation_margin import log_one_plus_sum_exp, pair_losses
+
+Positives = Literal["batch", "memory", "moments"]
+MarginSource = Literal["sqnorm", "spread", "uniform"]
+TemperatureRule = Literal["total-variance", "dimension"]
+
+
+class MR2Loss(nn.Module):
+    """Margin regularisation for class-wise disparity: ``ℓ_γ + λ ℓ_s̄`` (Eq. 4), a drop-in for ``nn.CrossEntropyLoss``.
+
+    Args:
+        num_classes: ``K``.
+        feature_dim: ``d``; None takes it from the first batch or from a loaded state.
+        mean_margin: ``c̄ > 0``, mean of the class margins. 1 keeps the logit scale of cross-entropy.
+        representation_weight: ``λ >= 0`` of the representation margin; 0 switches it off (linear probing).
+        norm_order: ``p >= 1`` of ``r²_{k,p}`` (Eq. 17); 3 for cosine classifiers, where p = 2 gives uniform margins.
+        ema_decay: Weight of the past in the class statistics, in ``[0, 1)``.
+        estimator: ``"moments"`` (unbiased spread) or ``"batch"`` (the paper to the letter).
+        positives: Where classmates come from: ``"batch"``, ``"memory"`` or ``"moments"``
+            (see :mod:`classmargin.mr2.positives` for cost and bias of each).
+        temperature: ``τ`` dividing the exponent of Eq. 2: a number (1 in the paper), or a rule times
+            ``temperature_factor``: ``"total-variance"`` (running ``mean ‖φ - mean φ‖²``, a stop-gradient scale that
+            makes the term scale-free and does not vanish when classes become compact) or ``"dimension"`` (``d``).
+        margin_source: Statistic behind the margins: ``"sqnorm"`` (``r²``, the paper), ``"spread"`` (``‖ŝ‖²``) or
+            ``"uniform"`` (``γ_k = c̄``, the control).
+        margin_power: Exponent of that statistic; 1/3 in Corollary 1.
+        warmup_steps: For so many updates γ stays at ``c̄`` and ``λ`` ramps up linearly from 0.
+        log_prior: ``[K]`` offset added to the logits after the division by γ (``ln π``: LA + MR²).
+        weight: Class weights ``[K]`` of the logit term, as in cross-entropy.
+        label_smoothing: As in cross-entropy.
+        ignore_index: Label of rows that do not count, in either term or in the statistics.
+        temperature_factor: Factor on a temperature rule; must be 1 with a number.
+        margin_limits: Smallest and largest ``γ_k / c̄``, whatever the statistics do.
+        spread_slack: Factor on ``s̄`` in the exponent; 0 is the ``s̄ = 0`` ablation of the paper.
+        sqnorm_form, unseen, representation_reduction, dimension_scale: What the authors' release does differently,
+            see :mod:`classmargin.mr2.presets`: form of ``r²``; ``"zero"`` keeps unseen classes in the averages as 0;
+            ``"classes"`` averages ℓ_s̄ inside each class with a pair, sums them and divides by K; a factor
+            ``dimension_scale · d`` on ℓ_s̄.
+        memory_size: Features kept per class for ``positives="memory"``.
+        checks: Raise on NaN or inf in ``features`` (CPU). Statistics stay clean with or without.
+        collapse_check_interval: Updates between two looks for feature collapse (CPU; 0 = never). Elsewhere
+            poll :attr:`collapse_ratio`.
+
+    Attributes:
+        statistics: The :class:`ClassStatistics`.
+        class_margins: Current ``γ`` ``[K]``.
+        mean_spread: Current ``s̄``.
+        spread_ratio: Spread within over distance between classes.
+        collapse_ratio: Total feature variance over its peak; near 0 means collapse.
+
+    Example:
+        >>> loss = MR2Loss(num_classes=3)
+        >>> logits = torch.zeros(4, 3, requires_grad=True)
+        >>> features = torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 1.0], [1.0, 2.0]], requires_grad=True)
+        >>> loss(logits, torch.tensor([0, 1, 2, 0]), features).backward()
+        >>> loss.class_margins.mean()
+        tensor(1.)
+    """
+
+    log_prior: Tensor | None
+    weight: Tensor | None
+    peak_variance: Tensor
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        feature_dim: int | None = None,
+        mean_margin: float = 1.0,
+        representation_weight: float = 0.1,
+        norm_order: float = 2.0,
+        ema_decay: float = 0.9,
+        estimator: Estimator = "moments",
+        positives: Positives = "batch",
+        temperature: float | TemperatureRule = "total-variance",
+        margin_source: MarginSource = "sqnorm",
+        margin_power: float = PAPER_POWER,
+        warmup_steps: int = 0,
+        log_prior: Tensor | None = None,
+        weight: Tensor | None = None,
+        label_smoothing: float = 0.0,
+        ignore_index: int = -100,
+        temperature_factor: float = 1.0,
+        margin_limits: tuple[float, float] = (0.1, 10.0),
+        spread_slack: float = 1.0,
+        sqnorm_form: SqnormForm = "norm",
+        unseen: Literal["exclude", "zero"] = "exclude",
+        representation_reduction: Literal["samples", "classes"] = "samples",
+        dimension_scale: float | None = None,
+        memory_size: int = 4,
+        checks: bool = True,
+        collapse_check_interval: int = 100,
+    ) -> None:
+        super().__init__()
+        self.num_classes = check_int("num_classes", num_classes, minimum=1)
+        self.mean_margin = check_number("mean_margin", mean_margin, above=0.0)
+        self.representation_weight = check_number("representation_weight", representation_weight, minimum=0.0)
+        self.positives = check_choice("positives", positives, ("batch", "memory", "moments"))
+        self.temperature = _checked_temperature(temperature, temperature_factor)
+        self.temperature_factor = check_number("temperature_factor", temperature_factor, above=0.0)
+        self.margin_source = check_choice("margin_source", margin_source, ("sqnorm", "spread", "uniform"))
+        self.margin_power = check_number("margin_power", margin_power)
+        self.warmup_steps = check_int("warmup_steps", warmup_steps, minimum=0)
+        self.label_smoothing = check_number("label_smoothing", label_smoothing, minimum=0.0, maximum=1.0)
+        self.ignore_index = ignore_index
+        _check_limits(margin_limits)
+        self.margin_limits = margin_limits
+        self.spread_slack = check_number("spread_slack", spread_slack, minimum=0.0)
+        self.unseen = check_choice("unseen", unseen, ("exclude", "zero"))
+        self.representation_reduction = check_choice(
+            "representation_reduction", representation_reduction, ("samples", "classes")
+        )
+        self.dimension_scale = (
+            None if dimension_scale is None else check_number("dimension_scale", dimension_scale, above=0.0)
+        )
+        self.checks = bool(checks)
+        self.collapse_check_interval = check_int("collapse_check_interval", collapse_check_interval, minimum=0)
+        for name, vector in (("log_prior", log_prior), ("weight", weight)):
+            check_class_vector(name, vector, num_classes)
+            self.register_buffer(name, None if vector is None else vector.detach().clone())
+        self.statistics = ClassStatistics(
+            num_classes,
+            feature_dim=feature_dim,
+            norm_order=norm_order,
+            ema_decay=ema_decay,
+            estimator=estimator,
+            sqnorm_form=sqnorm_form,
+        )
+        if self.positives == "moments" and estimator != "moments":
+            raise ValueError("positives='moments' needs estimator='moments', got estimator='batch'")
+        if self.positives != "batch" and self.representation_reduction == "classes":
+            raise ValueError(f"representation_reduction='classes' needs positives='batch', got positives={positives!r}")
+        memory_size = check_int("memory_size", memory_size, minimum=1)
+        self.memory = FeatureMemory(num_classes, memory_size) if self.positives == "memory" else None
+        self.register_buffer("peak_variance", torch.zeros(()))
+        self._calls_since_check = 0
+        self._warned_of_collapse = False
+
+    @classmethod
+    def preset(cls, name: str, num_classes: int, feature_dim: int | None = None, **overrides: Any) -> MR2Loss:
+        """Build the loss with a named set of hyper-parameters (:mod:`classmargin.mr2.presets`).
+
+        Args:
+            name: ``"paper"``, ``"release"`` or ``"recommended"``.
+            num_classes: ``K``.
+            feature_dim: ``d`` or None.
+            **overrides: Constructor arguments that win over the preset.
+
+        Example:
+            >>> MR2Loss.preset("paper", 10).mean_margin
+            2.0
+        """
+        check_choice("preset", name, PRESETS)
+        return cls(num_classes, feature_dim=feature_dim, **{**PRESETS[name], **overrides})
+
+    def extra_repr(self) -> str:
+        """Show the arguments that matter in ``print(module)``."""
+        return (
+            f"num_classes={self.num_classes}, mean_margin={self.mean_margin:g}, "
+            f"representation_weight={self.representation_weight:g}, positives={self.positives!r}, "
+            f"temperature={self.temperature!r}, margin_source={self.margin_source!r}, warmup_steps={self.warmup_steps}"
+        )
+
+    @property
+    def class_margins(self) -> Tensor:
+        """Current margins ``γ`` ``[K]`` (``c̄`` for classes not seen and during warm-up)."""
+        return self.mean_margin * self._relative_margins()
+
+    @property
+    def mean_spread(self) -> Tensor:
+        """Current ``s̄`` (over all classes if ``unseen="zero"``), scalar."""
+        return self.statistics.class_spread.mean() if self.unseen == "zero" else self.statistics.mean_spread
+
+    @property
+    def spread_ratio(self) -> Tensor:
+        """Spread within classes over distance between classes, scalar."""
+        return self.statistics.spread_ratio
+
+    @property
+    def collapse_ratio(self) -> Tensor:
+        """Total variance of the features over its peak so far, scalar in ``[0, 1]``; near 0 means collapse."""
+        return collapse_ratio(self.statistics, self.peak_variance)
+
+    def forward(
+        self, logits: Tensor, labels: Tensor, features: Tensor, *, update_statistics: bool | None = None
+    ) -> Tensor:
+        """Return the total loss; see :meth:`terms`."""
+        return self.terms(logits, labels, features, update_statistics=update_statistics).total
+
+    def terms(
+        self, logits: Tensor, labels: Tensor, features: Tensor, *, update_statistics: bool | None = None
+    ) -> LossTerms:
+        """Return the total and its two parts, unweighted.
+
+        Args:
+            logits: Scores ``[B, K]``.
+            labels: Classes ``[B]`` (int64), or class probabilities ``[B, K]``: then the margin of a row is the
+                mix of class margins, its pairs count with the probability of a common class, and it enters the
+                statistics of each class with its probability.
+            features: Input of the classification head ``[B, d]``.
+            update_statistics: None = only if the module trains and gradients are on; True or False = as said.
+
+        Returns:
+            ``LossTerms(total, logit_margin, representation_margin)``, scalars. In one process the mean over rows;
+            under ``torch.distributed`` (training) the mean over the rows of all processes, with gradients that
+            are right after DDP's averaging. With λ = 0 the representation margin is not computed and reported as 0.
+        """
+        self._check(logits, labels, features)
+        with _no_autocast(logits):
+            return self._terms(logits, labels, features, update_statistics)
+
+    def _terms(self, logits: Tensor, labels: Tensor, features: Tensor, update_statistics: bool | None) -> LossTerms:
+        training = self.training and torch.is_grad_enabled()
+        update = training if update_statistics is None else update_statistics
+        synchronize = training and is_distributed()
+        scores, rows = at_least_float32(logits), at_least_float32(features)
+        scores, labels, rows, row_weight = self._drop_ignored(scores, labels, rows)
+        hard = not labels.is_floating_point()
+        groups = group_by_class(labels, self.num_classes, row_weight) if hard else None
+        self._check_finite(rows)
+        if update:
+            self._update(rows.detach(), labels, groups, row_weight, synchronize)
+        logit = self._logit_term(scores, labels, row_weight, synchronize)
+        representation = self._representation_term(rows, labels, groups, row_weight, synchronize)
+        if update and self.memory is not None and hard:
+            self._remember(rows.detach(), labels, row_weight, synchronize)
+        total = logit if self.representation_weight == 0.0 else logit + self._ramped_weight() * representation
+        return LossTerms(total, logit, representation)
+
+    # --- input -------------------------------------------------------------------------------------------------
+
+    def _check(self, logits: Tensor, labels: Tensor, features: Tensor) -> None:
+        check_floating("logits", logits, dim=2)
+        check_floating("features", features, dim=2)
+        if logits.shape[1] != self.num_classes:
+            raise ValueError(f"logits must have {self.num_classes} columns (num_classes), got shape {tuple(logits.shape)}")
+        if features.shape[0] != logits.shape[0]:
+            raise ValueError(f"features must have {logits.shape[0]} rows like logits, got shape {tuple(features.shape)}")
+        expected = self.statistics.feature_dim
+        if expected is not None and features.shape[1] != expected:
+            raise ValueError(f"features must have {expected} columns (feature_dim), got shape {tuple(features.shape)}")
+        check_targets(labels, batch=logits.shape[0], num_classes=self.num_classes, ignore_index=self.ignore_index)
+
+    def _drop_ignored(
+        self, logits: Tensor, labels: Tensor, features: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Leave out ignored rows: really on the CPU, by weight 0 where shapes must not depend on values."""
+        if labels.is_floating_point():
+            return logits, labels, features, None
+        if not uses_dense_layout(labels):
+            if labels.numel() and int(labels.min()) >= 0 and self.ignore_index < 0:
+                return logits, labels, features, None
+            keep = labels != self.ignore_index
+            return (logits, labels, features, None) if bool(keep.all()) else (logits[keep], labels[keep], features[keep], None)
+        keep = labels != self.ignore_index
+        return logits, labels.masked_fill(~keep, 0), features, keep.to(features.dtype)
+
+    def _check_finite(self, rows: Tensor) -> None:
+        if not self.checks or uses_dense_layout(rows):
+            return
+        if not math.isfinite(float(rows.detach().sum())) and not bool(torch.isfinite(rows).all()):
+            bad = int((~torch.isfinite(rows)).any(1).sum())
+            raise ValueError(f"features must be finite, got NaN or inf in {bad} of {rows.shape[0]} rows")
+
+    # --- state -------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _update(
+        self, rows: Tensor, labels: Tensor, groups: ClassGroups | None, row_weight: Tensor | None, synchronize: bool
+    ) -> None:
+        if uses_dense_layout(rows) or not self.checks:
+            self.statistics.update(rows, labels, row_weight=row_weight, synchronize=synchronize)
+        else:
+            self.statistics.apply_update(rows, labels, groups, row_weight, synchronize)
+        variance = self.statistics.total_variance
+        if self.peak_variance.dtype != variance.dtype:
+            self.peak_variance = self.peak_variance.to(variance.dtype)
+        self.peak_variance.copy_(torch.maximum(self.peak_variance, variance))
+        if self.collapse_check_interval and not uses_dense_layout(rows):
+            self._look_for_collapse()
+
+    def _look_for_collapse(self) -> None:
+        self._calls_since_check += 1
+        if self._warned_of_collapse or self._calls_since_check < self.collapse_check_interval:
+            return
+        self._calls_since_check = 0
+        ratio = float(self.collapse_ratio)
+        if ratio < COLLAPSE_FRACTION:
+            self._warned_of_collapse = True
+            warn_of_collapse(ratio, self.representation_weight, float(self.mean_spread))
+
+    @torch.no_grad()
+    def _remember(self, rows: Tensor, labels: Tensor, row_weight: Tensor | None, synchronize: bool) -> None:
+        assert self.memory is not None
+        if synchronize:
+            rows, labels = gather_rows(rows)[0], gather_rows(labels)[0]
+            row_weight = None if row_weight is None else gather_rows(row_weight)[0]
+        self.memory.store(rows, labels, row_weight)
+
+    # --- constants of one step ---------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _relative_margins(self) -> Tensor:
+        statistics = self.statistics
+        if self.margin_source == "uniform" or self.margin_power == 0.0:
+            return torch.ones_like(statistics.class_spread)
+        source = statistics.class_sqnorm if self.margin_source == "sqnorm" else statistics.class_spread
+        seen = None if self.unseen == "zero" else statistics.seen
+        relative = relative_margins(source, self.margin_power, seen, self.margin_limits)
+        if self.warmup_steps:
+            relative = torch.where(statistics.updates > self.warmup_steps, relative, torch.ones_like(relative))
+        return relative
+
+    def _ramped_weight(self) -> Tensor | float:
+        if not self.warmup_steps:
+            return self.representation_weight
+        return self.representation_weight * (self.statistics.updates / self.warmup_steps).clamp_max(1.0)
+
+    def _temperature(self, feature_dim: int) -> Tensor | float:
+        if self.temperature == "total-variance":
+            variance = self.statistics.total_variance
+            return (self.temperature_factor * variance).clamp_min(torch.finfo(variance.dtype).tiny)
+        if self.temperature == "dimension":
+            return self.temperature_factor * feature_dim
+        return float(self.temperature)
+
+    # --- the two terms -----------------------------------------------------------------------------------------
+
+    def _logit_term(self, logits: Tensor, labels: Tensor, row_weight: Tensor | None, synchronize: bool) -> Tensor:
+        hard = not labels.is_floating_point()
+        margins = logit_margin.sample_margins(self.class_margins.to(logits.dtype), labels)
+        if hard and self.weight is None and self.label_smoothing == 0.0 and not torch.compiler.is_compiling():
+            losses = logit_margin.fused_losses(logits, labels, margins, self.log_prior)
+        else:
+            losses = logit_margin.per_sample_losses(
+                logits, labels, margins, self.log_prior, self.weight, self.label_smoothing, ignore_index=-100
+            )
+        weights = row_weight
+        if hard and self.weight is not None:
+            weights = self.weight.to(losses.dtype).index_select(0, labels)
+            if row_weight is not None:
+                losses, weights = losses * row_weight, weights * row_weight
+            return _mean(losses, None, synchronize, denominators=weights)
+        return _mean(losses, weights, synchronize)
+
+    def _representation_term(
+        self, rows: Tensor, labels: Tensor, groups: ClassGroups | None, row_weight: Tensor | None, synchronize: bool
+    ) -> Tensor:
+        if self.representation_weight == 0.0:
+            return rows[:, :0].sum()  # a zero that keeps the graph
+        with torch.no_grad():
+            mean_spread = self.spread_slack * self.mean_spread.to(rows.dtype)
+            temperature = self._temperature(rows.shape[1])
+            if isinstance(temperature, Tensor):
+                temperature = temperature.to(rows.dtype)
+        losses = self._representation_losses(rows, labels, groups, row_weight, mean_spread, temperature, synchronize)
+        if self.representation_reduction == "classes":
+            mean = self._mean_over_classes(losses, labels, row_weight, synchronize)
+        else:
+            mean = _mean(losses, row_weight, synchronize)
+        return mean if self.dimension_scale is None else mean * (self.dimension_scale * rows.shape[1])
+
+    def _representation_losses(
+        self,
+        rows: Tensor,
+        labels: Tensor,
+        groups: ClassGroups | None,
+        row_weight: Tensor | None,
+        mean_spread: Tensor,
+        temperature: Tensor | float,
+        synchronize: bool,
+    ) -> Tensor:
+        if self.positives == "moments":
+            return moment_losses(rows, labels, self.statistics, mean_spread, temperature)
+        every, every_label, every_weight, start = rows, labels, row_weight, 0
+        if synchronize:
+            (every, start), groups = gather_rows(rows), None
+            every_label = gather_rows(labels)[0]
+            every_weight = None if row_weight is None else gather_rows(row_weight)[0]
+        losses = pair_losses(every, every_label, mean_spread, temperature, groups, every_weight)
+        losses = losses[start : start + rows.shape[0]] if synchronize else losses
+        if self.memory is None or labels.is_floating_point():
+            return losses
+        stored = log_one_plus_sum_exp(self.memory.exponents(rows, labels, mean_spread, temperature))
+        # ln(1 + A + B) from ln(1 + A) and ln(1 + B), without overflow
+        top = torch.maximum(losses, stored).detach()
+        return top + torch.log((losses - top).exp() + (stored - top).exp() - (-top).exp())
+
+    def _mean_over_classes(
+        self, losses: Tensor, labels: Tensor, row_weight: Tensor | None, synchronize: bool
+    ) -> Tensor:
+        """Average inside each class with at least two rows, sum over classes, divide by K."""
+        ones = torch.ones_like(losses) if row_weight is None else row_weight
+        count = losses.new_zeros(self.num_classes).index_add(0, labels, ones)
+        if synchronize:
+            count = all_reduce_sum(count)
+        share = ones * (count > 1).to(losses.dtype).index_select(0, labels) / count.clamp_min(1.0).index_select(0, labels)
+        total = (losses * share).sum() / self.num_classes
+        if not synchronize:
+            return total
+        rows = losses.new_tensor(float(losses.shape[0]))
+        scale = all_reduce_sum(rows)
+        return global_mean(losses * share * scale / self.num_classes)
+
+
+def _mean(
+    losses: Tensor, weights: Tensor | None, synchronize: bool, *, denominators: Tensor | None = None
+) -> Tensor:
+    """Mean over rows (of all processes): weighted by ``weights``, or ``sum / sum(denominators)``."""
+    if denominators is not None:
+        safe = torch.where(denominators > 0, denominators, torch.ones_like(denominators))
+        losses, weights = losses / safe, denominators
+    if synchronize:
+        return global_mean(losses, weights)
+    if weights is None:
+        return losses.sum() / max(losses.shape[0], 1)
+    total = weights.sum()
+    return (losses * weights).sum() / torch.where(total > 0, total, torch.ones_like(total))
+
+
+def _checked_temperature(temperature: Any, factor: float) -> float | str:
+    if isinstance(temperature, str):
+        return check_choice("temperature", temperature, ("total-variance", "dimension"))
+    if factor != 1.0:
+        raise ValueError(f"temperature_factor must be 1 with a number as temperature, got {factor}")
+    return check_number("temperature", temperature, above=0.0)
+
+
+@contextlib.contextmanager
+def _no_autocast(tensor: Tensor) -> Iterator[None]:
+    """Compute in the precision asked for, whatever autocast region the caller is in."""
+    kind = tensor.device.type
+    if torch.is_autocast_enabled(kind):
+        with torch.autocast(kind, enabled=False):
+            yield
+    else:
+        yield

@@ -1,0 +1,58 @@
+"""Named sets of hyper-parameters: the paper's, the released code's, and ours. Numbers only, never code.
+
+What each does about scale: the exponent of Eq. 2 is a squared distance, so features of norm 30 make it dominate and
+features of norm 0.1 make it vanish.
+
+* ``paper``: the printed formulas and values (c̄ = 2, λ = 0.5, τ = 1). On un-normalised features λ = 0.5 can collapse them.
+* ``release``: what the authors' code computes: Lp statistics with p = 5 as ``‖mean‖_p² + mean ‖φ - mean‖_p²``, τ = 10·d, the representation
+  margin averaged inside each class, summed over classes and multiplied by ``d / (10 K)``, unseen classes counted as 0,
+  λ = 0.1, decay 0.999, no c̄. (Its CIFAR variant sets s̄ = 0 and decay 0.9: ``spread_slack=0.0, ema_decay=0.9``.)
+* ``recommended``: unbiased moments, temperature relative to the total variance of the features (scale-free), a warm-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "paper": MappingProxyType(
+            {
+                "mean_margin": 2.0,
+                "representation_weight": 0.5,
+                "norm_order": 2.0,
+                "ema_decay": 0.9,
+                "estimator": "batch",
+                "positives": "batch",
+                "temperature": 1.0,
+                "margin_source": "sqnorm",
+                "margin_power": 1.0 / 3.0,
+                "warmup_steps": 0,
+                "margin_limits": (1e-3, 1e3),
+            }
+        ),
+        "release": MappingProxyType(
+            {
+                "mean_margin": 1.0,
+                "representation_weight": 0.1,
+                "norm_order": 5.0,
+                "ema_decay": 0.999,
+                "estimator": "batch",
+                "positives": "batch",
+                "temperature": "dimension",
+                "temperature_factor": 10.0,
+                "margin_source": "sqnorm",
+                "margin_power": 1.0 / 3.0,
+                "warmup_steps": 0,
+                "margin_limits": (1e-3, 1e3),
+                "sqnorm_form": "mean_plus_deviation",
+                "representation_reduction": "classes",
+                "dimension_scale": 0.1,
+                "unseen": "zero",
+            }
+        ),
+        "recommended": MappingProxyType({}),
+    }
+)
