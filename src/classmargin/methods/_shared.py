@@ -8,7 +8,7 @@ with the same convention for gradients.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from classmargin._distributed import all_reduce_sum, is_distributed, world_size
-from classmargin.methods.base import MethodLoss
+from classmargin.methods.base import LoopContext, MethodLoss, Step
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:
@@ -29,6 +29,17 @@ def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) 
     return F.cross_entropy(
         at_least_float32(logits), labels, reduction="none", label_smoothing=label_smoothing
     )
+
+
+def focal_factor(losses: Tensor, focusing: float) -> Tensor:
+    """Return ``(1 - p_y)^focusing`` of each sample from its cross-entropy ``-ln p_y``, with gradient.
+
+    Example:
+        >>> focal_factor(torch.tensor([0.6931]), 2.0)
+        tensor([0.2500])
+    """
+    # 1 - p is kept off 0 because powers below 1 have an infinite slope there.
+    return (-torch.expm1(-losses)).clamp(min=1e-12) ** focusing
 
 
 def class_sums(values: Tensor, labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
@@ -71,6 +82,27 @@ def class_means(per_sample: Tensor, labels: Tensor, num_classes: int) -> tuple[T
     global_counts = totals[1].clamp(min=1)
     share = sums * (world_size() / global_counts)
     return share + (totals[0] / global_counts - share).detach(), totals[1] > 0
+
+
+def training_class_means(
+    context: LoopContext, value: Callable[[Step], Tensor], num_classes: int
+) -> tuple[Tensor, Tensor]:
+    """Return the mean of ``value(step)`` per class over the training set, and which classes have samples.
+
+    One forward pass in evaluation mode; sums are reduced over processes. ``value`` gives ``[B]`` or ``[B,
+    d]``.
+    """
+    sums: Tensor | float = 0.0
+    counts: Tensor | float = 0.0
+    with torch.no_grad():
+        for step in context.training_pass():
+            more, number = class_sums(at_least_float32(value(step)), step.labels, num_classes)
+            sums, counts = sums + more, counts + number
+    if not isinstance(sums, Tensor) or not isinstance(counts, Tensor):
+        raise ValueError("context.training_pass() must yield at least one batch on every process, got none")
+    sums, counts = all_reduce_sum(sums), all_reduce_sum(counts)
+    divisor = counts.clamp(min=1).reshape(-1, *[1] * (sums.dim() - 1))
+    return sums / divisor, counts > 0
 
 
 def effective_number_weights(class_counts: Tensor, beta: float) -> Tensor:

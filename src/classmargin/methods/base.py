@@ -20,8 +20,8 @@ A method is an ``nn.Module``: its buffers and parameters move, save and resume w
 second bookkeeping. It never owns the loop, the main optimiser, the data or the device.
 
 State discipline: buffers change only inside ``loss(..., update_state=True)`` and the hooks, never in
-evaluation, and exactly once per optimiser step. ``loss`` runs outside autocast: exponentials and squared
-distances want float32.
+evaluation, and exactly once per optimiser step. ``loss`` may run under autocast; what needs float32
+(exponentials, squared distances, products of unit vectors) is computed in it nevertheless.
 
 Several processes: ``loss`` returns a value whose gradient, averaged over ranks, is that of the global batch
 (see :mod:`classmargin._distributed`). The loop averages the gradients of a method's own parameters as it does
@@ -30,6 +30,7 @@ the network's and starts them equal on all ranks; buffers stay equal because met
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
@@ -180,6 +181,12 @@ class Method(nn.Module):
     def __init__(self, task: TaskInfo) -> None:
         super().__init__()
         self.task = task
+
+    @classmethod
+    def default_hyperparameters(cls) -> dict[str, Any]:
+        """Return the keyword-only arguments of the constructor with their defaults."""
+        parameters = inspect.signature(cls).parameters.values()
+        return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
 
     def loss(self, step: Step, update_state: bool) -> MethodLoss:
         """Return the loss of one batch; change own state only if ``update_state``."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from classmargin._checks import check_number
 from classmargin.methods._shared import log_prior, with_parts
 from classmargin.methods.base import Method, MethodLoss, Requirements, Step, TaskInfo
 from classmargin.methods.registry import MethodInfo, register
+from classmargin.mr2 import PRESETS, MR2Loss
 
 _PAPER = "Zhu et al., Reducing Class-Wise Performance Disparity via Margin Regularization, ICLR 2026"
 _SEARCH = {
@@ -15,11 +17,23 @@ _SEARCH = {
     "representation_weight": (0.1, 0.3, 0.5, 0.7, 0.9),
     "norm_order": (2.0, 3.0, 5.0),
 }
+# What the task decides is no hyper-parameter.
+_OF_THE_TASK = {"feature_dim", "log_prior", "weight", "ignore_index"}
 
 
 def _variant(name: str, title: str, summary: str, **fixed: Any) -> MethodInfo:
     search = {key: values for key, values in _SEARCH.items() if key not in fixed}
-    return MethodInfo(name, title, _PAPER, "ours", summary, search=search, fixed=fixed)
+    return MethodInfo(
+        name=name,
+        title=title,
+        paper=_PAPER,
+        family="ours",
+        summary=summary,
+        search=search,
+        fixed=fixed,
+        presets=PRESETS,
+        caveats="λ of the paper, of the released code and of the defaults are on different scales.",
+    )
 
 
 # Rows (b) to (f) of the paper's component table, and LA + MR² of its long-tail table.
@@ -38,6 +52,7 @@ def _variant(name: str, title: str, summary: str, **fixed: Any) -> MethodInfo:
         "ℓ_γ, uniform γ",
         "Only a margin on the logits, the same for every class.",
         margin_source="uniform",
+        mean_margin=2.0,  # 1 would be cross-entropy
         representation_weight=0.0,
     ),
     _variant(
@@ -56,54 +71,30 @@ class MR2(Method):
     Idea: classes whose features spread more get a larger margin on the logits, and features of one class are
     pulled together beyond a slack.
     Use: balanced or unbalanced data where some classes lag behind.
-    Hyper-parameters: ``mean_margin`` c̄, ``representation_weight`` λ, ``norm_order`` p, ``ema_decay``, and the
-    choices of :class:`classmargin.mr2.MR2Loss`; ``tau`` adds ``tau ln π`` to the divided logits (0 = off).
-    Cost: one forward and backward pass and a ``[B, B]`` distance matrix.
-    Caveats: λ of the released code and λ of the paper are not comparable; see the presets.
+    Hyper-parameters: all of :class:`classmargin.mr2.MR2Loss` with its defaults, above all ``mean_margin`` c̄
+    and ``representation_weight`` λ; ``tau`` adds ``tau ln π`` to the logits after their division by γ (0 =
+    off). Presets ``recommended`` (the defaults), ``paper`` and ``release``.
+    Cost: one forward and backward pass and the pairs of each class in the batch.
+    Caveats: λ of the three presets are on different scales (see :mod:`classmargin.mr2.presets`).
+    ``mr2-uniform`` needs a mean margin other than 1, where it would be cross-entropy.
     Source: Zhu et al., ICLR 2026.
     """
 
     requirements = Requirements(features=True, class_counts=True)
 
-    def __init__(
-        self,
-        task: TaskInfo,
-        *,
-        mean_margin: float = 2.0,
-        representation_weight: float = 0.5,
-        norm_order: float = 2.0,
-        ema_decay: float = 0.9,
-        estimator: str = "moments",
-        positives: str = "batch",
-        temperature: float = 1.0,
-        margin_source: str = "sqnorm",
-        margin_power: float = 1 / 3,
-        spread_slack: float = 1.0,
-        warmup_steps: int = 0,
-        label_smoothing: float = 0.0,
-        tau: float = 0.0,
-    ) -> None:
-        from classmargin.mr2 import MR2Loss
-
+    def __init__(self, task: TaskInfo, *, tau: float = 0.0, **options: Any) -> None:
         super().__init__(task)
         check_number("tau", tau, minimum=0.0)
-        self.criterion = MR2Loss(
-            task.num_classes,
-            feature_dim=task.feature_dim,
-            mean_margin=mean_margin,
-            representation_weight=representation_weight,
-            norm_order=norm_order,
-            ema_decay=ema_decay,
-            estimator=estimator,
-            positives=positives,
-            temperature=temperature,
-            margin_source=margin_source,
-            margin_power=margin_power,
-            spread_slack=spread_slack,
-            warmup_steps=warmup_steps,
-            label_smoothing=label_smoothing,
-            log_prior=(tau * log_prior(task.class_counts)).float() if tau else None,
-        )
+        prior = (tau * log_prior(task.class_counts)).float() if tau else None
+        self.criterion = MR2Loss(task.num_classes, feature_dim=task.feature_dim, log_prior=prior, **options)
+
+    @classmethod
+    def default_hyperparameters(cls) -> dict[str, Any]:
+        """Return the defaults of the loss itself, so that they are written once, and ``tau``."""
+        parameters = inspect.signature(MR2Loss).parameters.values()
+        of_loss = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+        chosen = {name: value for name, value in of_loss.items() if name not in _OF_THE_TASK}
+        return {**chosen, **super().default_hyperparameters()}
 
     def loss(self, step: Step, update_state: bool) -> MethodLoss:
         """Return both margins over the samples of all processes; the statistics are updated before use."""

@@ -7,7 +7,6 @@ arguments of a method's constructor, so defaults are written once, in its signat
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
@@ -112,9 +111,8 @@ def default_hyperparameters(name: str) -> dict[str, Any]:
     if inner_name is not None:
         return {**default_hyperparameters(inner_name), **default_hyperparameters("sam")}
     info = method_info(name)
-    parameters = inspect.signature(_CLASSES[name].__init__).parameters.values()
-    defaults = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "inner"}
-    return {**defaults, **info.fixed}
+    defaults = _CLASSES[name].default_hyperparameters()
+    return {key: value for key, value in {**defaults, **info.fixed}.items() if key != "inner"}
 
 
 def resolve_hyperparameters(

@@ -1,0 +1,123 @@
+"""Equalization loss: rare classes are spared the pressure of being a negative."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from classmargin._checks import check_choice, check_int, check_number
+from classmargin._distributed import global_mean
+from classmargin.methods._shared import at_least_float32, cross_entropy, with_parts
+from classmargin.methods.base import Method, MethodLoss, Requirements, Step, TaskInfo
+from classmargin.methods.registry import MethodInfo, register
+
+
+def counter_uniform(index: Tensor, num_classes: int, *, step: int, seed: int) -> Tensor:
+    """Return uniform numbers in [0, 1) for every (sample, class), a pure function of its arguments.
+
+    A generator would make the draw depend on the place of a sample in the batch and on the number of
+    processes, and its state would have to be saved. Mixing the counter (splitmix64) has none of these
+    troubles.
+
+    Args:
+        index: Stable sample index ``[B]``, int64.
+        num_classes: ``K``.
+        step: Optimiser step, so that draws differ from step to step.
+        seed: Chooses the sequence.
+    """
+    start = _mix(_mix(index.new_tensor(seed)) + step)
+    classes = torch.arange(num_classes, device=index.device)
+    bits = _mix(_mix(index + start).unsqueeze(1) + classes)
+    return ((bits >> 11) & (2**53 - 1)).double() / 2**53
+
+
+def _mix(x: Tensor) -> Tensor:
+    """Return the splitmix64 hash of int64 numbers; products wrap around, shifts are made logical."""
+    x = x + _signed(0x9E3779B97F4A7C15)
+    x = (x ^ ((x >> 30) & (2**34 - 1))) * _signed(0xBF58476D1CE4E5B9)
+    x = (x ^ ((x >> 27) & (2**37 - 1))) * _signed(0x94D049BB133111EB)
+    return x ^ ((x >> 31) & (2**33 - 1))
+
+
+def _signed(constant: int) -> int:
+    return constant - 2**64 if constant >= 2**63 else constant
+
+
+@register(
+    MethodInfo(
+        name="eql",
+        title="EQL",
+        paper="Tan et al., Equalization Loss for Long-Tailed Object Recognition, CVPR 2020",
+        family="prior",
+        summary="Randomly leaves rare classes out of the softmax of samples of other classes.",
+        search={"tail_threshold": (4.3e-4, 5e-3, 3e-2, 5e-2), "drop_probability": (0.5, 0.9, 0.95)},
+        equals_erm_when_balanced=True,
+        presets={
+            "cifar100-lt": {"tail_threshold": 5e-3, "drop_probability": 0.9},
+            "cifar10-lt": {"tail_threshold": 5e-2, "drop_probability": 0.9},
+            "imagenet-lt": {"tail_threshold": 4.3e-4, "drop_probability": 0.9},
+            "detection": {"tail_threshold": 1.77e-3, "mode": "sigmoid"},
+        },
+        caveats="Cross-entropy on balanced data while tail_threshold < 1/K; degenerate above.",
+    )
+)
+class EQL(Method):
+    """Equalization loss: ``-ln(e^{z_y} / Σ_k w_k e^{z_k})``, ``w_k = 1 - β T(f_k) 1[k≠y]``.
+
+    Idea: a rare class is mostly seen as a negative; dropping it from other samples' denominators spares it.
+    Use: unequal class counts.
+    Hyper-parameters: ``tail_threshold`` λ (classes of smaller frequency are rare), ``drop_probability`` γ of
+    the Bernoulli β, drawn per sample and class; ``mode="sigmoid"`` sums binary cross-entropies over classes
+    with all rare negatives dropped and logits shifted to the initial probability ``prior_probability``;
+    ``seed``.
+    Cost: one forward and backward pass.
+    Caveats: no official softmax code exists; the defaults are those of a third party on CIFAR-100-LT. On
+        balanced data the softmax form *is* cross-entropy while λ < 1/K; above, every negative is dropped
+        with probability γ and the loss degenerates. Draws depend on (seed, step, sample, class) alone.
+    Source: Tan et al., CVPR 2020.
+    """
+
+    requirements = Requirements(class_counts=True, sample_index=True)
+    is_tail: Tensor
+
+    def __init__(
+        self,
+        task: TaskInfo,
+        *,
+        tail_threshold: float = 5e-3,
+        drop_probability: float = 0.9,
+        mode: str = "softmax",
+        prior_probability: float = 1e-3,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(task)
+        check_number("tail_threshold", tail_threshold, minimum=0.0, maximum=1.0)
+        self.drop_probability = check_number("drop_probability", drop_probability, minimum=0.0, maximum=1.0)
+        self.mode = check_choice("mode", mode, ("softmax", "sigmoid"))
+        prior = check_number("prior_probability", prior_probability, above=0.0, below=1.0)
+        # The same shift for all classes: it acts like a bias at its usual start and changes no prediction.
+        self.sigmoid_shift = math.log((1 - prior) / prior)
+        self.seed = check_int("seed", seed, minimum=0)
+        frequency = task.class_counts.double() / task.class_counts.sum()
+        self.register_buffer("is_tail", frequency < tail_threshold, persistent=False)
+
+    def loss(self, step: Step, update_state: bool) -> MethodLoss:
+        """Return the mean over the samples of all processes."""
+        logits = at_least_float32(step.logits)
+        own_class = F.one_hot(step.labels, self.task.num_classes).bool()
+        if self.mode == "sigmoid":
+            losses = self._sigmoid_losses(logits, own_class)
+        else:
+            draws = counter_uniform(step.index, self.task.num_classes, step=step.global_step, seed=self.seed)
+            dropped = (draws < self.drop_probability) & self.is_tail & ~own_class
+            losses = cross_entropy(logits.masked_fill(dropped, -math.inf), step.labels)
+        total = global_mean(losses)
+        return with_parts(total, equalization=total)
+
+    def _sigmoid_losses(self, logits: Tensor, own_class: Tensor) -> Tensor:
+        shifted = logits - self.sigmoid_shift
+        each = F.binary_cross_entropy_with_logits(shifted, own_class.to(logits), reduction="none")
+        return each.masked_fill(self.is_tail & ~own_class, 0.0).sum(dim=1)

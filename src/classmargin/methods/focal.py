@@ -1,0 +1,42 @@
+"""Focal loss: samples that are already easy count less."""
+
+from __future__ import annotations
+
+from classmargin._checks import check_number
+from classmargin._distributed import global_mean
+from classmargin.methods._shared import cross_entropy, focal_factor, with_parts
+from classmargin.methods.base import Method, MethodLoss, Step, TaskInfo
+from classmargin.methods.registry import MethodInfo, register
+
+
+@register(
+    MethodInfo(
+        name="focal",
+        title="Focal",
+        paper="Lin et al., Focal Loss for Dense Object Detection, ICCV 2017",
+        family="re-weighting",
+        summary="Weights each sample by (1 - p_y)^focusing, so that easy ones fade.",
+        search={"focusing": (0.5, 1.0, 2.0, 5.0)},
+    )
+)
+class Focal(Method):
+    """Focal loss: the mean over samples of ``(1 - p_y)^focusing · CE``.
+
+    Idea: a sample that is classified with confidence adds almost nothing, hard ones dominate the gradient.
+    Use: many easy samples beside few hard ones, whatever their class.
+    Hyper-parameters: ``focusing`` (γ of the paper; 0 = cross-entropy).
+    Cost: one forward and backward pass.
+    Caveats: the weight carries gradient, as published. Per-class weights α are in ``class-balanced``.
+        The paper uses sigmoids per class (detection); this is the softmax form used for classification.
+    Source: Lin et al., ICCV 2017.
+    """
+
+    def __init__(self, task: TaskInfo, *, focusing: float = 2.0) -> None:
+        super().__init__(task)
+        self.focusing = check_number("focusing", focusing, minimum=0.0)
+
+    def loss(self, step: Step, update_state: bool) -> MethodLoss:
+        """Return the mean focal loss over the samples of all processes."""
+        losses = cross_entropy(step.logits, step.labels)
+        total = global_mean(focal_factor(losses, self.focusing) * losses)
+        return with_parts(total, focal=total)
