@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from classmargin._checks import check_int, check_number
+from classmargin.mr2.class_statistics import class_moments, squared_norm
 from classmargin.theory._inputs import (
     Constants,
     FloatArray,
@@ -99,7 +100,7 @@ def rademacher_monte_carlo(
     scaled = vectors / gamma[classes][:, None]
     exact = vectors.shape[0] - 1 <= math.log2(draws)
     signs = _all_signs(scaled) if exact else _random_signs(scaled, draws, generator)
-    norms = torch.cat([lp_norm(chunk @ scaled, p) for chunk in signs]) * scale
+    norms = torch.cat([squared_norm(chunk @ scaled, p).sqrt() for chunk in signs]) * scale
     error = 0.0 if exact else float(norms.std()) / math.sqrt(len(norms))
     return MonteCarloEstimate(float(norms.mean()), error, len(norms), exact)
 
@@ -127,10 +128,10 @@ def rademacher_bound(
     """
     gamma = as_class_margins(class_margins).detach()
     vectors, classes = as_samples(features, labels, num_classes=gamma.shape[0])
-    class_sqnorm, class_counts = class_square_norms(vectors, classes, gamma.shape[0], norm_order)
+    moments = class_moments(vectors, classes, gamma.shape[0], norm_order)
     return rademacher_bound_from_statistics(
-        class_sqnorm,
-        class_counts,
+        moments.class_sqnorm,
+        moments.count,
         gamma,
         feature_dim=vectors.shape[1],
         weight_bound=weight_bound,
@@ -192,26 +193,6 @@ def rademacher_bound_from_statistics(
     constant = norm_constant(norm_order, feature_dim, num_samples=math.ceil(total), constants=constants)
     reach = math.sqrt(float((counts / total * sqnorm / gamma**2).sum()))
     return constant * weight_bound * num_classes / math.sqrt(total) * reach
-
-
-def class_square_norms(
-    features: Tensor, labels: Tensor, num_classes: int, norm_order: float
-) -> tuple[Tensor, Tensor]:
-    """Return r²_{k,p} (0 for an empty class) and N_k, both ``[K]`` in float64, for checked inputs."""
-    counts = torch.bincount(labels, minlength=num_classes).to(torch.float64)
-    squares = lp_norm(features, check_norm_order(norm_order)) ** 2
-    sums = torch.zeros(num_classes, dtype=torch.float64).index_add(0, labels, squares)
-    return sums / counts.clamp(min=1.0), counts
-
-
-def lp_norm(vectors: Tensor, norm_order: float) -> Tensor:
-    """Return ‖·‖_p of each row, scaled by its largest entry so that high orders do not overflow."""
-    largest = vectors.abs().amax(dim=1)
-    if math.isinf(norm_order):
-        return largest
-    safe = torch.where(largest > 0, largest, torch.ones_like(largest))
-    relative: Tensor = torch.linalg.vector_norm(vectors / safe[:, None], norm_order, dim=1)
-    return largest * relative
 
 
 def _random_signs(vectors: Tensor, draws: int, generator: torch.Generator | None) -> Iterator[Tensor]:

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from classmargin._checks import check_choice, check_number
+from classmargin.mr2.class_statistics import class_moments
 from classmargin.theory._inputs import (
     Constants,
     FloatArray,
@@ -31,7 +32,7 @@ from classmargin.theory._inputs import (
 )
 from classmargin.theory.margin_losses import class_margin_loss, surrogate_loss
 from classmargin.theory.norm_constants import norm_constant
-from classmargin.theory.rademacher import class_square_norms, rademacher_bound
+from classmargin.theory.rademacher import rademacher_bound
 
 EmpiricalLoss: TypeAlias = Literal["cross_entropy", "margin"]
 
@@ -196,10 +197,10 @@ def class_risk_bounds(
     """
     losses, vectors, classes, gamma = _prepare(logits, labels, features, class_margins, empirical_loss)
     num_classes = gamma.shape[0]
-    sqnorm, counts = class_square_norms(vectors, classes, num_classes, norm_order)
-    counts = torch.where(counts > 0, counts, torch.nan)
+    moments = class_moments(vectors, classes, num_classes, norm_order)
+    counts = torch.where(moments.count > 0, moments.count, torch.nan)
     empirical = torch.zeros(num_classes, dtype=torch.float64).index_add(0, classes, losses) / counts
-    reach = check_number("weight_bound", weight_bound, above=0.0) * sqnorm.sqrt() / gamma
+    reach = check_number("weight_bound", weight_bound, above=0.0) * moments.class_sqnorm.sqrt() / gamma
     complexity = reach * _class_factors(counts, vectors.shape[1], norm_order, constants)
     confidence = _confidence_term(delta, counts, events=num_classes if simultaneous else 1)
     return ClassRiskBounds(empirical + complexity + confidence, empirical, complexity, confidence)
