@@ -30,18 +30,27 @@ class OutputFormat(str, Enum):
 
 FormatOption = Annotated[OutputFormat, typer.Option("--format", help="How to print the results.")]
 OutOption = Annotated[
-    Path | None, typer.Option("--out", metavar="FILE", help="Also write a self-contained HTML report.", show_default=False)
+    Path | None,
+    typer.Option(
+        "--out", metavar="FILE", help="Also write a self-contained HTML report.", show_default=False
+    ),
 ]
 ClassNamesOption = Annotated[
     Path | None,
     typer.Option(
-        "--class-names", metavar="FILE", help="Names of the classes, one a line or a JSON list.", show_default=False
+        "--class-names",
+        metavar="FILE",
+        help="Names of the classes, one a line or a JSON list.",
+        show_default=False,
     ),
 ]
 NumClassesOption = Annotated[
     int | None,
     typer.Option(
-        "--num-classes", min=1, help="Number of classes, where neither scores nor names tell it.", show_default=False
+        "--num-classes",
+        min=1,
+        help="Number of classes, where neither scores nor names tell it.",
+        show_default=False,
     ),
 ]
 TopOption = Annotated[int, typer.Option("--top", min=1, help="How many classes to list.")]

@@ -29,7 +29,9 @@ def compare(
     class_names: _shared.ClassNamesOption = None,
     num_classes: _shared.NumClassesOption = None,
     top: _shared.TopOption = 10,
-    alpha: Annotated[float, typer.Option("--alpha", help="False discovery rate of classes called gained or lost.")] = 0.05,
+    alpha: Annotated[
+        float, typer.Option("--alpha", help="False discovery rate of classes called gained or lost.")
+    ] = 0.05,
     confidence: _shared.ConfidenceOption = 0.95,
     bootstrap: _shared.BootstrapOption = 2000,
     seed: _shared.SeedOption = 0,

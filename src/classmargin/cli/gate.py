@@ -15,16 +15,23 @@ FAILED = 1
 
 
 def gate(
-    candidate: Annotated[Path, typer.Argument(metavar="CANDIDATE", help=_shared.PREDICTIONS_HELP, show_default=False)],
-    baseline: Annotated[
-        Path, typer.Option("--baseline", help="Predictions of the model in use, same samples.", show_default=False)
+    candidate: Annotated[
+        Path, typer.Argument(metavar="CANDIDATE", help=_shared.PREDICTIONS_HELP, show_default=False)
     ],
-    max_drop: Annotated[float, typer.Option("--max-drop", help="Largest tolerated drop of accuracy (0.02 = 2 points).")] = 0.02,
+    baseline: Annotated[
+        Path,
+        typer.Option("--baseline", help="Predictions of the model in use, same samples.", show_default=False),
+    ],
+    max_drop: Annotated[
+        float, typer.Option("--max-drop", help="Largest tolerated drop of accuracy (0.02 = 2 points).")
+    ] = 0.02,
     min_worst: Annotated[
         float | None,
         typer.Option("--min-worst", help="Lowest accuracy that a class may have.", show_default=False),
     ] = None,
-    alpha: Annotated[float, typer.Option("--alpha", help="Error rate after control over all classes.")] = 0.05,
+    alpha: Annotated[
+        float, typer.Option("--alpha", help="Error rate after control over all classes.")
+    ] = 0.05,
     output: _shared.FormatOption = OutputFormat.table,
     class_names: _shared.ClassNamesOption = None,
     num_classes: _shared.NumClassesOption = None,

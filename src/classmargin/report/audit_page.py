@@ -1,4 +1,4 @@
-"""Contents of the audit's HTML page: an :class:`~classmargin.evaluation.audit.Audit` in, figures and tables out."""
+"""Contents of the audit's HTML page: an audit in, figures and tables out."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ CARD_LABELS = {
 }
 
 BOUNDS_STATEMENT = (
-    "Bounds of this kind are usually vacuous: a value above 1 says nothing about the risk itself. Their ordering is what "
-    "tells: it names the classes whose features vary most for the margin they have, which are the classes to expect "
-    "trouble from and the ones that class margins help."
+    "Bounds of this kind are usually vacuous: a value above 1 says nothing about the risk itself. Their "
+    "ordering is what tells: it names the classes whose features vary most for the margin they have, which "
+    "are the classes to expect trouble from and the ones that class margins help."
 )
 
 
@@ -64,7 +64,9 @@ def audit_page(
         "cards": _cards(audit),
         "level": f"{100 * audit.confidence:g}%",
         "tiers": audit_view.tier_table(audit),
-        "worst": audit_view.worst_table(audit, 10),
+        "worst": audit_view.worst_table(
+            audit, min(10, max(1, int((audit.by_class["tier"] == "hard").sum())))
+        ),
         "classes": audit_view.class_table(audit),
         "correlations": audit_view.correlation_table(audit),
         "errors": audit_view.confusion_table(audit, MOST_ERRORS),
@@ -187,7 +189,7 @@ def _comparison_part(comparison: Comparison) -> dict[str, Any]:
 
 
 def _confusion(audit: Audit) -> dict[str, Any]:
-    """Return one matrix for a readable number of classes, otherwise blocks of classes and the cells to look into."""
+    """Return one matrix where that is readable, otherwise blocks of classes and the cells to look into."""
     counts = np.asarray(audit.confusion, dtype=np.int64)
     if audit.num_classes < 2 or counts.sum() == np.trace(counts):
         return {"figures": {}, "blocks": [], "first_block": 0, "cells_note": "", "confusion": None}
@@ -217,9 +219,8 @@ def _blocks(audit: Audit, counts: NDArray[np.int64], order: NDArray[np.int64]) -
     ends = [*starts[1:], audit.num_classes]
     titles = [f"block {position + 1}" for position in range(len(starts))]
     blocks = [
-        f"{position + 1}: {', '.join(printable(audit.class_names[int(cls)])[:18] for cls in order[start : start + 4])} … "
-        f"({end - start} classes)"
-        for position, (start, end) in enumerate(zip(starts, ends, strict=True))
+        _block_label(position, [audit.class_names[int(cls)] for cls in order[start:end]])
+        for position, (start, end) in enumerate(zip(starts, ends, strict=True), start=1)
     ]
     cells, left_out = _cells(counts)
     return {
@@ -239,6 +240,11 @@ def _blocks(audit: Audit, counts: NDArray[np.int64], order: NDArray[np.int64]) -
             "cells": cells,
         },
     }
+
+
+def _block_label(position: int, names: list[str]) -> str:
+    first = ", ".join(printable(name)[:18] for name in names[:4])
+    return f"{position}: {first} … ({len(names)} classes)"
 
 
 def _cells(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:

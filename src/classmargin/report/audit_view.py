@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from classmargin.evaluation.audit import Audit
 from classmargin.report.tables import Column, Table, format_value, is_missing
 
@@ -32,7 +30,7 @@ CLASS_COLUMNS = (
     Column("tier", "Third", "text", "Third of the classes it belongs to"),
     Column("verdict", "Why", "text", "The most likely reason for a low accuracy"),
     Column("nearest_by_confusion", "Taken for", "text", "Class it is most often mistaken for"),
-    Column("confusion_share", "…how often", "percent", "Share of its samples that go to that class"),
+    Column("confusion_share", "Share", "percent", "Share of its samples that are taken for that class"),
     Column(
         "nearest_by_angle",
         "Nearest weight",
@@ -65,15 +63,7 @@ CLASS_COLUMNS = (
     Column("weight_norm", "Weight norm", "number", "Length of its classifier weight"),
 )
 
-WORST_COLUMNS = (
-    "class_name",
-    "n",
-    "accuracy",
-    "interval",
-    "nearest_by_confusion",
-    "confusion_share",
-    "verdict",
-)
+WORST_COLUMNS = ("class_name", "n", "accuracy", "interval", "verdict")
 
 DISPARITY = {
     "mean_class_accuracy": ("Mean over classes", "percent", "Every class counts the same"),
@@ -116,29 +106,35 @@ GEOMETRY = {
 
 def audit_verdict(audit: Audit) -> str:
     """Return the one sentence a reader should take home."""
-    rows = audit.by_class
-    present = int((rows["n"] > 0).sum())
-    if present < 2:
-        return f"The only class with samples is right {format_value(audit.overall, 'percent')} of the time (n = {audit.num_samples})."
-    level = f"{100 * audit.confidence:g}%"
+    present = int((audit.by_class["n"] > 0).sum())
     accuracy = format_value(audit.overall, "percent")
+    if present < 2:
+        return f"The only class with samples is right {accuracy} of the time (n = {audit.num_samples})."
     if audit.worst == 1.0:
         return f"All {present} classes are classified without an error on {audit.num_samples} samples."
-    behind = int((rows["high"] < audit.overall).sum())
+    thirds = ""
+    if not math.isnan(audit.gap):
+        hard = format_value(audit.hard, "percent")
+        thirds = f"; the hard third reaches {hard}, {100 * audit.gap:.1f} points less than the easy third"
+    worst = format_value(audit.worst, "percent")
+    return (
+        f"{_lagging(audit, present)}{thirds}; the worst class, “{audit.disparity['worst_class']}”, {worst}."
+    )
+
+
+def _lagging(audit: Audit, present: int) -> str:
+    """Say how many classes lie below the overall accuracy with their whole interval; how many by chance."""
+    accuracy = format_value(audit.overall, "percent")
+    behind = int((audit.by_class["high"] < audit.overall).sum())
     by_chance = present * (1 - audit.confidence) / 2
-    lag = (
-        f"{behind} of {present} classes lag behind the overall accuracy of {accuracy} by more than their {level} intervals"
-        f" allow (chance alone would give about {by_chance:.0f})"
-        if behind > by_chance
-        else f"No more classes fall below the overall accuracy of {accuracy} than chance would give"
+    if behind <= by_chance:
+        return f"No more classes lag behind the overall accuracy of {accuracy} than chance would give"
+    expected = "less than one" if by_chance < 0.95 else f"about {by_chance:.0f}"
+    verb = "lags" if behind == 1 else "lag"
+    return (
+        f"{behind} of {present} classes {verb} behind the overall accuracy of {accuracy} "
+        f"(chance would give {expected})"
     )
-    thirds = (
-        f"; the hard third reaches {format_value(audit.hard, 'percent')}, {100 * audit.gap:.1f} points less than the easy third"
-        if not math.isnan(audit.gap)
-        else ""
-    )
-    worst = f", and the worst class, {audit.disparity['worst_class']}, {format_value(audit.worst, 'percent')}"
-    return lag + thirds + worst + "."
 
 
 def headline_table(audit: Audit) -> Table:
@@ -152,7 +148,7 @@ def headline_table(audit: Audit) -> Table:
         Column("value", "Value", "percent"),
         Column("interval", "Interval", "interval"),
     )
-    note = f"{audit.num_samples} samples, {audit.num_classes} classes, thirds ranked by the rule “{audit.ranking}”"
+    note = f"{audit.num_samples} samples, {audit.num_classes} classes, thirds by the rule “{audit.ranking}”"
     return Table("Accuracy", columns, rows, note)
 
 
@@ -165,19 +161,19 @@ def class_rows(audit: Audit) -> list[dict[str, Any]]:
 
 
 def class_table(audit: Audit) -> Table:
-    """Return every class with all that is known about it; columns that nothing is known of are left out."""
-    rows = class_rows(audit)
+    """Return every class, worst first, with all that is known; columns without any value are left out."""
+    rows = sorted(class_rows(audit), key=_accuracy_then_absent)
     known = tuple(column for column in CLASS_COLUMNS if any(_has_value(row.get(column.key)) for row in rows))
     return Table("All classes", known, rows)
 
 
+def _accuracy_then_absent(row: dict[str, Any]) -> float:
+    return math.inf if is_missing(row["accuracy"]) else float(row["accuracy"])
+
+
 def worst_table(audit: Audit, top: int) -> Table:
     """Return the ``top`` classes with the lowest accuracy and how many more there are."""
-    order = np.argsort(
-        audit.by_class["accuracy"].to_numpy(), kind="stable"
-    )  # NaN (absent classes) comes last
-    rows = class_rows(audit)
-    present = [rows[int(cls)] for cls in order if rows[int(cls)]["n"] > 0]
+    present = sorted((row for row in class_rows(audit) if row["n"] > 0), key=_accuracy_then_absent)
     shown = present[:top]
     columns = tuple(
         column

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-# Turning the branches of the tree the best way costs K cubed: 4 s at 1000 classes, half a minute at 2000. Blocks
-# are blocks without it; only their neighbourhood is less telling.
+# Turning the branches of the tree the best way costs K cubed: 4 s at 1000 classes, half a minute at 2000.
+# Blocks are blocks without it; only their neighbourhood is less telling.
 MOST_CLASSES_FOR_OPTIMAL_ORDER = 1500
 
 

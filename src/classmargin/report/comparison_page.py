@@ -58,6 +58,6 @@ def _facts(several: ComparisonSet) -> str:
     pair = several.comparisons[0]
     models = f"{len(several.names)} models" if len(several.names) > 2 else "two models"
     return (
-        f"{models} on the same {pair.num_samples:,} samples of {len(pair.class_names):,} classes; thirds by the rule "
-        f"“{pair.ranking}”; intervals at {100 * pair.confidence:g}%."
+        f"{models} on the same {pair.num_samples:,} samples of {len(pair.class_names):,} classes; "
+        f"thirds by the rule “{pair.ranking}”; intervals at {100 * pair.confidence:g}%."
     )

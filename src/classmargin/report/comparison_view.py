@@ -46,7 +46,7 @@ def as_set(comparison: Comparison | ComparisonSet) -> ComparisonSet:
 
 
 def summary_table(comparison: Comparison | ComparisonSet) -> Table:
-    """Return the headline values of all models and their differences from the first, one row a model and value."""
+    """Return the headline values of all models and their differences from the first, in rows."""
     rows = [_summary_row(row) for row in as_set(comparison).summary.to_dict("records")]
     columns = (
         Column("model", "Model"),

@@ -58,8 +58,8 @@ def feature_map(
 ) -> FeatureMap | None:
     """Return the t-SNE map of a subsample, or ``None`` where there are too few samples for a neighbourhood.
 
-    scikit-learn's t-SNE cannot report how far it is, so it runs in stages that continue one another: the first
-    with early exaggeration, the others descend the same objective from where the last one stopped.
+    scikit-learn's t-SNE cannot report how far it is, so it runs in stages that continue one another: the
+    first with early exaggeration, the others descend the same objective from where the last one stopped.
 
     Args:
         features: Features of the test samples, ``[N, d]``.

@@ -1,7 +1,7 @@
 """The figures of the reports, as plotly figures made from plain arrays.
 
 A figure carries no theme: backgrounds are transparent and text colours are set in the browser, which knows
-whether the reader wants light or dark. Trace colours are chosen to be read on both, also by colour-blind eyes.
+whether the reader wants light or dark. Trace colours are chosen to be read on both.
 
 Plotly reads some HTML in every text it shows. All names therefore pass :func:`plotly_text` first.
 """
@@ -37,25 +37,30 @@ CLASS_COLOURS = (
 
 # From invisible to full strength, so that "nothing" is the page itself, light or dark.
 HEAT_SCALE = [
-    [0.0, "rgba(209,73,91,0)"],
-    [0.15, "rgba(209,73,91,0.35)"],
-    [0.5, "rgba(209,73,91,0.75)"],
-    [1.0, "rgba(168,28,56,1)"],
+    [0.0, "rgba(217,65,88,0)"],
+    [0.2, "rgba(217,65,88,0.4)"],
+    [0.6, "rgba(217,65,88,0.8)"],
+    [1.0, "rgba(217,65,88,1)"],
 ]
 
 MOST_NAMED_CLASSES = 30
+MOST_SEPARATE_INTERVALS = 120
 
 
 def plotly_text(text: str, *, longest: int | None = None) -> str:
-    """Return ``text`` such that plotly shows exactly its characters.
+    """Return ``text`` such that plotly shows exactly its characters, cut in the middle where it is too long.
 
     Example:
+        >>> plotly_text("american pit bull terrier", longest=12)
+        'americ…rrier'
         >>> plotly_text("<b>R&D</b>")
         '&lt;b&gt;R&amp;D&lt;/b&gt;'
     """
     text = printable(text)
     if longest is not None and len(text) > longest:
-        text = text[: longest - 1] + "…"
+        # Cut in the middle: names of related classes often differ only at the end.
+        tail = (longest - 1) // 2
+        text = f"{text[: longest - 1 - tail]}…{text[-tail:]}"
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
@@ -85,7 +90,7 @@ def _figure(height: int, **layout: Any) -> Figure:
     figure.update_layout(
         template="none",
         height=height,
-        margin={"l": 56, "r": 12, "t": 12, "b": 48},
+        margin={"l": 16, "r": 12, "t": 12, "b": 48},
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
         legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
@@ -96,7 +101,13 @@ def _figure(height: int, **layout: Any) -> Figure:
 
 
 def _percent_axis(title: str, **more: Any) -> dict[str, Any]:
-    return {"title": {"text": title}, "tickformat": ".0%", "zeroline": False, **more}
+    return {
+        "title": {"text": title, "standoff": 8},
+        "tickformat": ".0%",
+        "zeroline": False,
+        "automargin": True,
+        **more,
+    }
 
 
 def _error_bar(value: NDArray[Any], low: NDArray[Any], high: NDArray[Any]) -> dict[str, Any]:
@@ -182,7 +193,10 @@ def class_accuracy_figure(
         members = [int(cls) for cls in order if not group or tier[int(cls)] == group]
         ranks = np.array([rank_of[cls] for cls in members])
         value = accuracy[members]
-        bar = _error_bar(value, low[members], high[members])
+        colour = TIER_COLOURS.get(group, ACCENT)
+        # Many intervals overlap: they become a pale band, so that the classes themselves stay visible.
+        faint = colour if len(order) <= MOST_SEPARATE_INTERVALS else f"{colour}40"
+        bar = _error_bar(value, low[members], high[members]) | {"color": faint}
         place = (
             {"x": value, "y": ranks, "error_x": bar} if named else {"x": ranks, "y": value, "error_y": bar}
         )
@@ -192,11 +206,13 @@ def class_accuracy_figure(
             name=group or "classes",
             marker={
                 "size": 9 if named else max(3, 8 - len(order) // 150),
-                "color": TIER_COLOURS.get(group, ACCENT),
+                "color": colour,
             },
             text=[
-                f"<b>{plotly_text(names[cls], longest=60)}</b><br>{format_value(accuracy[cls], 'percent')} "
-                f"({format_value((low[cls], high[cls]), 'interval')})<br>n = {int(count[cls])}, rank {rank_of[cls]}"
+                f"<b>{plotly_text(names[cls], longest=60)}</b><br>"
+                f"{format_value(accuracy[cls], 'percent')} "
+                f"({format_value((low[cls], high[cls]), 'interval')})<br>"
+                f"n = {int(count[cls])}, rank {rank_of[cls]}"
                 for cls in members
             ],
             hovertemplate="%{text}<extra></extra>",
@@ -211,7 +227,7 @@ def class_accuracy_figure(
             zeroline=False,
         )
     else:
-        figure.update_xaxes(title={"text": "classes, best first"}, zeroline=False)
+        figure.update_xaxes(title={"text": "classes, best first"}, range=[0, len(order) + 1], zeroline=False)
     return figure
 
 
@@ -269,8 +285,9 @@ def gains_figure(
             name=f"{label} ({len(members)})",
             marker={"color": colour},
             text=[
-                f"<b>{plotly_text(names[int(cls)], longest=60)}</b><br>{format_value(difference[cls], 'points')} points"
-                f"<br>q = {format_value(q_value[cls], 'p_value').replace('<', '&lt;')}"
+                f"<b>{plotly_text(names[int(cls)], longest=60)}</b><br>"
+                f"{format_value(difference[cls], 'points')} points<br>"
+                f"q = {plotly_text(format_value(q_value[cls], 'p_value'))}"
                 for cls in members
             ],
             textposition="none",
@@ -290,8 +307,8 @@ def heat_figure(
 ) -> Figure:
     """Return shares of errors as a heat map, true classes down, predictions across.
 
-    Labels are used as they are (see :func:`axis_labels`); axes are categories, so that zooming in shows more of
-    them.
+    Labels are used as they are (see :func:`axis_labels`); axes are categories, so that zooming in shows more
+    of them.
     """
     size = min(760, max(340, 150 + 24 * len(row_labels)))
     figure = _figure(size)
@@ -317,8 +334,8 @@ def heat_figure(
         "showgrid": False,
         "showticklabels": names_shown,
     }
-    figure.update_xaxes(title={"text": "predicted"}, tickangle=-60, **axis)
-    figure.update_yaxes(title={"text": "true"}, autorange="reversed", **axis)
+    figure.update_xaxes(title={"text": "predicted", "standoff": 8}, tickangle=-60, **axis)
+    figure.update_yaxes(title={"text": "true", "standoff": 8}, autorange="reversed", **axis)
     return figure
 
 
@@ -362,7 +379,9 @@ def feature_map_figure(
         )
         for position, cls in enumerate(highlighted)
     ]
-    for label, chosen, colour, size, opacity in groups:
+    for label, members, colour, size, opacity in groups:
+        # Right ones first: the legend shows the sign of the first point.
+        chosen = np.flatnonzero(members)[np.argsort(~correct[members], kind="stable")]
         figure.add_scatter(
             x=points[chosen, 0].astype(np.float32),
             y=points[chosen, 1].astype(np.float32),

@@ -32,7 +32,7 @@ class Column:
         key: Where a row keeps the value.
         title: Words above the column.
         kind: What the value is: ``percent`` and ``interval`` hold fractions in [0, 1] shown as percent,
-            ``points`` and ``points_interval`` differences of fractions shown in percentage points with a sign,
+            ``points`` and ``points_interval`` differences shown in percentage points with a sign,
             ``value`` a number that is text already (a column of mixed kinds).
         hint: A longer explanation, for formats with room for it.
     """
@@ -77,7 +77,7 @@ def format_value(value: Any, kind: Kind) -> str:
     """Return ``value`` as a reader wants it.
 
     Example:
-        >>> format_value(0.567, "percent"), format_value(-0.02, "points"), format_value(float("nan"), "number")
+        >>> format_value(0.567, "percent"), format_value(-0.02, "points"), format_value(None, "number")
         ('56.7%', '-2.0', '–')
         >>> format_value((0.5, 0.625), "interval")
         '50.0–62.5%'
@@ -127,14 +127,14 @@ def is_missing(value: Any) -> bool:
 
 
 def printable(text: str) -> str:
-    """Return ``text`` on one line and without control characters.
+    r"""Return ``text`` on one line and without control characters.
 
     Class names come from files of others: an escape sequence in one must not reach the terminal, nor a line
     break a table row.
 
     Example:
-        >>> printable("tab\\there, bell\\x07, red\\x1b[31m")
-        'tab here, bell\ufffd, red\ufffd[31m'
+        >>> ascii(printable("tab\there, bell\x07, red\x1b[31m"))
+        "'tab here, bell\\ufffd, red\\ufffd[31m'"
     """
     return "".join(_printable_character(character) for character in text)
 
@@ -192,7 +192,7 @@ def escape_markdown(text: str) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """Return the table in LaTeX (packages ``booktabs`` and ``amsmath``), with everything of the data escaped."""
+    """Return the table in LaTeX (package ``booktabs``), with everything of the data escaped."""
     alignment = "".join("l" if column.is_text else "r" for column in table.columns)
     lines = [
         "\\begin{table}",

@@ -2,8 +2,8 @@
 (function () {
   const byId = (id) => document.getElementById(id);
   const readJson = (id) => { const node = byId(id); return node ? JSON.parse(node.textContent) : null; };
-  const figures = readJson("figures") || {};
-  const confusion = readJson("confusion");
+  const figures = readJson("figure-data") || {};
+  const confusion = readJson("confusion-data");
   const drawn = new Map(); // id of the figure -> its element
 
   // Figures carry no colours of text and grid: those follow the page, light, dark or printed.
@@ -32,17 +32,30 @@
     }
     // A finger that scrolls the page must not zoom the figure.
     if (matchMedia("(pointer: coarse)").matches) copy.dragmode = false;
-    if (innerWidth < 600) {
-      copy.margin = Object.assign({}, copy.margin, { l: 44, r: 6 });
+    if (narrow()) {
+      copy.margin = Object.assign({}, copy.margin, { l: 8, r: 6 });
       copy.font.size = 11;
     }
     return copy;
+  }
+
+  const narrow = () => innerWidth < 600;
+
+  // On a phone the names across and the colour bar would leave a heat map no room; the tables below tell the rest.
+  function fitHeat(figure) {
+    if (!narrow() || figure.data[0].type !== "heatmap") return figure;
+    figure.data[0].showscale = false;
+    figure.layout.height = Math.min(figure.layout.height, 420);
+    figure.layout.xaxis.showticklabels = false;
+    figure.layout.yaxis.tickfont = { size: 8 };
+    return figure;
   }
 
   function draw(id, figure) {
     const element = byId("figure-" + id);
     if (!element) return;
     drawn.set(id, element);
+    fitHeat(figure);
     return Plotly.react(element, figure.data, withTheme(figure.layout), {
       responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
     });
