@@ -1,0 +1,100 @@
+"""A loaded data set as the rest of the package sees it: three splits and what a network needs to know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from classmargin._checks import check_choice
+from classmargin.data.image_source import ImageSource
+
+Kind = Literal["images", "features"]
+SPLIT_NAMES = ("train", "validation", "test")
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Samples of one split, either in memory (``inputs``) or streamed from files (``images``).
+
+    Attributes:
+        labels: Classes, int64 ``[N]``.
+        index: Stable position of each sample in the training (or test) set as distributed, int64 ``[N]``. It
+            does not change with the fraction, the imbalance or the seed.
+        full_size: Size of the set that ``index`` points into: buffers indexed by ``index`` need this length.
+        num_classes: ``K``.
+        inputs: Images ``[N, C, H, W]`` (uint8, or float32 where the files hold floats) or features ``[N, d]``
+            (float32).
+        images: Encoded images, where the set is too large for memory.
+    """
+
+    labels: Tensor
+    index: Tensor
+    full_size: int
+    num_classes: int
+    inputs: Tensor | None = None
+    images: ImageSource | None = None
+
+    def __len__(self) -> int:
+        return int(self.labels.shape[0])
+
+    @property
+    def class_counts(self) -> Tensor:
+        """Number of samples of each class, int64 ``[K]``."""
+        return torch.bincount(self.labels, minlength=self.num_classes)
+
+    @property
+    def paths(self) -> list[str] | None:
+        """Names of the streamed images, or ``None`` where the samples live in memory."""
+        if self.images is None:
+            return None
+        return [self.images.name(position) for position in range(len(self.images))]
+
+
+@dataclass(frozen=True, eq=False)
+class DataBundle:
+    """A data set, split and described.
+
+    Attributes:
+        name: Catalogue name, or the name of the file or folder.
+        kind: ``"images"`` or ``"features"``.
+        class_names: Names in label order.
+        num_classes: ``K``.
+        train: Training split, after ``fraction`` and ``imbalance``.
+        validation: Validation split, never cut; the only one that may choose models. May be empty.
+        test: Test split, never cut.
+        mean: Mean of each channel, subtracted from images. Bytes count as numbers in [0, 1]; features are
+            handed out unchanged (mean 0, std 1).
+        std: Standard deviation of each channel, by which images are divided.
+        input_shape: ``(C, H, W)`` or ``(d,)``.
+        notes: Sentences about choices made while loading; worth printing once.
+        flip: Whether a mirrored image keeps its class (false for digits).
+        resize: Length of the shorter side to which a streamed image is scaled before its centre is cut out,
+            or ``None`` where images are used as they are.
+    """
+
+    name: str
+    kind: Kind
+    class_names: tuple[str, ...]
+    num_classes: int
+    train: Split
+    validation: Split
+    test: Split
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    input_shape: tuple[int, ...]
+    notes: tuple[str, ...] = ()
+    flip: bool = True
+    resize: int | None = None
+
+    def split(self, name: str) -> Split:
+        """Return the split called ``"train"``, ``"validation"`` or ``"test"``."""
+        choice = check_choice("split_name", name, SPLIT_NAMES)
+        return {"train": self.train, "validation": self.validation, "test": self.test}[choice]
+
+    @property
+    def streamed(self) -> bool:
+        """Whether images are decoded while training instead of living in memory."""
+        return self.train.images is not None

@@ -1,0 +1,113 @@
+"""Arrays of images or features: ``.npz`` files, and ``.npy`` files side by side.
+
+Keys (or file names): ``x_train, y_train, x_val, y_val, x_test, y_test, class_names``, or ``inputs, labels``
+for one set from which validation and test are taken. Two dimensions are features ``[N, d]``; three are grey
+images ``[N, H, W]``; four are images with channels last or first. Pickled (object) arrays are refused.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from classmargin.data.errors import DataError
+from classmargin.data.raw import RawData, RawPart
+
+Array = npt.NDArray[Any]
+_PART_KEYS = {"train": ("train",), "validation": ("val", "valid", "validation"), "test": ("test",)}
+_CHANNELS = (1, 3, 4)
+
+
+def read_npz(path: Path) -> RawData:
+    """Read one ``.npz`` file."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            if isinstance(archive, np.ndarray):
+                raise DataError(f"{path} holds a single array, not an .npz archive")
+            return arrays_to_raw({key: archive[key] for key in archive.files if _is_used(key)}, str(path))
+    except (zipfile.BadZipFile, EOFError, OSError) as error:
+        raise DataError(f"{path} is damaged or not an .npz file: {error}") from error
+    except ValueError as error:
+        raise error if isinstance(error, DataError) else DataError(f"{path}: {error}") from error
+
+
+def read_npy(path: Path) -> RawData:
+    """Read the ``.npy`` files of a folder, or of the folder that ``path`` lies in."""
+    folder = path if path.is_dir() else path.parent
+    content = {}
+    for file in sorted(folder.glob("*.npy")):
+        if _is_used(file.stem):
+            try:
+                content[file.stem] = np.load(file, allow_pickle=False)
+            except (ValueError, EOFError) as error:
+                raise DataError(f"{file}: {error}") from error
+    return arrays_to_raw(content, str(folder))
+
+
+def looks_like_npy_folder(folder: Path) -> bool:
+    """Return whether ``folder`` holds ``x_train.npy`` or ``inputs.npy``."""
+    return any((folder / f"{name}.npy").is_file() for name in ("x_train", "inputs"))
+
+
+def arrays_to_raw(content: Mapping[str, Array], place: str) -> RawData:
+    """Return the parts that named arrays describe.
+
+    Example:
+        >>> raw = arrays_to_raw({"inputs": np.zeros((4, 8, 8), np.uint8), "labels": np.array([0, 1, 0, 1])},
+        "demo")
+        >>> raw.train.inputs.shape
+        (4, 1, 8, 8)
+    """
+    names = content.get("class_names")
+    class_names = None if names is None else tuple(str(name) for name in names.tolist())
+    if "inputs" in content and "labels" in content:
+        return RawData(train=_part(content["inputs"], content["labels"], place), class_names=class_names)
+    parts = {name: _find_part(content, endings, place) for name, endings in _PART_KEYS.items()}
+    train = parts["train"]
+    if train is None:
+        found = ", ".join(content) or "none of them"
+        raise DataError(f"{place} must hold x_train and y_train (or inputs and labels), got {found}")
+    return RawData(train, parts["validation"], parts["test"], class_names=class_names)
+
+
+def _is_used(key: str) -> bool:
+    return key in ("inputs", "labels", "class_names") or key.startswith(("x_", "y_"))
+
+
+def _find_part(content: Mapping[str, Array], endings: tuple[str, ...], place: str) -> RawPart | None:
+    for ending in endings:
+        inputs, labels = content.get(f"x_{ending}"), content.get(f"y_{ending}")
+        if inputs is not None and labels is not None:
+            return _part(inputs, labels, place)
+        if inputs is not None or labels is not None:
+            raise DataError(f"{place} must hold both x_{ending} and y_{ending}")
+    return None
+
+
+def _part(inputs: Array, labels: Array, place: str) -> RawPart:
+    # Labels are often stored as a column [N, 1] (for example by Keras).
+    flat = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
+    return RawPart(labels=flat, inputs=_as_inputs(inputs, place))
+
+
+def _as_inputs(inputs: Array, place: str) -> Array:
+    if not (inputs.dtype == np.uint8 or np.issubdtype(inputs.dtype, np.floating)):
+        raise DataError(f"{place}: inputs must be uint8 or floating point, got {inputs.dtype}")
+    if inputs.ndim == 2:
+        return inputs.astype(np.float32, copy=False)
+    images = inputs if inputs.dtype == np.uint8 else inputs.astype(np.float32, copy=False)
+    if inputs.ndim == 3:
+        return images[:, None]
+    if inputs.ndim == 4 and inputs.shape[3] in _CHANNELS:
+        return np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+    if inputs.ndim == 4 and inputs.shape[1] in _CHANNELS:
+        return images
+    raise DataError(
+        f"{place}: inputs must be features [N, d] or images [N, H, W], [N, H, W, C] or [N, C, H, W] with "
+        f"1, 3 or 4 channels, got shape {inputs.shape}"
+    )

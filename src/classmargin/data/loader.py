@@ -1,0 +1,242 @@
+"""Batches for training and evaluation, ready for the network.
+
+Every batch is a pure function of (seed, epoch, step): a run resumed at a step, a different number of workers
+or of processes change neither the samples nor their order nor their augmentation. The global batch comes
+first; processes then take contiguous shards of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from classmargin._checks import check_choice, check_int
+from classmargin._types import Batch
+from classmargin.data.augment import AUGMENTATIONS, Augmenter
+from classmargin.data.bundle import DataBundle, Split
+from classmargin.data.raw import IntArray
+from classmargin.data.samplers import ClassBalanced, InOrder, Sampler, Shuffled, repeated_rows
+from classmargin.data.streaming import StepMaker, stream_steps
+from classmargin.data.transforms import bring_to_size, normalise
+
+SAMPLERS = ("plain", "class-balanced")
+
+
+class BatchLoader:
+    """Hands out the batches of one split, epoch by epoch; made by :func:`make_loader`.
+
+    Attributes:
+        batch_size: Size of a full global batch.
+        samples: Samples visited per epoch over all processes (repetitions counted).
+    """
+
+    def __init__(
+        self,
+        bundle: DataBundle,
+        augmenter: Augmenter,
+        sampler: Sampler,
+        *,
+        batch_size: int,
+        views: int,
+        seed: int,
+        rank: int,
+        world_size: int,
+        workers: int,
+    ) -> None:
+        self.batch_size = batch_size
+        self._bundle, self._augmenter, self._sampler = bundle, augmenter, sampler
+        self._views, self._seed, self._rank, self._world_size = views, seed, rank, world_size
+        self._workers = workers
+        self.samples = sum(len(rows) for rows in sampler.plan(0))
+
+    def __len__(self) -> int:
+        """Return the number of steps of an epoch."""
+        return self._sampler.steps
+
+    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
+        """Yield the batches of ``epoch`` from ``start_step`` on.
+
+        Streamed images are decoded ``workers`` processes ahead; data in memory need no workers.
+
+        Raises:
+            CorruptImageError: a streamed file cannot be decoded.
+        """
+        check_int("epoch", epoch, minimum=0)
+        check_int("start_step", start_step, minimum=0)
+        maker = StepMaker(
+            self._augmenter,
+            self._sampler.plan(epoch),
+            self._views,
+            self._seed,
+            epoch,
+            self._rank,
+            self._world_size,
+        )
+        if self._bundle.streamed:
+            pieces = stream_steps(maker, start_step, self._workers)
+        else:
+            pieces = (maker.make(step) for step in range(start_step, len(self)))
+        for rows, pixels in pieces:
+            yield self._batch(rows, pixels)
+
+    def _batch(self, rows: IntArray, pixels: Tensor) -> Batch:
+        split: Split = self._augmenter.split
+        chosen = torch.from_numpy(rows)
+        return Batch(
+            inputs=self._finish(pixels),
+            labels=split.labels[chosen].repeat(self._views),
+            index=split.index[chosen].repeat(self._views),
+            views=self._views,
+        )
+
+    def _finish(self, pixels: Tensor) -> Tensor:
+        if self._bundle.kind == "features":
+            return pixels.to(torch.float32)
+        height, width = self._bundle.input_shape[1:]
+        return bring_to_size(normalise(pixels, self._bundle.mean, self._bundle.std), (height, width))
+
+
+def make_loader(
+    bundle: DataBundle,
+    split_name: str,
+    *,
+    batch_size: int,
+    training: bool,
+    augmentation: str = "none",
+    views: int = 1,
+    sampler: str = "plain",
+    samples_per_class: int = 4,
+    multiplicity: Tensor | None = None,
+    seed: int = 0,
+    rank: int = 0,
+    world_size: int = 1,
+    workers: int = 0,
+    drop_last: bool | None = None,
+) -> BatchLoader:
+    """Return a loader of one split.
+
+    In training the samples are shuffled (or drawn P x M) and augmented; in evaluation every sample comes
+    once, in order, without augmentation. ``Batch.inputs`` is float32, normalised, ``[V * b, C, H, W]`` view
+    after view, or features ``[b, d]``; ``b`` is this process's share of the global batch.
+
+    Args:
+        bundle: A loaded data set.
+        split_name: ``"train"``, ``"validation"`` or ``"test"``.
+        batch_size: Size of the *global* batch, over all processes; a multiple of ``world_size``.
+        training: Whether to shuffle and augment.
+        augmentation: ``"none"``; ``"standard"`` (pad-and-crop with mirroring for images in memory, random
+            resized crop with mirroring for streamed images of more than 64 pixels); ``"randaugment"`` or
+            ``"autoaugment"``, applied after the standard one.
+        views: Augmented versions of every sample.
+        sampler: ``"plain"`` or ``"class-balanced"`` (P classes x ``samples_per_class``).
+        samples_per_class: ``M`` of the class-balanced sampler.
+        multiplicity: How often each training sample counts in an epoch: integers, one for each sample of the
+            split or one for each position of the full set (see ``Split.index``).
+        seed: Seed of order and augmentation.
+        rank: Number of this process.
+        world_size: Number of processes. Shards are contiguous. An incomplete batch is cut as evenly as
+            possible, so that a process may get one sample less, or none.
+        workers: Processes that decode streamed images ahead of time; never changes what comes out.
+        drop_last: Leave out the incomplete batch at the end of an epoch. Default: in training yes, if there
+            is at least one full batch (a smaller set is one smaller batch); in evaluation never.
+
+    Example:
+        >>> from classmargin.data import load_data
+        >>> loader = make_loader(load_data("fashion-mnist-mini"), "train", batch_size=100, training=True,
+        ...                      augmentation="standard")
+        >>> batch = next(loader.epoch(0))
+        >>> len(loader), tuple(batch.inputs.shape)
+        (45, (100, 1, 28, 28))
+    """
+    split = bundle.split(split_name)
+    _check_sizes(batch_size, views, samples_per_class, rank, world_size, workers)
+    check_int("seed", seed, minimum=0)
+    _check_augmentation(bundle, augmentation, views, training=training)
+    check_choice("sampler", sampler, SAMPLERS)
+    if not training and (multiplicity is not None or sampler != "plain"):
+        raise ValueError(
+            "sampler and multiplicity are for training; evaluation visits every sample once, in order"
+        )
+    chosen: Sampler
+    if not training:
+        chosen = InOrder(len(split), batch_size)
+    else:
+        rows = repeated_rows(len(split), multiplicity, split.index, split.full_size)
+        chosen = _training_sampler(split, rows, sampler, batch_size, samples_per_class, seed, drop_last)
+    size = bundle.input_shape[1:] if bundle.kind == "images" else (0, 0)
+    return BatchLoader(
+        bundle,
+        Augmenter(split, augmentation, (size[0], size[1]), bundle.input_shape[0], bundle.resize, bundle.flip),
+        chosen,
+        batch_size=batch_size,
+        views=views,
+        seed=seed,
+        rank=rank,
+        world_size=world_size,
+        workers=workers,
+    )
+
+
+def _check_sizes(
+    batch_size: int, views: int, samples_per_class: int, rank: int, world_size: int, workers: int
+) -> None:
+    check_int("batch_size", batch_size, minimum=1)
+    check_int("views", views, minimum=1)
+    check_int("samples_per_class", samples_per_class, minimum=1)
+    check_int("world_size", world_size, minimum=1)
+    check_int("rank", rank, minimum=0)
+    check_int("workers", workers, minimum=0)
+    if rank >= world_size:
+        raise ValueError(f"rank must be below world_size={world_size}, got {rank}")
+    if batch_size % world_size:
+        raise ValueError(f"batch_size must be a multiple of world_size={world_size}, got {batch_size}")
+
+
+def _check_augmentation(bundle: DataBundle, augmentation: str, views: int, *, training: bool) -> None:
+    check_choice("augmentation", augmentation, AUGMENTATIONS)
+    if augmentation == "none":
+        return
+    if not training:
+        raise ValueError(f"augmentation must be 'none' for evaluation, got {augmentation!r}")
+    if bundle.kind == "features":
+        raise ValueError(
+            f"augmentation must be 'none' for features, got {augmentation!r}; only images are augmented"
+        )
+    inputs = bundle.train.inputs
+    if augmentation != "standard" and inputs is not None and inputs.dtype != torch.uint8:
+        raise ValueError(
+            f"augmentation {augmentation!r} needs images of bytes, but {bundle.name} holds {inputs.dtype}"
+        )
+
+
+def _training_sampler(
+    split: Split,
+    rows: IntArray,
+    sampler: str,
+    batch_size: int,
+    samples_per_class: int,
+    seed: int,
+    drop_last: bool | None,
+) -> Sampler:
+    if len(rows) == 0:
+        raise ValueError("the split to train on is empty")
+    if sampler == "class-balanced":
+        labels: Any = split.labels.numpy()
+        return ClassBalanced(
+            rows,
+            labels[rows],
+            num_classes=split.num_classes,
+            batch_size=batch_size,
+            samples_per_class=samples_per_class,
+            seed=seed,
+        )
+    if drop_last and len(rows) < batch_size:
+        raise ValueError(
+            f"drop_last leaves no batch: {len(rows)} samples are fewer than batch_size={batch_size}"
+        )
+    drop = len(rows) >= batch_size if drop_last is None else drop_last
+    return Shuffled(np.asarray(rows), batch_size, drop_last=drop, seed=seed)

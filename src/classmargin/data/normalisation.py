@@ -1,0 +1,45 @@
+"""Channel means and deviations: those of the literature for named sets, measured ones for all others."""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import Tensor
+
+from classmargin.data.catalog import DataInfo
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+Statistics = tuple[tuple[float, ...], tuple[float, ...], tuple[str, ...]]
+
+
+def channel_statistics(inputs: Tensor | None, channels: int, info: DataInfo | None) -> Statistics:
+    """Return mean, std and notes.
+
+    Args:
+        inputs: Training images in memory, ``[N, C, H, W]``, or ``None`` for streamed images.
+        channels: ``C``; 0 for features, which are handed out unchanged.
+        info: Record of the catalogue, whose values win when they fit.
+    """
+    if channels == 0:
+        return (0.0,), (1.0,), ()
+    if info is not None and info.mean is not None and info.std is not None and len(info.mean) == channels:
+        return info.mean, info.std, ()
+    if inputs is None:
+        note = "streamed images are normalised with the channel statistics of ImageNet"
+        if channels == 1:
+            return (sum(IMAGENET_MEAN) / 3,), (sum(IMAGENET_STD) / 3,), (note,)
+        return IMAGENET_MEAN, IMAGENET_STD, (note,)
+    measured = [_measure(inputs[:, channel].numpy()) for channel in range(channels)]
+    return tuple(mean for mean, _ in measured), tuple(std for _, std in measured), ()
+
+
+def _measure(values: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> tuple[float, float]:
+    if values.dtype == np.uint8:
+        # A histogram of bytes gives exact sums without a float copy of the whole set.
+        counts = np.bincount(values.ravel(), minlength=256)
+        levels = np.arange(256) / 255.0
+        mean = float(counts @ levels / counts.sum())
+        variance = float(counts @ (levels - mean) ** 2 / counts.sum())
+    else:
+        mean, variance = float(values.mean(dtype=np.float64)), float(values.var(dtype=np.float64))
+    # A constant channel has nothing to scale.
+    return mean, variance**0.5 if variance > 0.0 else 1.0

@@ -1,0 +1,163 @@
+"""Which samples make up each global batch of an epoch: plain shuffling, or P classes x M samples.
+
+A sampler turns (seed, epoch) into the whole plan of the epoch, a list of rows per step. Any step can
+therefore be produced on its own: by a worker, by one of several processes, or by a run that resumes there.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from torch import Tensor
+
+from classmargin.data.randomness import Purpose, stream
+from classmargin.data.raw import IntArray
+
+
+class Sampler(Protocol):
+    """What the loader asks of a sampler."""
+
+    steps: int
+
+    def plan(self, epoch: int) -> list[IntArray]:
+        """Return, for each step, the rows of the global batch."""
+
+
+class InOrder:
+    """Every row once, in order; the last batch may be smaller. For evaluation."""
+
+    def __init__(self, count: int, batch_size: int) -> None:
+        self._cuts = list(range(batch_size, count, batch_size))
+        self._count = count
+        self.steps = len(self._cuts) + 1 if count else 0
+
+    def plan(self, epoch: int) -> list[IntArray]:
+        """Return consecutive rows, the same in every epoch."""
+        return np.split(np.arange(self._count), self._cuts) if self._count else []
+
+
+class Shuffled:
+    """Every row once in a new order each epoch (or as often as its multiplicity says).
+
+    Args:
+        rows: Rows to visit, with repetitions where samples count several times.
+        batch_size: Rows per step.
+        drop_last: Leave out the incomplete batch at the end; otherwise it is kept as a smaller batch.
+        seed: Seed of the order.
+    """
+
+    def __init__(self, rows: IntArray, batch_size: int, *, drop_last: bool, seed: int) -> None:
+        self._rows, self._batch_size, self._seed = rows, batch_size, seed
+        self.steps = len(rows) // batch_size if drop_last else -(-len(rows) // batch_size)
+
+    def plan(self, epoch: int) -> list[IntArray]:
+        """Return the order of one epoch, cut into batches."""
+        order = stream(Purpose.ORDER, seed=self._seed, epoch=epoch).permutation(self._rows)
+        return [order[step * self._batch_size : (step + 1) * self._batch_size] for step in range(self.steps)]
+
+
+class ClassBalanced:
+    """Batches of ``P = batch_size / M`` slots, each of ``M`` samples of one class (P x M sampling).
+
+    All classes come equally often, whatever their size. No class comes twice in a batch as long as ``P <=
+    K``; with fewer classes than slots each class gets ``P / K`` slots, give or take one. The samples of a
+    class are visited in random rounds without repetition; only classes with fewer than ``M`` samples repeat
+    one inside a slot. The samples of a slot lie side by side, so that contiguous shards of a multiple of
+    ``M`` keep them on one process.
+
+    Args:
+        rows: Rows to draw from.
+        labels: Class of each of ``rows``.
+        num_classes: ``K``.
+        batch_size: Global batch size, a multiple of ``samples_per_class``.
+        samples_per_class: ``M``.
+        seed: Seed of the order.
+    """
+
+    def __init__(
+        self,
+        rows: IntArray,
+        labels: IntArray,
+        *,
+        num_classes: int,
+        batch_size: int,
+        samples_per_class: int,
+        seed: int,
+    ) -> None:
+        if batch_size % samples_per_class:
+            raise ValueError(
+                f"batch_size must be a multiple of samples_per_class={samples_per_class} for the "
+                f"class-balanced sampler, got {batch_size}"
+            )
+        self._members = [rows[labels == label] for label in range(num_classes)]
+        self._members = [members for members in self._members if len(members)]
+        self._per_class, self._slots, self._seed = samples_per_class, batch_size // samples_per_class, seed
+        self.steps = max(len(rows) // batch_size, 1)
+
+    def plan(self, epoch: int) -> list[IntArray]:
+        """Return the batches of one epoch, all of full size."""
+        random = stream(Purpose.ORDER, seed=self._seed, epoch=epoch)
+        classes = self._class_of_slots(random)
+        slots = np.empty((len(classes), self._per_class), dtype=np.int64)
+        for number, members in enumerate(self._members):
+            places = np.flatnonzero(classes == number)
+            slots[places] = _rounds_of(members, self._per_class, len(places), random)
+        return list(slots.reshape(self.steps, -1))
+
+    def _class_of_slots(self, random: np.random.Generator) -> IntArray:
+        """Return the class of each slot of the epoch: random rounds of classes, no repeat in a batch."""
+        total, count = self.steps * self._slots, len(self._members)
+        order: list[int] = []
+        while len(order) < total:
+            fresh = random.permutation(count).tolist()
+            begun = len(order) % self._slots
+            if begun and self._slots <= count:
+                # The batch at the seam first takes classes that it does not have yet.
+                taken = set(order[-begun:])
+                free = [label for label in fresh if label not in taken][: self._slots - begun]
+                fresh = free + [label for label in fresh if label not in set(free)]
+            order.extend(fresh)
+        return np.array(order[:total], dtype=np.int64)
+
+
+def _rounds_of(members: IntArray, per_slot: int, slots: int, random: np.random.Generator) -> IntArray:
+    """Return ``[slots, per_slot]`` members in random rounds, nobody twice in a slot if possible."""
+    if len(members) < per_slot:
+        repeats = -(-per_slot // len(members))
+        drawn = [np.tile(random.permutation(members), repeats)[:per_slot] for _ in range(slots)]
+        return np.array(drawn, dtype=np.int64).reshape(slots, per_slot)
+    # What does not fill a slot at the end of a round sits this round out; each round leaves out others.
+    slots_per_round = len(members) // per_slot
+    rounds = -(-slots // slots_per_round)
+    parts = [random.permutation(members)[: slots_per_round * per_slot] for _ in range(rounds)]
+    order = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+    return order[: slots * per_slot].reshape(slots, per_slot)
+
+
+def repeated_rows(count: int, multiplicity: Tensor | None, index: Tensor, full_size: int) -> IntArray:
+    """Return the rows of a split, each as often as its multiplicity.
+
+    Args:
+        count: Number of samples of the split.
+        multiplicity: How often each sample counts, non-negative integers: either one for each sample of the
+            split, or one for each position of the full set, looked up by the stable index.
+        index: Stable index of the samples, ``[count]``.
+        full_size: Length of the full set.
+    """
+    if multiplicity is None:
+        return np.arange(count, dtype=np.int64)
+    if (
+        multiplicity.is_floating_point()
+        or multiplicity.dim() != 1
+        or multiplicity.shape[0] not in (count, full_size)
+    ):
+        raise ValueError(
+            f"multiplicity must hold integers of shape ({count},) or ({full_size},), got "
+            f"{multiplicity.dtype} of shape {tuple(multiplicity.shape)}"
+        )
+    # With both lengths equal the split is the whole set in order, and both readings agree.
+    times = multiplicity if multiplicity.shape[0] == count else multiplicity[index]
+    if int(times.min()) < 0 or int(times.sum()) == 0:
+        raise ValueError("multiplicity must be non-negative and positive somewhere")
+    return np.repeat(np.arange(count, dtype=np.int64), times.cpu().numpy())
