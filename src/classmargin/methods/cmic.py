@@ -9,7 +9,13 @@ from torch import Tensor
 
 from classmargin._checks import check_choice, check_number
 from classmargin._distributed import all_reduce_sum, gather_rows, global_mean
-from classmargin.methods._shared import at_least_float32, class_sums, cross_entropy, with_parts
+from classmargin.methods._shared import (
+    at_least_float32,
+    class_sums,
+    cross_entropy,
+    with_parts,
+    without_autocast,
+)
 from classmargin.methods.base import Method, MethodLoss, Step, TaskInfo
 from classmargin.methods.registry import MethodInfo, register
 
@@ -92,7 +98,8 @@ class CMIC(Method):
         plain = global_mean(cross_entropy(step.logits, step.labels))
         concentration = global_mean((log_p.exp() * (log_p - log_q)).sum(dim=1))
         all_log_p, all_labels = gather_rows(log_p)[0], gather_rows(step.labels)[0]
-        apart = separation(all_log_p, all_labels, pairs=self.pairs, detach_log=self.detach_log)
+        with without_autocast(log_p):
+            apart = separation(all_log_p, all_labels, pairs=self.pairs, detach_log=self.detach_log)
         total = plain + self.concentration_weight * concentration - self.separation_weight * apart
         return with_parts(total, cross_entropy=plain, concentration=concentration, separation=apart)
 

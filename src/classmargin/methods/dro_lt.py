@@ -15,6 +15,7 @@ from classmargin.methods._shared import (
     cross_entropy,
     training_class_means,
     with_parts,
+    without_autocast,
 )
 from classmargin.methods.base import LoopContext, Method, MethodLoss, Requirements, Stage, Step, TaskInfo
 from classmargin.methods.registry import MethodInfo, register
@@ -144,7 +145,8 @@ class DROLT(Method):
         features, start = gather_rows(at_least_float32(step.features))
         labels, _ = gather_rows(step.labels)
         radii = self.radius_factor * self.radii.clamp(min=0)
-        losses = robust_centroid_losses(features, labels, self.centroids, radii, self.temperature)
+        with without_autocast(features):
+            losses = robust_centroid_losses(features, labels, self.centroids, radii, self.temperature)
         own = slice(start, start + len(step.labels))
         means, present = class_means(losses[own], step.labels, self.task.num_classes)
         return means.sum() / present.sum().clamp(min=1)

@@ -84,7 +84,7 @@ class LfF(Method):
         self.register_buffer("train_labels", task.labels.clamp(min=0), persistent=False)
 
     def loss(self, step: Step, update_state: bool) -> MethodLoss:
-        """Return biased plus weighted loss, means over the samples of all processes; the graphs are disjoint."""
+        """Return biased plus weighted loss, means over the samples of all processes."""
         biased = cross_entropy(self._twin_logits(step, update_state), step.labels)
         main = cross_entropy(step.logits, step.labels)
         weights = self.sample_weights(step, biased.detach(), main.detach(), update_state)

@@ -18,7 +18,8 @@ from classmargin.methods.registry import MethodInfo, register
         name="lgm",
         title="LGM",
         paper=(
-            "Wan et al., Rethinking Feature Distribution for Loss Functions in Image Classification, CVPR 2018"
+            "Wan et al., Rethinking Feature Distribution for Loss Functions in Image Classification, "
+            "CVPR 2018"
         ),
         family="margin",
         summary="Scores classes by distance to learned means, with a margin on the own class.",

@@ -81,7 +81,7 @@ class SAM(Method):
 
     @torch.no_grad()
     def _climb(self, model: nn.Module) -> list[tuple[nn.Parameter, Tensor]]:
-        """Move the weights by ``ρ g/‖g‖`` and return what they were (subtracting would not restore exactly)."""
+        """Move the weights by ``ρ g/‖g‖`` and return the old ones; subtracting would not restore exactly."""
         moved = [(p, p.grad) for p in model.parameters() if p.grad is not None]
         if not moved:
             return []

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from classmargin._checks import check_choice, check_int, check_number
 from classmargin._distributed import gather_rows, global_mean
-from classmargin.methods._shared import at_least_float32, cross_entropy, with_parts
+from classmargin.methods._shared import at_least_float32, cross_entropy, with_parts, without_autocast
 from classmargin.methods.base import Method, MethodLoss, Requirements, Stage, Step, TaskInfo
 from classmargin.methods.registry import MethodInfo, register
 
@@ -61,7 +61,7 @@ class SupCon(Method):
 
     Idea: on the unit sphere of a projection, views of the same class attract and all others repel.
     Use: features that separate classes; the classifier follows (``mode="two-stage"``) or learns along
-    (``mode="joint"``: ``CE + contrastive_weight · SupCon``).
+    (``mode="joint"``: cross-entropy plus ``contrastive_weight`` times the contrastive loss).
     Hyper-parameters: ``temperature`` τ, ``base_temperature`` τ_b (the loss is scaled by τ/τ_b; None = no
     scaling, as in the formula; the original code fixes 0.07), ``projection_dim``, ``classifier_share`` of the
     epochs for the second stage, ``anchors``: ``"all"`` counts anchors without a positive as 0 in the mean
@@ -132,7 +132,9 @@ class SupCon(Method):
         return with_parts(total, cross_entropy=plain, contrastive=contrastive)
 
     def _contrastive(self, step: Step) -> Tensor:
-        projections = F.normalize(self.projection(at_least_float32(step.features)), dim=1)
-        losses, has_positive = contrastive_losses(projections, step.labels, self.temperature)
+        projections = self.projection(at_least_float32(step.features))
+        projections = F.normalize(at_least_float32(projections), dim=1)
+        with without_autocast(projections):
+            losses, has_positive = contrastive_losses(projections, step.labels, self.temperature)
         weights = has_positive.to(losses) if self.anchors == "valid" else None
         return self.loss_scale * global_mean(losses, weights)
