@@ -1,1 +1,36 @@
+"""Networks behind one contract: inputs to features and logits."""
 
+# Importing a module registers its networks.
+from classmargin.backbones import (  # noqa: F401
+    cifar_resnet,
+    feature_networks,
+    imagenet_resnet,
+    preact_resnet,
+    small_cnn,
+    wide_resnet,
+)
+from classmargin.backbones.contract import Backbone, count_parameters
+from classmargin.backbones.heads import CosineHead, GaussianHead, LinearHead, create_head
+from classmargin.backbones.registry import (
+    BackboneInfo,
+    backbone_info,
+    create_backbone,
+    list_backbones,
+    register_backbone,
+    register_family,
+)
+
+__all__ = [
+    "Backbone",
+    "BackboneInfo",
+    "CosineHead",
+    "GaussianHead",
+    "LinearHead",
+    "backbone_info",
+    "count_parameters",
+    "create_backbone",
+    "create_head",
+    "list_backbones",
+    "register_backbone",
+    "register_family",
+]

@@ -1,0 +1,192 @@
+"""Weights from files: read without running anything, loaded only if they fit.
+
+    path --read_state_dict--> {name: tensor} --convert--> Weights(encoder, head) --load_weights--> backbone
+
+Formats: safetensors, ``torch.save`` files (``weights_only``), TorchScript archives, and folders that hold
+one of them under the names the Hugging Face hub uses.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from classmargin.backbones.contract import Backbone
+from classmargin.backbones.torchscript_archive import is_torchscript, read_torchscript
+
+logger = logging.getLogger(__name__)
+
+StateDict = dict[str, Tensor]
+
+# Names under which people wrap the weights in a file with other things.
+_WRAPPERS = ("state_dict", "model", "model_state_dict", "module")
+_FOLDER_FILES = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "open_clip_model.safetensors",
+    "pytorch_model.bin",
+)
+_SHOWN = 4
+
+
+class Weights(NamedTuple):
+    """Tensors of a checkpoint, renamed to the networks of this package."""
+
+    encoder: StateDict
+    head: StateDict
+
+
+Converter = Callable[[StateDict], Weights]
+
+
+def read_state_dict(path: str | Path) -> StateDict:
+    """Return the tensors of a checkpoint file or folder, on the CPU.
+
+    Files of ``torch.save`` are read with ``weights_only=True``; wrappers such as ``{"state_dict": …}`` or
+    ``{"model": …}`` and the prefix ``module.`` of data-parallel training are taken off.
+
+    Raises:
+        FileNotFoundError: Nothing at ``path``.
+        ValueError: Not a checkpoint, or one that holds Python objects besides tensors and plain values.
+    """
+    source = _file_of(Path(path))
+    if source.name.endswith(".index.json"):
+        content: object = _read_shards(source)
+    elif source.suffix == ".safetensors":
+        content = _read_safetensors(source)
+    elif is_torchscript(source):
+        content = read_torchscript(source)
+    else:
+        content = _read_torch(source)
+    return _strip_prefix(_unwrap(content, source), "module.")
+
+
+def _file_of(path: Path) -> Path:
+    if not path.exists():
+        raise FileNotFoundError(f"checkpoint {path} does not exist")
+    if not path.is_dir():
+        return path
+    for name in _FOLDER_FILES:
+        if (path / name).exists():
+            return path / name
+    raise FileNotFoundError(f"folder {path} holds none of {', '.join(_FOLDER_FILES)}")
+
+
+def _read_safetensors(path: Path) -> StateDict:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return dict(load_file(path))
+    except SafetensorError as error:
+        raise ValueError(f"{path} is not a whole safetensors file: {error}") from error
+
+
+def _read_shards(index: Path) -> StateDict:
+    files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    merged: StateDict = {}
+    for name in files:
+        merged.update(_read_safetensors(index.parent / Path(name).name))
+    return merged
+
+
+def _read_torch(path: Path) -> object:
+    try:
+        content: object = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+        raise ValueError(
+            f"{path} cannot be read as plain weights ({str(error).splitlines()[0]}). Files with other Python "
+            "objects are refused because reading them can run code; save the weights alone as safetensors."
+        ) from error
+    return content
+
+
+def _unwrap(content: object, source: Path) -> StateDict:
+    while isinstance(content, Mapping):
+        inner = next((content[key] for key in _WRAPPERS if isinstance(content.get(key), Mapping)), None)
+        if inner is None:
+            tensors = {str(key): value for key, value in content.items() if isinstance(value, Tensor)}
+            if tensors:
+                return tensors
+        content = inner
+    raise ValueError(
+        f"{source} holds no weights (no tensors at its top level nor under {', '.join(_WRAPPERS)})"
+    )
+
+
+def _strip_prefix(state: StateDict, prefix: str) -> StateDict:
+    return with_prefix(state, prefix) if all(key.startswith(prefix) for key in state) else state
+
+
+def with_prefix(state: Mapping[str, Tensor], prefix: str) -> StateDict:
+    """Return the entries below ``prefix``, without it.
+
+    Example:
+        >>> with_prefix({"visual.w": torch.zeros(1), "text.w": torch.zeros(1)}, "visual.")
+        {'w': tensor([0.])}
+    """
+    return {key[len(prefix) :]: value for key, value in state.items() if key.startswith(prefix)}
+
+
+def is_own_format(state: Mapping[str, Tensor]) -> bool:
+    """Return whether the tensors were saved from a :class:`Backbone`."""
+    return {key.partition(".")[0] for key in state} in ({"encoder"}, {"encoder", "head"})
+
+
+def convert_own(state: StateDict) -> Weights:
+    """Split a state dict of :class:`Backbone`; a bare encoder (no ``encoder.`` prefix) is taken as it is."""
+    encoder = with_prefix(state, "encoder.")
+    return Weights(encoder, with_prefix(state, "head.")) if encoder else Weights(state, {})
+
+
+def load_weights(backbone: Backbone, weights: Weights, *, source: str) -> bool:
+    """Load an encoder, and the head too where it is the same head for as many classes.
+
+    Returns:
+        Whether the head was loaded. A head of another kind or for other classes stays fresh: that is what
+        fine-tuning on new classes means.
+
+    Raises:
+        ValueError: The encoder's weights do not fit; the message lists the first keys and counts the rest.
+    """
+    _check_fit(backbone.encoder, weights.encoder, f"{source} does not fit the encoder of {backbone.name}")
+    # Copying casts: half-precision checkpoints (OpenAI's CLIP) become the float32 that training needs.
+    backbone.encoder.load_state_dict(weights.encoder, strict=False)
+    fits = bool(weights.head) and _misfit(backbone.head, weights.head) is None
+    if fits:
+        backbone.head.load_state_dict(weights.head)
+    logger.info("loaded %s; head %s", source, "loaded" if fits else "fresh")
+    return fits
+
+
+def _check_fit(module: nn.Module, state: StateDict, message: str) -> None:
+    misfit = _misfit(module, state)
+    if misfit is not None:
+        raise ValueError(f"{message}: {misfit}")
+
+
+def _misfit(module: nn.Module, state: StateDict) -> str | None:
+    """Return in words what is missing, unexpected or of another shape; None if everything fits."""
+    own = module.state_dict()
+    # Counters of batch norm are absent from old checkpoints and change nothing at momentum-based averaging.
+    missing = [key for key in own if key not in state and not key.endswith("num_batches_tracked")]
+    unexpected = [key for key in state if key not in own]
+    shapes = [
+        f"{key}: file {tuple(state[key].shape)}, network {tuple(own[key].shape)}"
+        for key in own
+        if key in state and state[key].shape != own[key].shape
+    ]
+    parts = [("missing", missing), ("unexpected", unexpected), ("of another shape", shapes)]
+    words = [f"{len(keys)} {what} ({_first(keys)})" for what, keys in parts if keys]
+    return "; ".join(words) if words else None
+
+
+def _first(keys: list[str]) -> str:
+    return ", ".join(keys[:_SHOWN]) + (", …" if len(keys) > _SHOWN else "")

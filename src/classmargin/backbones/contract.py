@@ -1,0 +1,178 @@
+"""The one shape every network has: an encoder, a head, and what the data must look like.
+
+    inputs --encoder--> features [B, d] --head--> logits [B, K]
+
+Methods, the loop and the audit know only :class:`Backbone`. Any module that maps inputs to ``[B, d]``
+becomes one:
+
+    Backbone(my_encoder, feature_dim=768, num_classes=10, head="cosine")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from classmargin._checks import check_int
+from classmargin._types import ModelOutput
+from classmargin.backbones.heads import create_head
+from classmargin.backbones.parameter_groups import ParameterGroup, group_parameters
+
+
+class Backbone(nn.Module):
+    """Encoder and head behind one call that returns features and logits.
+
+    Args:
+        encoder: Module from inputs to features ``[B, d]``.
+        feature_dim: Feature size d.
+        num_classes: Number of classes K.
+        head: Kind of head: ``"linear"``, ``"cosine"`` or ``"gaussian"``.
+        head_options: Options of the head, e.g. ``{"scale": 30.0}``.
+        normalize_features: Give features length 1 before the head and for everyone who reads them (CLIP).
+        name: Name under which it was created.
+        input_size: ``(height, width)`` of the images (``(d,)`` for features) it was built for, if it cares.
+        input_mean: Channel means, in units of pixels in [0, 1], that the data must be normalised with.
+            Without them the data's own are right.
+        input_std: Channel deviations, likewise.
+
+    Example:
+        >>> backbone = Backbone(nn.Flatten(), feature_dim=12, num_classes=5)
+        >>> output = backbone(torch.zeros(2, 3, 2, 2))
+        >>> output.features.shape, output.logits.shape
+        (torch.Size([2, 12]), torch.Size([2, 5]))
+    """
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        *,
+        feature_dim: int,
+        num_classes: int,
+        head: str = "linear",
+        head_options: Mapping[str, Any] | None = None,
+        normalize_features: bool = False,
+        name: str = "custom",
+        input_size: Sequence[int] | None = None,
+        input_mean: Sequence[float] | None = None,
+        input_std: Sequence[float] | None = None,
+    ) -> None:
+        super().__init__()
+        self.feature_dim = check_int("feature_dim", feature_dim, minimum=1)
+        self.num_classes = check_int("num_classes", num_classes, minimum=1)
+        self.normalize_features = normalize_features
+        self.name = name
+        self.input_size = None if input_size is None else tuple(input_size)
+        self.input_mean = None if input_mean is None else tuple(input_mean)
+        self.input_std = None if input_std is None else tuple(input_std)
+        self.encoder_frozen = False
+        self.encoder = encoder
+        self.head: nn.Module = create_head(head, feature_dim, num_classes, **(head_options or {}))
+
+    def encode(self, inputs: Tensor) -> Tensor:
+        """Return features ``[B, d]``; a frozen encoder records no gradient."""
+        if self.encoder_frozen:
+            with torch.no_grad():
+                features: Tensor = self.encoder(inputs)
+        else:
+            features = self.encoder(inputs)
+        return F.normalize(features, dim=-1) if self.normalize_features else features
+
+    def forward(self, inputs: Tensor) -> ModelOutput:
+        """Return features ``[B, d]`` and logits ``[B, K]``."""
+        features = self.encode(inputs)
+        return ModelOutput(features, self.head(features))
+
+    @property
+    def classifier_weight(self) -> Tensor:
+        """What classifier angles are measured on, shape ``[K, d]`` (the means of a Gaussian head)."""
+        vectors = getattr(self.head, "class_vectors", None)
+        if vectors is None:
+            vectors = getattr(self.head, "weight", None)
+        if not isinstance(vectors, Tensor):
+            raise TypeError(
+                f"head {type(self.head).__name__} has neither class_vectors nor weight of shape [K, d]"
+            )
+        return vectors
+
+    def replace_head(self, kind: str, **options: Any) -> None:
+        """Put a fresh head on the encoder, on the device and in the dtype of the old one.
+
+        Args:
+            kind: ``"linear"``, ``"cosine"`` or ``"gaussian"``.
+            **options: Options of that head.
+
+        Example:
+            >>> backbone = Backbone(nn.Flatten(), feature_dim=12, num_classes=5)
+            >>> backbone.replace_head("gaussian")
+            >>> backbone.classifier_weight.shape
+            torch.Size([5, 12])
+        """
+        old = next(self.head.parameters(), None)
+        head = create_head(kind, self.feature_dim, self.num_classes, **options)
+        self.head = head if old is None else head.to(device=old.device, dtype=old.dtype)
+
+    def freeze_encoder(self) -> None:
+        """Train the head alone (linear probe); batch norm and dropout of the encoder are at rest."""
+        self.encoder_frozen = True
+        self.encoder.requires_grad_(False)
+        self.encoder.eval()
+
+    def unfreeze_encoder(self) -> None:
+        """Undo :meth:`freeze_encoder`."""
+        self.encoder_frozen = False
+        self.encoder.requires_grad_(True)
+        self.encoder.train(self.training)
+
+    def train(self, mode: bool = True) -> Backbone:
+        """Switch between training and evaluation; a frozen encoder stays in evaluation."""
+        super().train(mode)
+        if self.encoder_frozen:
+            self.encoder.eval()
+        return self
+
+    def parameter_groups(
+        self,
+        weight_decay: float,
+        layer_decay: float | None = None,
+        *,
+        decay_norms_and_biases: bool = True,
+    ) -> list[ParameterGroup]:
+        """Return the trainable parameters in groups for an optimiser.
+
+        Each group is a dictionary with ``name``, ``params``, ``weight_decay`` and ``lr_scale``: its
+        learning rate is the optimiser's times ``lr_scale``, which ``torch.optim`` keeps in the group but
+        does not apply by itself.
+
+        Args:
+            weight_decay: Decay of weights; never applied to the logarithmic scale of a cosine head.
+            layer_decay: Factor between the learning rates of neighbouring layers (vision transformers; 0.65
+                in the fine-tuning of MAE ViT-B).
+            decay_norms_and_biases: Whether parameters with fewer than two dimensions are decayed too.
+
+        Example:
+            >>> backbone = Backbone(nn.Flatten(), feature_dim=12, num_classes=5)
+            >>> groups = backbone.parameter_groups(0.1, decay_norms_and_biases=False)
+            >>> [group["weight_decay"] for group in groups]
+            [0.1, 0.0]
+        """
+        return group_parameters(
+            self.encoder,
+            self.head,
+            weight_decay=weight_decay,
+            layer_decay=layer_decay,
+            decay_norms_and_biases=decay_norms_and_biases,
+        )
+
+
+def count_parameters(module: nn.Module) -> int:
+    """Return the number of parameters, trained or not, each counted once.
+
+    Example:
+        >>> count_parameters(nn.Linear(3, 2))
+        8
+    """
+    return sum(parameter.numel() for parameter in module.parameters())

@@ -1,0 +1,198 @@
+"""Classification heads: features ``[B, d]`` to logits ``[B, K]``.
+
+Every head has ``class_vectors`` ``[K, d]``, the directions (or means) on which classifier angles are
+measured, and ``no_weight_decay()``, the names of its parameters that weight decay must never touch.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from classmargin._checks import check_choice, check_int, check_number
+from classmargin.backbones._options import check_options, option_names
+
+# Below this length a feature is treated as zero. The usual 1e-12 would turn the gradient of an all-zero
+# feature (every ReLU shut) into 1e12 and destroy the weights in one step.
+_SMALLEST_NORM = 1e-4
+_DEFAULT_SCALE = 16.0
+
+
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """Return half-precision tensors as float32 and leave float32 and float64 as they are."""
+    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+
+
+class LinearHead(nn.Linear):
+    """Logits ``W φ + b``.
+
+    Args:
+        in_features: Feature size d.
+        num_classes: Number of classes K.
+        bias: Whether classes have an offset.
+
+    Example:
+        >>> LinearHead(4, 3)(torch.zeros(2, 4)).shape
+        torch.Size([2, 3])
+    """
+
+    def __init__(self, in_features: int, num_classes: int, *, bias: bool = True) -> None:
+        super().__init__(in_features, num_classes, bias=bias)
+
+    @property
+    def class_vectors(self) -> Tensor:
+        """Rows of the weight matrix, shape ``[K, d]``."""
+        return self.weight
+
+    def no_weight_decay(self) -> frozenset[str]:
+        """Return nothing: weight and bias may be decayed."""
+        return frozenset()
+
+
+class CosineHead(nn.Module):
+    """Logits ``scale · cos(w_k, φ)``: weight rows and features have length 1, there is no bias.
+
+    The scale is kept as its logarithm, so that it stays positive while it learns. Computed in float32 also
+    under autocast: with a scale of 100 the three digits of bfloat16 would move logits by 0.4.
+
+    Args:
+        in_features: Feature size d.
+        num_classes: Number of classes K.
+        scale: Factor of the cosines (1 leaves bare cosines to a loss with a scale of its own). Left out: 16
+            at the start, then learned.
+        learnable_scale: Whether the scale is trained; left out: only where no ``scale`` is given.
+
+    Example:
+        >>> head = CosineHead(2, 2, scale=10.0)
+        >>> _ = head.weight.data.copy_(torch.eye(2))
+        >>> head(torch.tensor([[3.0, 4.0]])).round(decimals=3).tolist()
+        [[6.0, 8.0]]
+    """
+
+    log_scale: Tensor
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        *,
+        scale: float | None = None,
+        learnable_scale: bool | None = None,
+    ) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(num_classes, in_features))
+        nn.init.normal_(self.weight, std=in_features**-0.5)
+        start = _DEFAULT_SCALE if scale is None else check_number("scale", scale, above=0.0)
+        log_scale = torch.tensor(math.log(start))
+        learned = scale is None if learnable_scale is None else learnable_scale
+        if learned:
+            self.log_scale = nn.Parameter(log_scale)
+        else:
+            self.register_buffer("log_scale", log_scale)
+
+    @property
+    def scale(self) -> Tensor:
+        """Factor of the cosines, a positive scalar."""
+        return self.log_scale.exp()
+
+    @property
+    def class_vectors(self) -> Tensor:
+        """Rows of the weight matrix, shape ``[K, d]``, not normalised."""
+        return self.weight
+
+    def no_weight_decay(self) -> frozenset[str]:
+        """Return the scale: decaying its logarithm would pull it to 1."""
+        return frozenset({"log_scale"})
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return logits ``[B, K]`` in at least float32."""
+        with torch.autocast(features.device.type, enabled=False):
+            directions = F.normalize(at_least_float32(features), dim=-1, eps=_SMALLEST_NORM)
+            weight = F.normalize(at_least_float32(self.weight), dim=-1, eps=_SMALLEST_NORM)
+            return F.linear(directions, weight.to(directions.dtype)) * self.scale.to(directions.dtype)
+
+    def extra_repr(self) -> str:
+        """Return the sizes for ``repr``."""
+        return f"in_features={self.weight.shape[1]}, num_classes={self.weight.shape[0]}"
+
+
+class GaussianHead(nn.Module):
+    """Logits ``−½‖φ − μ_k‖²``: each class is a Gaussian with a learned mean and unit covariance.
+
+    Head of the large-margin Gaussian mixture loss; with equal class priors the softmax of these logits is the
+    posterior. Computed in float32 also under autocast. Both sides are shifted by the average mean before the
+    distance is expanded into a matrix product: distances do not notice, and rounding errors stay small far
+    from 0.
+
+    Args:
+        in_features: Feature size d.
+        num_classes: Number of classes K.
+
+    Example:
+        >>> head = GaussianHead(2, 2)
+        >>> _ = head.means.data.copy_(torch.tensor([[0.0, 0.0], [3.0, 4.0]]))
+        >>> (head(torch.zeros(1, 2)) + 0.0).round(decimals=3).tolist()
+        [[0.0, -12.5]]
+    """
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__()
+        self.means = nn.Parameter(torch.empty(num_classes, in_features))
+        nn.init.kaiming_normal_(self.means)
+
+    @property
+    def class_vectors(self) -> Tensor:
+        """Class means, shape ``[K, d]``."""
+        return self.means
+
+    def no_weight_decay(self) -> frozenset[str]:
+        """Return nothing: the means are decayed like the weights of any other head."""
+        return frozenset()
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return logits ``[B, K]``, at most 0, in at least float32."""
+        with torch.autocast(features.device.type, enabled=False):
+            points = at_least_float32(features)
+            means = at_least_float32(self.means).to(points.dtype)
+            origin = means.mean(dim=0).detach()
+            points, means = points - origin, means - origin
+            half_norms = 0.5 * (points.square().sum(dim=1, keepdim=True) + means.square().sum(dim=1))
+            return (points @ means.T - half_norms).clamp(max=0.0)
+
+    def extra_repr(self) -> str:
+        """Return the sizes for ``repr``."""
+        return f"in_features={self.means.shape[1]}, num_classes={self.means.shape[0]}"
+
+
+Head = LinearHead | CosineHead | GaussianHead
+
+HEAD_KINDS: dict[str, type[Head]] = {"linear": LinearHead, "cosine": CosineHead, "gaussian": GaussianHead}
+
+
+def create_head(kind: str, in_features: int, num_classes: int, **options: Any) -> Head:
+    """Return a head by its name.
+
+    Args:
+        kind: ``"linear"``, ``"cosine"`` or ``"gaussian"``.
+        in_features: Feature size d.
+        num_classes: Number of classes K, at least 1.
+        **options: Options of that head, e.g. ``scale`` of the cosine head.
+
+    Raises:
+        ValueError: Unknown kind or option; the message names the nearest known one.
+
+    Example:
+        >>> create_head("cosine", 64, 10, scale=30.0).class_vectors.shape
+        torch.Size([10, 64])
+    """
+    head_class = HEAD_KINDS[check_choice("head", kind, HEAD_KINDS)]
+    check_options(
+        f"the {kind} head", options, option_names(head_class.__init__, skip=["in_features", "num_classes"])
+    )
+    check_int("in_features", in_features, minimum=1)
+    check_int("num_classes", num_classes, minimum=1)
+    return head_class(in_features, num_classes, **options)
