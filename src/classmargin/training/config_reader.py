@@ -1,0 +1,213 @@
+"""From presets, TOML files and ``key=value`` words to a :class:`RunConfig`, refusing what it does not know.
+
+Values travel as nested tables ``{part: {key: value}}`` until all sources are merged; only then is the typed
+record built, so a message can always name the key, the expected type and what came. ``backbone`` and
+``method`` are open: keys that are not theirs become ``options``, which their registries check by name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+from classmargin._checks import did_you_mean
+from classmargin.training.config import RunConfig
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # pragma: no cover - the same parser under its former name
+    import tomli as tomllib
+
+Tables = dict[str, dict[str, Any]]
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """Return the tables of a configuration file.
+
+    Raises:
+        ValueError: The file is not TOML; the message carries line and column.
+    """
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"configuration file {path} is not valid TOML: {error}") from error
+
+
+def parse_overrides(words: Iterable[str]) -> Tables:
+    """Turn ``["loop.epochs=5", "method.mean_margin=2"]`` into tables; values are TOML, bare words are text.
+
+    Example:
+        >>> parse_overrides(["loop.epochs=5", "optimizer.name=adamw"])
+        {'loop': {'epochs': 5}, 'optimizer': {'name': 'adamw'}}
+    """
+    tables: Tables = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        part, dot, name = key.strip().partition(".")
+        if not (equals and dot and part and name) or "." in name:
+            raise ValueError(f"--set wants PART.KEY=VALUE, e.g. method.mean_margin=2; got {word!r}")
+        tables.setdefault(part, {})[name] = _value(text.strip())
+    return tables
+
+
+def _value(text: str) -> Any:
+    if text.lower() == "none":
+        return None
+    try:
+        return tomllib.loads(f"x = {text}")["x"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def merge(*sources: Mapping[str, Mapping[str, Any]]) -> Tables:
+    """Return the tables of all sources; later ones win, key by key."""
+    merged: Tables = {}
+    for source in sources:
+        for part, table in source.items():
+            if not isinstance(table, Mapping):
+                raise TypeError(f"{part} must be a table of settings, got {type(table).__name__} ({table!r})")
+            merged.setdefault(part, {}).update(table)
+    return merged
+
+
+def build(tables: Mapping[str, Mapping[str, Any]]) -> RunConfig:
+    """Return the typed configuration of merged tables.
+
+    Raises:
+        ValueError: Unknown table or key (with the nearest known one), or a value out of range.
+        TypeError: A value of another type than the key's.
+
+    Example:
+        >>> build({"loop": {"epochs": 3}}).loop.epochs
+        3
+    """
+    parts = typing.get_type_hints(RunConfig)
+    for name in tables:
+        if name not in parts:
+            raise ValueError(
+                f"unknown table {name!r}; a run has {', '.join(parts)}{did_you_mean(name, parts)}"
+            )
+    return RunConfig(**{name: _build_part(name, parts[name], tables.get(name, {})) for name in parts})
+
+
+def _build_part(part: str, cls: Any, table: Mapping[str, Any]) -> Any:
+    hints = typing.get_type_hints(cls)
+    is_open = "options" in hints
+    values: dict[str, Any] = {}
+    options: dict[str, Any] = dict(table["options"]) if is_open and "options" in table else {}
+    for key, value in table.items():
+        if key == "options" and is_open:
+            continue
+        if key in hints:
+            values[key] = _typed(f"{part}.{key}", value, hints[key])
+        elif is_open:
+            options[key] = value
+        else:
+            raise ValueError(
+                f"unknown key {part}.{key}; {part} has {', '.join(hints)}{did_you_mean(key, hints)}"
+            )
+    return cls(**values, options=options) if is_open else cls(**values)
+
+
+def _typed(name: str, value: Any, hint: Any) -> Any:
+    """Return ``value`` as the type of ``hint``, or say what was expected. Ints pass as floats, never back."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        if value is None:
+            return None
+        hint = next(option for option in arguments if option is not type(None))
+        return _typed(name, value, hint)
+    if origin is Literal:
+        return _expect(name, value, str)
+    if origin is tuple:
+        items = value.split(",") if isinstance(value, str) else value
+        if not isinstance(items, (list, tuple)):
+            raise TypeError(f"{name} must be a list, got {type(value).__name__} ({value!r})")
+        if Ellipsis not in arguments and len(items) != len(arguments):
+            raise ValueError(f"{name} must have {len(arguments)} entries, got {len(items)} ({value!r})")
+        return tuple(_typed(name, item, arguments[0]) for item in items)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    return _expect(name, value, hint)
+
+
+def _expect(name: str, value: Any, cls: type) -> Any:
+    if not isinstance(value, cls) or (isinstance(value, bool) and cls is not bool):
+        raise TypeError(f"{name} must be {_words(cls)}, got {type(value).__name__} ({value!r})")
+    return value
+
+
+def _words(cls: type) -> str:
+    known = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+    return known.get(cls, cls.__name__)
+
+
+def to_toml(config: RunConfig) -> str:
+    """Return the configuration as the text of a TOML file; None, which TOML lacks, is left out.
+
+    Example:
+        >>> build(tomllib.loads(to_toml(RunConfig()))) == RunConfig()
+        True
+    """
+    lines: list[str] = []
+    for part, table in config.to_dict().items():
+        lines.append(f"[{part}]")
+        lines += [f"{key} = {_literal(value)}" for key, value in table.items() if value is not None]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_literal(item) for item in value) + "]"
+    if isinstance(value, Mapping):
+        return (
+            "{"
+            + ", ".join(f"{_quoted(str(k))} = {_literal(v)}" for k, v in value.items() if v is not None)
+            + "}"
+        )
+    return _quoted(str(value))
+
+
+def _quoted(text: str) -> str:
+    """Return a TOML basic string; a few lines of ours, so that the core does not need a writer library."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}" for c in escaped) + '"'
+
+
+def differences(old: RunConfig, new: RunConfig) -> list[str]:
+    """Return what decides the result and differs, as ``loop.epochs: 10 -> 20``; the machine part is free."""
+    before, after = old.to_dict(), new.to_dict()
+    found = []
+    for part in before:
+        if part == "machine":
+            continue
+        for key in dict.fromkeys([*before[part], *after[part]]):
+            was, becomes = before[part].get(key), after[part].get(key)
+            if _literal(was) != _literal(becomes):  # lists of a file and tuples of a record are the same
+                found.append(f"{part}.{key}: {was!r} -> {becomes!r}")
+    return found
+
+
+def with_values(config: RunConfig, tables: Mapping[str, Mapping[str, Any]]) -> RunConfig:
+    """Return a copy with the values of ``tables`` in place.
+
+    Example:
+        >>> with_values(RunConfig(), {"loop": {"seed": 4}}).loop.seed
+        4
+    """
+    return build(merge(config.to_dict(), tables))
+
+
+def replace_machine(config: RunConfig, **values: Any) -> RunConfig:
+    """Return a copy with other machine settings."""
+    return dataclasses.replace(config, machine=dataclasses.replace(config.machine, **values))

@@ -1,0 +1,327 @@
+"""The one loop. It knows no method, data set or network by name: they arrive as arguments.
+
+The order of hooks is the pseudo-code of :mod:`classmargin.methods.base`. Everything random is either a
+function of (seed, epoch, step) or in the checkpoint, so a run can be cut anywhere and goes on as if nothing
+had been::
+
+    Loop.run()
+        _restore()                        newest whole checkpoint, if any
+        for stage: _enter_stage()         fresh network?  schedule, loader, Fabric's wrapper
+            for epoch: _train_epoch()     steps; checkpoints in between where asked for
+                       _end_epoch()       evaluation on validation, log, checkpoint
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from classmargin._distributed import rank, world_size
+from classmargin._types import Batch
+from classmargin.methods.base import Method, Stage
+from classmargin.training import random_state
+from classmargin.training.config import RunConfig
+from classmargin.training.context import HookContext, training_pass
+from classmargin.training.errors import DivergedError, StoppedError
+from classmargin.training.evaluate import Accuracies, measure_accuracies, to_device
+from classmargin.training.loaders import Loaders
+from classmargin.training.loggers import Evaluation, few_scalars
+from classmargin.training.machine import memory_format
+from classmargin.training.meters import LossMeter
+from classmargin.training.module import Position, TrainedModule, average_running_statistics
+from classmargin.training.optimizers import make_optimizer, set_learning_rate
+from classmargin.training.progress import Watchers, words_of
+from classmargin.training.recorder import Recorder, restore_random_state
+from classmargin.training.schedules import Schedule, make_schedule
+from classmargin.training.signals import StopRequest
+from classmargin.training.stepper import NotFiniteError, Stepper
+from classmargin.training.trainable import choose_trainable, is_probe
+from classmargin.training.weights import WeightKeeper, load_weights
+
+
+@dataclass(frozen=True)
+class Ingredients:
+    """What arrives as arguments.
+
+    Attributes:
+        network: Freshly built.
+        method: Built for this task.
+        new_network: Builds another network like it (for stages that start afresh).
+        loaders: Batches.
+        class_names: In label order.
+    """
+
+    network: nn.Module
+    method: Method
+    new_network: Callable[[], nn.Module]
+    loaders: Loaders
+    class_names: tuple[str, ...]
+
+
+class Loop:
+    """One training, from its first step or from its newest checkpoint to the last.
+
+    Args:
+        config: The run.
+        ingredients: Data, network and method.
+        fabric: Devices and precision (see :mod:`classmargin.training.machine`).
+        recorder: Files of the run.
+        watchers: Who is told about the progress.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        ingredients: Ingredients,
+        fabric: Any,
+        recorder: Recorder,
+        watchers: Watchers,
+    ) -> None:
+        self.config, self.fabric, self.recorder, self.watchers = config, fabric, recorder, watchers
+        self.loaders, self.class_names = ingredients.loaders, ingredients.class_names
+        self.method: Method = ingredients.method.to(fabric.device)
+        self.position = Position()
+        self.stages = self.method.stages(config.loop.epochs)
+        self.epochs = sum(stage.epochs for stage in self.stages)
+        self.stop = StopRequest()
+        self._new_network = ingredients.new_network
+        self._validation = self.loaders.evaluation("validation")
+        self._last: Accuracies | None = None
+        self._meter = LossMeter()
+        self._use_network(ingredients.network)
+        if self._validation is None and config.loop.select != "last":
+            raise ValueError(
+                f"loop.select={config.loop.select!r} needs validation samples, and data.validation left none"
+            )
+
+    def run(self) -> nn.Module:
+        """Train to the end and return the network with the weights that count.
+
+        Raises:
+            DivergedError: The loss is no longer a number.
+            StoppedError: A signal asked to stop; the state is saved.
+            OSError: A checkpoint could not be written.
+        """
+        try:
+            with self.stop.listening():
+                self._restore()
+                while self.position.stage < len(self.stages):
+                    self._run_stage(self.stages[self.position.stage])
+        finally:
+            self.watchers.close()
+            self.recorder.close()
+        return self.weights.final_network()
+
+    def _restore(self) -> None:
+        random_state.seed_process(self.config.loop.seed, "training", rank())
+        tree = self.recorder.open()
+        if tree is not None:
+            self._load(tree)
+            restore_random_state(tree["random"], self.config.loop.seed, self.position.global_step)
+
+    def _run_stage(self, stage: Stage) -> None:
+        self._enter_stage(stage)
+        while self.position.stage_epoch < stage.epochs and self.position.stage < len(self.stages):
+            self._train_epoch(stage)
+            if self._end_epoch(stage):
+                return
+
+    # Stages
+
+    def _use_network(self, network: nn.Module) -> None:
+        self.network = network.to(self.fabric.device)
+        self._probe = is_probe(network)
+        self.optimizer = make_optimizer(
+            self.config.optimizer, self.network, self.method, self.config.learning_rate
+        )
+        self.weights = WeightKeeper(self.network, self.config.loop.ema_decay, self.config.loop.select)
+        if self.config.loop.compile:
+            # In place: names of parameters stay, and evaluation can go around it by calling forward.
+            self.network.compile(dynamic=False)
+
+    def _enter_stage(self, stage: Stage) -> None:
+        at = self.position
+        begins = at.stage_epoch == 0 and at.step == 0
+        if begins and stage.fresh_model and at.stage > 0:
+            random_state.seed_process(self.config.loop.seed, "weights", at.stage)
+            self._use_network(self._new_network())
+            random_state.seed_process(self.config.loop.seed, "stage", at.stage, rank())
+        choose_trainable(self.network, stage.train, probe=self._probe)
+        if begins:
+            self.method.on_stage_start(self._context())
+        self._loader = self.loaders.training(
+            sampler=stage.sampler,
+            views=stage.views,
+            multiplicity=self.method.sample_multiplicity(at.stage),
+        )
+        self._schedule = self._make_schedule(stage)
+        self._stepper = self._make_stepper()
+        epochs_left = sum(later.epochs for later in self.stages[at.stage :]) - at.stage_epoch
+        total = at.global_step - at.step + epochs_left * len(self._loader)
+        self.watchers.start(total, at.global_step)
+
+    def _make_schedule(self, stage: Stage) -> Schedule:
+        peak = self.config.learning_rate * stage.learning_rate_scale
+        steps = len(self._loader)
+        return make_schedule(self.config.schedule, peak=peak, epochs=stage.epochs, steps_per_epoch=steps)
+
+    def _make_stepper(self) -> Stepper:
+        wrapped, optimizer = self.fabric.setup(TrainedModule(self.network, self.method), self.optimizer)
+        return Stepper(
+            self.fabric,
+            wrapped,
+            optimizer,
+            self.method,
+            self.network,
+            accumulate=self.config.loop.accumulate,
+            clip_norm=self.config.optimizer.clip_norm,
+            wishes=lambda: (bool(self.stop), self.recorder.save_due),
+        )
+
+    def _context(self) -> HookContext:
+        at = self.position
+        loader = self.loaders.evaluation("train")
+        assert loader is not None, "a training set is never empty"
+        return HookContext(
+            self.network,
+            at.epoch,
+            self.epochs,
+            at.stage,
+            at.global_step,
+            lambda: training_pass(self.network, loader, at, self.fabric),
+        )
+
+    # Epochs and steps
+
+    def _train_epoch(self, stage: Stage) -> None:
+        if self.position.step == 0:
+            self._meter.reset()
+            self.method.on_epoch_start(self._context())
+        self.network.train()
+        self.method.train()
+        for batch in self._loader.epoch(self.position.epoch, self.position.step):
+            self._train_step(self._prepared(batch))
+
+    def _prepared(self, batch: Batch) -> Batch:
+        moved = to_device(batch, self.fabric.device)
+        if moved.inputs.dim() != 4:
+            return moved
+        layout = memory_format(self.config.machine.memory_format)
+        return dataclasses.replace(moved, inputs=moved.inputs.contiguous(memory_format=layout))
+
+    def _train_step(self, batch: Batch) -> None:
+        at = self.position
+        self._rate = self._schedule(at.stage_epoch * len(self._loader) + at.step)
+        set_learning_rate(self.optimizer, self._rate)
+        last = at.step == len(self._loader) - 1
+        try:
+            loss, agreed = self._stepper.step(batch, at, plain=not self._is_full(batch))
+        except NotFiniteError as error:
+            raise self._diverged(batch, error) from error
+        self.weights.after_step()
+        self._meter.add(loss)
+        self.position = at._replace(step=at.step + 1, global_step=at.global_step + 1)
+        if self.watchers.due:
+            self._tell()
+        if agreed.stop:
+            self._stop()
+        if not last and (agreed.save or self._save_at_step()):
+            self._save()
+
+    def _is_full(self, batch: Batch) -> bool:
+        # A compiled network would be compiled again for a batch of another size; it is called plainly then.
+        return batch.labels.shape[0] * world_size() == self.config.loop.batch_size * batch.views
+
+    def _save_at_step(self) -> bool:
+        every = self.config.loop.checkpoint_steps
+        return every > 0 and self.position.global_step % every == 0
+
+    def _stop(self) -> None:
+        self._save()
+        number = self.stop.signal_number or 15  # another process got the signal
+        step = self.position.global_step
+        raise StoppedError(f"stopped by signal {number} after step {step}; go on with --resume", 128 + number)
+
+    def _end_epoch(self, stage: Stage) -> bool:
+        """Close an epoch, and the stage if it was its last; return whether it was."""
+        average_running_statistics(self.network)
+        average_running_statistics(self.method)
+        self.method.on_epoch_end(self._context())
+        at = self.position
+        self.position = at._replace(step=0, stage_epoch=at.stage_epoch + 1, epoch=at.epoch + 1)
+        ends = self.position.stage_epoch == stage.epochs
+        if ends or self.position.epoch % self.config.loop.evaluate_every == 0:
+            self._evaluate()
+        if ends:
+            self.method.on_stage_end(self._context())
+            self.position = self.position._replace(stage=at.stage + 1, stage_epoch=0)
+        self._save()
+        return ends
+
+    def _evaluate(self) -> None:
+        at = self.position
+        if self._validation is not None:
+            batches = (self._prepared(batch) for batch in self._validation.epoch(0))
+            network, classes = self.weights.evaluated, len(self.class_names)
+            self._last = measure_accuracies(network, self.method, batches, classes, self.fabric)
+            self.weights.after_evaluation(self._last, at.epoch)
+        accuracies = self._last.scalars() if self._last else {}
+        by_class = self._last.by_class.tolist() if self._last else []
+        scalars = few_scalars(accuracies, self._meter.means(), self._rate)
+        self.recorder.log(Evaluation(at.epoch, at.global_step, scalars, by_class))
+        self._tell()
+
+    def _tell(self) -> None:
+        accuracies: dict[str, Any] = {}
+        if self._last is not None:
+            names = ("overall", "easy", "medium", "hard", "worst")
+            accuracies = {name: getattr(self._last, name) for name in names}
+            accuracies["class"] = self.class_names[self._last.worst_class]
+        words = words_of(self.position.epoch, self.epochs, self._meter.means(), accuracies)
+        self.watchers.advance(self.position.global_step, words)
+
+    def _diverged(self, batch: Batch, error: Exception) -> DivergedError:
+        at, indices = self.position, batch.index.tolist()
+        record = {"sample_index": indices, "error": str(error)}
+        place = self.recorder.save_failure(at.global_step, self._tree(), record)
+        return DivergedError(
+            f"{error} at step {at.global_step} (epoch {at.epoch + 1}, learning rate {self._rate:g}) on the "
+            f"samples with index {_some(indices)}; the state is saved in {place}. A smaller learning rate, a "
+            f"warm-up or optimizer.clip_norm may help."
+        )
+
+    # State
+
+    def _save(self) -> None:
+        average_running_statistics(self.network)
+        average_running_statistics(self.method)
+        self.recorder.save(self.position.global_step, self._tree())
+
+    def _tree(self) -> dict[str, Any]:
+        return {
+            "position": self.position._asdict(),
+            "network": dict(self.network.state_dict()),
+            "method": dict(self.method.state_dict()),
+            "optimizer": self.optimizer.state_dict(),
+            "precision": dict(self.fabric.strategy.precision.state_dict()),
+            "weights": self.weights.state_dict(),
+            "meter": self._meter.state_dict(),
+        }
+
+    def _load(self, tree: dict[str, Any]) -> None:
+        self.position = Position(**tree["position"])
+        load_weights(self.network, tree["network"], "the network")
+        load_weights(self.method, tree["method"], "the method")
+        self.optimizer.load_state_dict(tree["optimizer"])
+        self.fabric.strategy.precision.load_state_dict(tree["precision"])
+        self.weights.load_state_dict(tree["weights"])
+        self._meter.load_state_dict(tree["meter"], self.fabric.device)
+
+
+def _some(indices: list[int], shown: int = 16) -> str:
+    text = ", ".join(map(str, indices[:shown]))
+    return text if len(indices) <= shown else f"{text} and {len(indices) - shown} more"

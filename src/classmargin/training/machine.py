@@ -1,0 +1,130 @@
+"""Devices, processes, precision and threads, all through Lightning Fabric, and what is chosen by measurement.
+
+``start`` gives the one object that moves modules, averages gradients and casts; on one CPU it does almost
+nothing. Threads and memory format left to ``auto`` are measured on the network at hand, because neither is
+best everywhere: a second thread collapses beside a busy process, and channels-last helps convolutions only.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from classmargin._checks import require_extra
+from classmargin.training.config import RunConfig
+
+Choice = TypeVar("Choice")
+
+
+def start(config: RunConfig) -> Any:
+    """Return a launched Fabric for the machine part of ``config``.
+
+    With several devices and no launcher around (``torchrun``, SLURM), Fabric starts the other processes by
+    running this program again; each of them gets here and goes on as one rank.
+    """
+    fabric_module = require_extra("lightning.fabric", "train", "training")
+    machine = config.machine
+    devices, nodes = _torchrun_layout() or (machine.devices, machine.nodes)
+    with warnings.catch_warnings():
+        # Fabric advises a launcher's command line here; several devices in one command is what was asked for.
+        warnings.simplefilter("ignore")
+        fabric = fabric_module.Fabric(
+            accelerator=machine.accelerator,
+            devices=devices,
+            num_nodes=nodes,
+            strategy=_strategy(devices * nodes, machine.accelerator),
+            precision=config.loop.precision,
+        )
+        fabric.launch()
+    return fabric
+
+
+def _torchrun_layout() -> tuple[int, int] | None:
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return None
+    local = int(os.environ["LOCAL_WORLD_SIZE"])
+    return local, int(os.environ["WORLD_SIZE"]) // local
+
+
+def _strategy(processes: int, accelerator: str) -> Any:
+    if processes == 1:
+        return "auto"
+    from lightning.fabric.strategies.ddp import DDPStrategy
+
+    # Stages and methods leave parameters out of single steps (a frozen head, a projection not used yet).
+    # Buffers are kept equal by the statistics' own sums and by average_running_statistics, not by copies.
+    backend = "gloo" if accelerator == "cpu" or not torch.cuda.is_available() else None
+    return DDPStrategy(find_unused_parameters=True, broadcast_buffers=False, process_group_backend=backend)
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def choose_threads(network: nn.Module, inputs: Tensor) -> int:
+    """Return the fastest of one thread and all cores for a training step of ``network`` on ``inputs``."""
+    before = torch.get_num_threads()
+    candidates = sorted({1, usable_cores()})
+    try:
+        return _fastest(candidates, lambda threads: _threaded_step(copy.deepcopy(network), inputs, threads))
+    finally:
+        torch.set_num_threads(before)
+
+
+def _threaded_step(network: nn.Module, inputs: Tensor, threads: int) -> Callable[[], None]:
+    def step() -> None:
+        torch.set_num_threads(threads)
+        _training_step(network, inputs)
+
+    return step
+
+
+def choose_memory_format(network: nn.Module, inputs: Tensor) -> str:
+    """Return ``channels_last`` or ``contiguous``, whichever makes a training step on ``inputs`` faster."""
+    if inputs.dim() != 4:
+        return "contiguous"
+    copies = {
+        name: apply_memory_format(copy.deepcopy(network), name) for name in ("contiguous", "channels_last")
+    }
+    shaped = {name: inputs.contiguous(memory_format=memory_format(name)) for name in copies}
+    return _fastest(list(copies), lambda name: lambda: _training_step(copies[name], shaped[name]))
+
+
+def memory_format(name: str) -> torch.memory_format:
+    """Return PyTorch's constant of a memory format's name."""
+    return torch.channels_last if name == "channels_last" else torch.contiguous_format
+
+
+def apply_memory_format(network: nn.Module, name: str) -> nn.Module:
+    """Bring the weights of ``network`` into a memory format (in place for channels-last)."""
+    return network.to(memory_format=torch.channels_last) if name == "channels_last" else network  # type: ignore[call-overload]
+
+
+def _training_step(network: nn.Module, inputs: Tensor) -> None:
+    network.zero_grad()
+    network(inputs).logits.sum().backward()
+
+
+def _fastest(
+    candidates: list[Choice], step_of: Callable[[Choice], Callable[[], None]], rounds: int = 3
+) -> Choice:
+    """Return the candidate with the shortest best time; they take turns, so that noise hits all alike."""
+    steps = {candidate: step_of(candidate) for candidate in candidates}
+    if len(steps) == 1:
+        return candidates[0]
+    times: dict[Choice, float] = dict.fromkeys(candidates, float("inf"))
+    for round_number in range(rounds + 1):
+        for candidate, step in steps.items():
+            begin = time.perf_counter()
+            step()
+            if round_number:  # the first round warms up
+                times[candidate] = min(times[candidate], time.perf_counter() - begin)
+    return min(candidates, key=lambda candidate: times[candidate])

@@ -1,0 +1,145 @@
+"""The paper's training recipes as data, under the names of the command line.
+
+Numbers are those printed in the paper (appendix, "Additional Implementation Details"). What the paper leaves
+to the work it follows says so in ``notes``. Only differences from the defaults are listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from classmargin._checks import did_you_mean
+
+Values = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A named set of values.
+
+    Attributes:
+        name: On the command line.
+        title: One line.
+        values: Tables as in a configuration file.
+        mr2: Hyper-parameters for the methods of the MR² family alone.
+        notes: What the paper does not say, and what was taken instead.
+    """
+
+    name: str
+    title: str
+    values: Values
+    mr2: Mapping[str, Any] = field(default_factory=dict)
+    notes: str = ""
+
+
+PRESETS: dict[str, Preset] = {
+    preset.name: preset
+    for preset in (
+        Preset(
+            "cifar",
+            "CIFAR from scratch: SGD, cosine, 300 epochs, batch 128",
+            {
+                "data": {"name": "cifar100", "augmentation": "standard"},
+                "backbone": {"name": "resnet32"},
+                "optimizer": {"name": "sgd", "learning_rate": 0.1, "momentum": 0.9, "weight_decay": 5e-4},
+                "schedule": {"name": "cosine"},
+                "loop": {"epochs": 300, "batch_size": 128},
+            },
+        ),
+        Preset(
+            "imagenet-scratch",
+            "ImageNet from scratch, ResNet-50: SGD, cosine, 300 epochs, batch 128",
+            {
+                "data": {"name": "imagenet", "augmentation": "standard"},
+                "backbone": {"name": "resnet50"},
+                "optimizer": {"name": "sgd", "learning_rate": 0.1, "momentum": 0.9, "weight_decay": 1e-4},
+                "schedule": {"name": "cosine"},
+                "loop": {"epochs": 300, "batch_size": 128},
+            },
+            notes="The paper says 'batch size of 128 on 8 GPUs'; 128 is taken as the batch of one step.",
+        ),
+        Preset(
+            "clip-finetune",
+            "CLIP fine-tuning: AdamW, cosine with 500 warm-up steps, 10 epochs, batch 512",
+            {
+                "data": {"name": "imagenet", "augmentation": "standard"},
+                "backbone": {
+                    "name": "clip-vit-b-32",
+                    "mode": "fine-tune",
+                    "pretrained": True,
+                    "head": "cosine",
+                },
+                "optimizer": {"name": "adamw", "learning_rate": 3e-5, "weight_decay": 0.1},
+                "schedule": {"name": "cosine", "warmup_steps": 500},
+                "loop": {"epochs": 10, "batch_size": 512},
+            },
+            mr2={"norm_order": 3.0},
+            notes="Cosine classifiers use p = 3. 'Minimal augmentation' is taken as crop and flip.",
+        ),
+        Preset(
+            "mae-finetune",
+            "MAE fine-tuning: AdamW, layer decay, cosine with 5 warm-up epochs, 100 epochs, batch 1024",
+            {
+                "data": {"name": "imagenet", "augmentation": "standard"},
+                "backbone": {"name": "mae-vit-b-16", "mode": "fine-tune", "pretrained": True},
+                "optimizer": {
+                    "name": "adamw",
+                    "learning_rate": 1e-3,
+                    "scale_batch": 256,
+                    "weight_decay": 0.05,
+                    "layer_decay": 0.75,
+                    "decay_norms": False,
+                },
+                "schedule": {"name": "cosine", "warmup_epochs": 5.0},
+                "loop": {"epochs": 100, "batch_size": 1024},
+            },
+            notes=(
+                "Base learning rate, epochs, batch and warm-up as printed; the base rate is for 256 samples, "
+                "weight decay 0.05 and layer decay 0.75 are those of the MAE set-up that the paper follows."
+            ),
+        ),
+        Preset(
+            "moco-probe",
+            "MoCo v2 linear probe: SGD, step decay at 60 and 80, 100 epochs, batch 256",
+            {
+                "data": {"name": "imagenet", "augmentation": "standard"},
+                "backbone": {"name": "moco-v2-resnet50", "mode": "probe", "pretrained": True},
+                "optimizer": {"name": "sgd", "learning_rate": 30.0, "momentum": 0.9, "weight_decay": 0.0},
+                "schedule": {"name": "step", "milestones": (60, 80), "factor": 0.1},
+                "loop": {"epochs": 100, "batch_size": 256},
+            },
+            mr2={"representation_weight": 0.0},
+            notes=(
+                "Frozen features: the representation margin is dropped, as in the paper. Features are computed "
+                "once, without augmentation; backbone.cache = false trains through the encoder, with it. "
+                "Weight decay 0 is that of the MoCo set-up that the paper follows."
+            ),
+        ),
+    )
+}
+
+
+def preset_values(name: str, method: str) -> dict[str, dict[str, Any]]:
+    """Return the tables of a preset for a method.
+
+    Args:
+        name: Name of the preset.
+        method: Name of the method; the MR² family gets its own hyper-parameters on top.
+
+    Example:
+        >>> preset_values("cifar", "erm")["loop"]
+        {'epochs': 300, 'batch_size': 128}
+        >>> preset_values("clip-finetune", "mr2")["method"]
+        {'norm_order': 3.0}
+    """
+    if name not in PRESETS:
+        raise ValueError(
+            f"preset must be one of {', '.join(PRESETS)}; got {name!r}{did_you_mean(name, PRESETS)}"
+        )
+    preset = PRESETS[name]
+    tables = {part: dict(table) for part, table in preset.values.items()}
+    if preset.mr2 and method.removeprefix("sam+").startswith("mr2"):
+        tables["method"] = dict(preset.mr2)
+    return tables

@@ -1,0 +1,137 @@
+"""Everything a running loop writes: checkpoints, log lines, the state of a failure. Only rank 0 writes.
+
+Under several processes every rank calls the same functions (random states are gathered), and all of them read
+the checkpoint on resume, so the run folder must be visible to all machines.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from classmargin._distributed import is_distributed, rank, world_size
+from classmargin.training import random_state
+from classmargin.training.checkpoint import CheckpointStore, write_tree
+from classmargin.training.config import RunConfig
+from classmargin.training.log_files import LogFiles
+from classmargin.training.loggers import FILES, Evaluation, Logger, make_loggers
+from classmargin.training.run_folder import RunFolder, write_json
+from classmargin.training.run_record import add_session
+
+
+def say(line: str) -> None:
+    """Print one line for the user, from one process only."""
+    if rank() == 0:
+        sys.stderr.write(f"classmargin: {line}\n")
+
+
+class Recorder:
+    """Writer of one run folder.
+
+    Args:
+        folder: The run; its lock is held by the caller.
+        config: Its effective configuration.
+        class_names: In label order.
+    """
+
+    def __init__(self, folder: RunFolder, config: RunConfig, class_names: tuple[str, ...]) -> None:
+        self.folder = folder
+        self._config = config
+        self._class_names = class_names
+        self._store = CheckpointStore(folder.checkpoint_folder, say)
+        self._files = LogFiles(folder.path, FILES)
+        self._loggers: list[Logger] = []
+        self._last_save = time.monotonic()
+
+    def open(self) -> dict[str, Any] | None:
+        """Return the newest whole checkpoint, cut the logs back to it and open the loggers."""
+        found = self._store.load_newest()
+        step, tree = found if found is not None else (0, None)
+        if rank() == 0:
+            if tree is None and self._store.paths():
+                say("no checkpoint can be read; starting from the beginning")
+            self._files.cut(tree["log_lengths"] if tree is not None else {})
+            add_session(self.folder, self._config, None if tree is None else step)
+            self._loggers = make_loggers(
+                self._config.machine.loggers,
+                self.folder.path,
+                self._files,
+                self._class_names,
+                self._config.to_dict(),
+                step,
+            )
+        _wait_for_all()
+        return tree
+
+    @property
+    def save_due(self) -> bool:
+        """Whether rank 0 wants a checkpoint because of the time that has passed."""
+        seconds = self._config.loop.checkpoint_seconds
+        return rank() == 0 and seconds > 0 and time.monotonic() - self._last_save >= seconds
+
+    def save(self, step: int, tree: dict[str, Any]) -> None:
+        """Write a checkpoint; every rank calls this.
+
+        Raises:
+            OSError: It could not be written; earlier checkpoints are intact.
+        """
+        states = gather_random_states()
+        if rank() == 0:
+            self._store.save(step, {**tree, "random": states, "log_lengths": self._files.lengths()})
+        self._last_save = time.monotonic()
+
+    def log(self, evaluation: Evaluation) -> None:
+        """Hand an evaluation to all loggers."""
+        for logger in self._loggers:
+            logger.log(evaluation)
+
+    def save_failure(self, step: int, tree: dict[str, Any], record: dict[str, Any]) -> Path:
+        """Keep the state of a failed step beside the run and return where; checkpoints stay as they are."""
+        target = self.folder.failure_folder / f"step-{step:08d}"
+        states = gather_random_states()
+        records = gather_objects(record)
+        if rank() == 0:
+            write_tree(target, {**tree, "random": states})
+            write_json(target / "failure.json", {"step": step, "processes": records})
+        return target
+
+    def close(self) -> None:
+        """End all loggers."""
+        for logger in self._loggers:
+            logger.close()
+        self._loggers = []
+
+
+def gather_objects(value: Any) -> list[Any]:
+    """Return the values of all processes in rank order."""
+    if not is_distributed():
+        return [value]
+    values: list[Any] = [None] * world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def gather_random_states() -> list[dict[str, Any]]:
+    """Return the random state of every process."""
+    return gather_objects(random_state.capture())
+
+
+def restore_random_state(states: list[dict[str, Any]], seed: int, step: int) -> None:
+    """Put this process's random numbers back, or draw new ones if the number of processes changed."""
+    if len(states) == world_size():
+        random_state.restore(states[rank()])
+        return
+    say(
+        f"the run was saved by {len(states)} processes and goes on with {world_size()}: "
+        "random numbers are drawn anew"
+    )
+    random_state.seed_process(seed, "resumed", step, rank())
+
+
+def _wait_for_all() -> None:
+    if is_distributed():
+        dist.barrier()

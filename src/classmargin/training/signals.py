@@ -1,0 +1,40 @@
+"""A polite request to stop (Ctrl-C, a scheduler's SIGTERM): the loop finishes its step, saves and ends."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+
+class StopRequest:
+    """Remembers the first signal; a second one ends the process the usual way."""
+
+    def __init__(self) -> None:
+        self.signal_number = 0
+
+    def __bool__(self) -> bool:
+        return self.signal_number != 0
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Listen while the block runs (in the main thread; elsewhere signals cannot be caught)."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+        def note(number: int, frame: FrameType | None) -> None:
+            self.signal_number = number
+            for known, handler in before.items():
+                signal.signal(known, handler)
+
+        for number in before:
+            signal.signal(number, note)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
