@@ -115,6 +115,11 @@ class TestMarginLoss:
         np.testing.assert_allclose(class_margin_loss(logits, labels, gamma), expected, rtol=1e-14)
 
 
+def test_zero_one_loss_counts_a_tie_as_an_error():
+    logits = torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
+    assert zero_one_loss(logits, torch.tensor([0, 0, 0])).tolist() == [0.0, 1.0, 1.0]
+
+
 class TestSurrogateInequality:
     """Lemma 3."""
 
