@@ -1,37 +1,66 @@
 """Which rows of a batch belong to the same class, found once and shared by statistics and pairs.
 
-Two layouts, one meaning. On the CPU only the classes that occur are touched (*compact*: ``torch.unique``). On an
-accelerator and while ``torch.compile`` traces, shapes must not depend on values and the host must not wait, so
-every class gets a segment (*dense*).
+Two layouts, one meaning. On the CPU only the classes that occur are touched (:class:`CompactGroups`); its bookkeeping
+on a few hundred numbers is done by NumPy, whose calls cost a third of torch's. On an accelerator and while
+``torch.compile`` traces, shapes must not depend on values and the host must not wait: there every class has its row
+(:class:`DenseGroups`), and rows that do not count have weight 0.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+Integers = NDArray[np.int64]
 
-class ClassGroups(NamedTuple):
-    """Segments of a batch by class.
+
+class CompactGroups(NamedTuple):
+    """Segments of a batch, one for each class that occurs, in class order.
 
     Attributes:
-        classes: Class of each segment, int64 ``[S]``; None where segment ``s`` simply is class ``s``.
-        segment: Segment of each row, int64 ``[B]``.
-        counts: Rows (or summed row weights) in each segment, ``[S]``.
-        row_weight: 0 for rows that do not count, 1 otherwise, ``[B]``; None where all count.
+        classes: Class of each segment ``[S]``.
+        counts: Rows of each segment ``[S]``.
+        starts: First place of each segment in ``order`` ``[S]``.
+        order: Rows sorted by class ``[B]``.
+        longest: Rows of the largest segment.
     """
 
-    classes: Tensor | None
-    segment: Tensor
-    counts: Tensor
-    row_weight: Tensor | None = None
+    classes: Integers
+    counts: Integers
+    starts: Integers
+    order: Integers
+    longest: int
 
     @property
-    def size(self) -> int:
-        """Number of segments ``S``."""
-        return int(self.counts.shape[0])
+    def lowest_and_highest(self) -> tuple[int, int]:
+        """Smallest and largest label (0, 0 without rows)."""
+        return (int(self.classes[0]), int(self.classes[-1])) if len(self.classes) else (0, 0)
+
+    @property
+    def num_pairs(self) -> int:
+        """Number of unordered same-class pairs."""
+        return int((self.counts * (self.counts - 1)).sum()) // 2
+
+
+class DenseGroups(NamedTuple):
+    """Rows by class with static shapes.
+
+    Attributes:
+        labels: Class of each row, some valid class where the row does not count, int64 ``[B]``.
+        counts: Rows of each class ``[K]``, float.
+        row_weight: 0 for rows that do not count, 1 otherwise ``[B]``; None where all count.
+    """
+
+    labels: Tensor
+    counts: Tensor
+    row_weight: Tensor | None
+
+
+Groups = CompactGroups | DenseGroups
 
 
 def uses_dense_layout(tensor: Tensor) -> bool:
@@ -39,19 +68,26 @@ def uses_dense_layout(tensor: Tensor) -> bool:
     return torch.compiler.is_compiling() or tensor.device.type != "cpu"
 
 
-def group_compact(labels: Tensor) -> ClassGroups:
+def group_compact(labels: Tensor) -> CompactGroups:
     """Group rows by the classes that occur.
 
     Example:
-        >>> group_compact(torch.tensor([4, 1, 4])).counts
-        tensor([1, 2])
+        >>> group_compact(torch.tensor([4, 1, 4])).counts.tolist()
+        [1, 2]
     """
-    classes, segment, counts = torch.unique(labels, return_inverse=True, return_counts=True)
-    return ClassGroups(classes, segment, counts)
+    values = labels.detach().numpy()
+    size = len(values)
+    order = values.argsort(kind="stable")
+    ordered = values[order]
+    starts = np.concatenate(([0], (ordered[1:] != ordered[:-1]).nonzero()[0] + 1)) if size else order
+    counts = np.empty_like(starts)
+    counts[:-1] = starts[1:] - starts[:-1]
+    counts[-1:] = size - starts[-1:]
+    return CompactGroups(ordered[starts], counts, starts, order, int(counts.max()) if size else 0)
 
 
-def group_dense(labels: Tensor, num_classes: int, row_weight: Tensor | None) -> ClassGroups:
-    """Give every class a segment; rows with weight 0 must carry some valid label.
+def group_dense(labels: Tensor, num_classes: int, row_weight: Tensor | None) -> DenseGroups:
+    """Count the rows of every class; rows with weight 0 must carry some valid label.
 
     Example:
         >>> group_dense(torch.tensor([2, 0, 2]), 3, None).counts
@@ -59,23 +95,41 @@ def group_dense(labels: Tensor, num_classes: int, row_weight: Tensor | None) -> 
     """
     weight = torch.ones_like(labels, dtype=torch.float32) if row_weight is None else row_weight
     counts = torch.zeros(num_classes, dtype=weight.dtype, device=labels.device).index_add_(0, labels, weight)
-    return ClassGroups(None, labels, counts, row_weight)
+    return DenseGroups(labels, counts, row_weight)
 
 
-def group_by_class(labels: Tensor, num_classes: int, row_weight: Tensor | None = None) -> ClassGroups:
-    """Group the rows of a batch by class in the layout that suits device and compiler.
+def same_class_pairs(groups: CompactGroups) -> tuple[Integers, Integers]:
+    """Return the rows ``i`` and ``j`` of every unordered same-class pair, each ``[P]``.
 
-    Args:
-        labels: Classes, int64 ``[B]``.
-        num_classes: ``K``.
-        row_weight: 0/1 weight of each row ``[B]``; rows with weight 0 are left out of the counts.
+    Example:
+        >>> left, right = same_class_pairs(group_compact(torch.tensor([5, 7, 5])))
+        >>> left.tolist(), right.tolist()
+        ([0], [2])
     """
-    if uses_dense_layout(labels) or row_weight is not None:
-        return group_dense(labels, num_classes, row_weight)
-    return group_compact(labels)
+    size = len(groups.order)
+    place = np.arange(size)
+    later = (groups.starts + groups.counts - 1).repeat(groups.counts) - place  # classmates still to come in sorted order
+    left = place.repeat(later)
+    offset = np.arange(1, len(left) + 1) - (later.cumsum() - later).repeat(later)
+    return groups.order[left], groups.order[left + offset]
 
 
-def segment_sum(values: Tensor, groups: ClassGroups) -> Tensor:
-    """Sum rows by segment: ``[B, ...] -> [S, ...]``; rows with weight 0 must already be zero."""
-    out = values.new_zeros((groups.size, *values.shape[1:]))
-    return out.index_add_(0, groups.segment, values)
+def segment_sums(rows: Tensor, groups: CompactGroups) -> Tensor:
+    """Sum rows by segment: ``[B, d] -> [S, d]``."""
+    segment = np.empty_like(groups.order)
+    segment[groups.order] = np.arange(len(groups.counts)).repeat(groups.counts)
+    out = rows.new_zeros((len(groups.counts), rows.shape[1]))
+    return out.index_add_(0, torch.from_numpy(segment), rows)
+
+
+def segment_sums_on_host(values: NDArray[Any], groups: CompactGroups) -> NDArray[Any]:
+    """Sum columns by segment: ``[n, B] -> [n, S]``."""
+    if not len(groups.order):
+        return values
+    sums: NDArray[Any] = np.add.reduceat(values[:, groups.order], groups.starts, axis=1)
+    return sums
+
+
+def class_sums(values: Tensor, groups: DenseGroups) -> Tensor:
+    """Sum rows by class: ``[B, ...] -> [K, ...]``; rows with weight 0 must already be zero."""
+    return values.new_zeros((groups.counts.shape[0], *values.shape[1:])).index_add_(0, groups.labels, values)

@@ -9,15 +9,19 @@ the mean stays ``c̄``; unseen classes get exactly ``c̄``; and ``ρ`` stays wit
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from classmargin._checks import check_floating, check_number
 
 PAPER_POWER = 1.0 / 3.0
 NO_LIMITS = (0.0, math.inf)
-SMALLEST_SHARE = 1e-12  # floor of a_k relative to the largest, so that every power of it is positive and finite
+# Floor of a_k relative to the largest: no power of it may be 0/0 or infinite.
+SMALLEST_SHARE = 1e-36
+SMALLEST_SHARE_OF_NEGATIVE_POWER = 1e-12
 
 
 def class_margins(
@@ -50,7 +54,7 @@ def class_margins(
     check_number("mean_margin", mean_margin, above=0.0)
     check_number("power", power)
     check_floating("class_sqnorm", class_sqnorm, dim=1)
-    _check_limits(limits)
+    check_limits(limits)
     return mean_margin * relative_margins(class_sqnorm, power, seen, limits)
 
 
@@ -58,22 +62,39 @@ def relative_margins(
     statistic: Tensor, power: float, seen: Tensor | None, limits: tuple[float, float]
 ) -> Tensor:
     """Return ``γ / c̄`` without checking the arguments (the part that runs in every step)."""
-    powered = _powered(statistic, power)
     if seen is None:
-        ratio = powered / powered.mean()
-    else:
-        mask = seen.to(powered.dtype)
-        mean = (powered * mask).sum() / mask.sum().clamp_min(1.0)
-        ratio = torch.where(seen, powered / mean, torch.ones_like(powered))
-        # No class seen at all: 0/0 above, and every entry has just been replaced by 1.
-    return _within_limits(ratio, limits)
+        powered = _powered(statistic, power)
+        return _within_limits(powered / powered.mean(), limits)
+    # Unseen classes carry the statistic 0: they do not move the maximum, and are masked out of the mean.
+    powered = _powered(statistic, power) * seen
+    mean = powered.sum() / seen.sum().clamp_min(1)
+    ratio = torch.where(seen, powered / mean, 1.0)
+    return _within_limits(ratio.to(statistic.dtype), limits)
+
+
+def relative_margins_on_host(statistic: NDArray[Any], power: float, limits: tuple[float, float]) -> NDArray[Any] | None:
+    """Return the same for the common case on the CPU in a few calls, or None where it does not apply.
+
+    Applies when every class has been seen, every statistic is positive and no limit binds.
+    """
+    smallest, largest = float(statistic.min()), float(statistic.max())
+    if not (smallest > SMALLEST_SHARE_OF_NEGATIVE_POWER * largest and largest < math.inf):
+        return None
+    powered: NDArray[Any] = statistic**power
+    mean = float(powered.mean())
+    extremes = (smallest**power / mean, largest**power / mean)
+    if not (0.0 < mean < math.inf and min(extremes) >= limits[0] and max(extremes) <= limits[1]):
+        return None
+    powered /= mean
+    return powered
 
 
 def _powered(statistic: Tensor, power: float) -> Tensor:
     # Relative to the largest, the power cannot overflow; the floor keeps margins positive and makes
     # all-zero statistics all equal instead of 0/0.
     scaled = statistic / statistic.max().clamp_min(torch.finfo(statistic.dtype).tiny)
-    return scaled.clamp_min(SMALLEST_SHARE).pow(power)
+    floor = SMALLEST_SHARE if power >= 0 else SMALLEST_SHARE_OF_NEGATIVE_POWER
+    return scaled.clamp_min(floor).pow(power)
 
 
 def _within_limits(ratio: Tensor, limits: tuple[float, float]) -> Tensor:
@@ -88,7 +109,8 @@ def _within_limits(ratio: Tensor, limits: tuple[float, float]) -> Tensor:
     return torch.lerp(torch.ones_like(ratio), ratio, shrink)
 
 
-def _check_limits(limits: tuple[float, float]) -> None:
+def check_limits(limits: tuple[float, float]) -> None:
+    """Check that the limits of ``γ / c̄`` enclose 1."""
     low, high = limits
     if not (0.0 <= low <= 1.0 <= high):
         raise ValueError(f"limits must satisfy 0 <= low <= 1 <= high, got {limits}")

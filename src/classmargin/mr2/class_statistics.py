@@ -20,18 +20,31 @@ moving sums, hence bias-corrected from the first step.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from classmargin._checks import check_choice, check_floating, check_int, check_number
 from classmargin._distributed import all_reduce_sum, is_distributed
-from classmargin.mr2.class_groups import ClassGroups, group_by_class, group_dense, segment_sum
+from classmargin.mr2.class_groups import (
+    CompactGroups,
+    DenseGroups,
+    Groups,
+    class_sums,
+    group_compact,
+    group_dense,
+    segment_sums,
+    segment_sums_on_host,
+    uses_dense_layout,
+)
 from classmargin.mr2.logit_margin import at_least_float32, check_targets
 
 Estimator = Literal["moments", "batch"]
 SqnormForm = Literal["norm", "mean_plus_deviation"]
+Array = TypeVar("Array", Tensor, NDArray[Any])
 
 
 class ClassMoments(NamedTuple):
@@ -94,14 +107,14 @@ def class_moments(features: Tensor, labels: Tensor, num_classes: int, norm_order
         target = labels.to(rows.dtype).T
         return ClassMoments(target.sum(1), target @ rows, target @ square, target @ power)
     groups = group_dense(labels, num_classes, torch.ones_like(square))
-    sums = (segment_sum(rows, groups), segment_sum(square, groups), segment_sum(power, groups))
+    sums = (class_sums(rows, groups), class_sums(square, groups), class_sums(power, groups))
     return ClassMoments(groups.counts, *sums)
 
 
 def squared_norm(rows: Tensor, norm_order: float) -> Tensor:
     """Return ``‖x‖_p²`` of each row; scaled by the largest entry, so no power overflows: ``[B, d] -> [B]``."""
-    if norm_order == 2.0:
-        return rows.square().sum(1)
+    if norm_order == 2.0:  # one pass and no copy of the rows, unlike rows.square().sum(1)
+        return torch.linalg.vector_norm(rows, dim=1).square_()
     if norm_order == 1.0:
         return rows.abs().sum(1).square()
     magnitude = rows.abs()
@@ -110,6 +123,24 @@ def squared_norm(rows: Tensor, norm_order: float) -> Tensor:
         return largest.square()
     share = magnitude / largest.clamp_min(torch.finfo(rows.dtype).tiny).unsqueeze(1)
     return largest.square() * share.pow(norm_order).sum(1).pow(2.0 / norm_order)
+
+
+def merge_scalars(old: Array, count: Array, sums: Array, decay: float) -> tuple[Array, Array, Array]:
+    """Mix the sums of a batch into count-weighted moving averages; the same code for tensors and NumPy arrays.
+
+    Args:
+        old: Weight and averages so far, ``[1 + n, S]``; weight 0 = never seen, and then the batch is all there is.
+        count: Samples in the batch ``[S]``, positive.
+        sums: Their sums ``[n, S]``.
+        decay: Weight of the past.
+
+    Returns:
+        New weight ``[S]``, new averages ``[n, S]``, and the weight of one new sample in them ``[S]``.
+    """
+    past = old[0] * decay
+    weight = past + count * (1.0 - decay)
+    share = (1.0 - decay) / weight
+    return weight, old[1:] * (past / weight) + sums * share, share
 
 
 class ClassStatistics(nn.Module):
@@ -126,12 +157,11 @@ class ClassStatistics(nn.Module):
             Needs ``estimator="batch"``.
 
     Attributes:
-        class_sqnorm: ``r²_{k,p}`` ``[K]``.
-        class_mean_sqnorm: ``‖μ̂_k‖²`` ``[K]``.
-        class_spread: ``‖ŝ_k‖²`` ``[K]``.
         class_mean: ``μ̂_k`` ``[K, d]`` (``[K, 0]`` for ``"batch"``).
-        class_weight: Effective number of samples behind each class ``[K]``, 0 = never seen.
+        class_scalars: Four rows of ``[K]``, kept together because they move together: effective number of samples
+            (0 = never seen), spread, mean squared L2 norm, mean squared Lp norm.
         feature_mean, feature_sqnorm: Moving averages over all samples, ``[d]`` and scalar.
+        updates: Batches so far.
 
     Example:
         >>> statistics = ClassStatistics(3)
@@ -141,11 +171,8 @@ class ClassStatistics(nn.Module):
         (tensor([1., 0., 0.]), tensor(0.3333))
     """
 
-    class_sqnorm: Tensor
-    class_mean_sqnorm: Tensor
-    class_spread: Tensor
     class_mean: Tensor
-    class_weight: Tensor
+    class_scalars: Tensor
     feature_mean: Tensor
     feature_sqnorm: Tensor
     updates: Tensor
@@ -169,8 +196,7 @@ class ClassStatistics(nn.Module):
         self.sqnorm_form = check_choice("sqnorm_form", sqnorm_form, ("norm", "mean_plus_deviation"))
         if self.sqnorm_form == "mean_plus_deviation" and self.estimator != "batch":
             raise ValueError("sqnorm_form='mean_plus_deviation' needs estimator='batch', got estimator='moments'")
-        for name in ("class_sqnorm", "class_mean_sqnorm", "class_spread", "class_weight"):
-            self.register_buffer(name, torch.zeros(num_classes))
+        self.register_buffer("class_scalars", torch.zeros(4, num_classes))
         self.register_buffer("class_mean", torch.zeros(num_classes, 0))
         self.register_buffer("feature_mean", torch.zeros(0))
         self.register_buffer("feature_sqnorm", torch.zeros(()))
@@ -186,20 +212,42 @@ class ClassStatistics(nn.Module):
         )
 
     @property
+    def class_weight(self) -> Tensor:
+        """Effective number of samples behind each class ``[K]``, 0 = never seen."""
+        return self.class_scalars[0]
+
+    @property
+    def class_spread(self) -> Tensor:
+        """``‖ŝ_k‖²`` ``[K]``."""
+        return self.class_scalars[1]
+
+    @property
+    def class_sqnorm(self) -> Tensor:
+        """``r²_{k,p}`` ``[K]``."""
+        return self.class_scalars[3]
+
+    @property
+    def class_mean_sqnorm(self) -> Tensor:
+        """``‖μ̂_k‖²`` ``[K]``."""
+        return (self.class_scalars[2] - self.class_scalars[1]).clamp_min(0.0)
+
+    @property
     def seen(self) -> Tensor:
         """Which classes have been seen, bool ``[K]``."""
-        return self.class_weight > 0
+        return self.class_scalars[0] > 0
 
     @property
     def mean_spread(self) -> Tensor:
-        """``s̄``: mean of the spread over the classes seen (0 before the first batch), scalar."""
-        seen = self.seen
-        return (self.class_spread * seen).sum() / seen.sum().clamp_min(1)
+        """``s̄``: mean of the spread over the classes seen (0 before the first batch), scalar.
+
+        Classes never seen have spread 0, so the sum needs no mask.
+        """
+        return self.class_scalars[1].sum() / self.seen.sum().clamp_min(1)
 
     @property
     def total_variance(self) -> Tensor:
         """``mean ‖φ - mean φ‖²`` over all samples: within plus between classes, scalar."""
-        return (self.feature_sqnorm - self.feature_mean.square().sum()).clamp_min(0.0)
+        return (self.feature_sqnorm - torch.linalg.vector_norm(self.feature_mean).square()).clamp_min(0.0)
 
     @property
     def spread_ratio(self) -> Tensor:
@@ -207,7 +255,7 @@ class ClassStatistics(nn.Module):
 
         Near 0: classes are compact against their distance. Large or growing: classes do not separate.
         """
-        between = (self.total_variance - self.mean_spread).clamp_min(torch.finfo(self.class_spread.dtype).tiny)
+        between = (self.total_variance - self.mean_spread).clamp_min(torch.finfo(self.class_scalars.dtype).tiny)
         return self.mean_spread / between
 
     @torch.no_grad()
@@ -232,146 +280,147 @@ class ClassStatistics(nn.Module):
 
     @staticmethod
     def _finite_rows(rows: Tensor, row_weight: Tensor | None) -> Tensor | None:
-        square = rows.square().sum(1)
-        if row_weight is None and square.device.type == "cpu" and not torch.compiler.is_compiling():
-            if bool(torch.isfinite(square).all()):
-                return None
-        finite = torch.isfinite(square).to(rows.dtype)
-        return finite if row_weight is None else finite * row_weight.to(rows.dtype)
+        finite = torch.isfinite(squared_norm(rows, 2.0))
+        if row_weight is None and not uses_dense_layout(rows) and bool(finite.all()):
+            return None
+        weight = finite.to(rows.dtype)
+        return weight if row_weight is None else weight * row_weight.to(rows.dtype)
 
     def apply_update(
         self,
         rows: Tensor,
         labels: Tensor,
-        groups: ClassGroups | None,
+        groups: Groups | None,
         row_weight: Tensor | None,
         synchronize: bool,
+        square: Tensor | None = None,
     ) -> None:
-        """Move the averages, without checks; ``rows`` are finite and zero where ``row_weight`` is 0."""
+        """Move the averages, without checks and without gradient mode off (the caller sees to both).
+
+        Args:
+            rows: Finite, and zero where ``row_weight`` is 0.
+            labels, row_weight, synchronize: As in :meth:`update`.
+            groups: Groups of ``labels`` where already known.
+            square: Squared L2 norms of ``rows`` ``[B]`` where already known.
+        """
         self._take_shape(rows.shape[1])
-        if rows.dtype == torch.float64 and self.class_spread.dtype != torch.float64:
-            self.double()  # exact, and keeps float64 experiments in float64
-        rows = rows.to(self.class_spread.dtype)
+        dtype = self.class_scalars.dtype
+        if rows.dtype != dtype:
+            if rows.dtype == torch.float64:
+                self.double()  # exact, and keeps float64 experiments in float64
+            else:
+                rows = rows.to(dtype)
+        square = squared_norm(rows, 2.0) if square is None else square.to(rows.dtype)
         synchronize = synchronize and is_distributed()
-        if groups is None and not labels.is_floating_point():
-            groups = group_by_class(labels, self.num_classes, row_weight)
-        if synchronize and groups is not None and groups.classes is not None:
-            groups = group_dense(labels, self.num_classes, None)  # ranks must agree on the segments
-        if self.estimator == "moments":
-            self._update_moments(rows, labels, groups, row_weight, synchronize)
+        if labels.is_floating_point():
+            self._update_soft(rows, square, labels, row_weight, synchronize)
+        elif self.estimator == "batch" or synchronize or row_weight is not None or uses_dense_layout(rows):
+            # Across processes the layout must be the same everywhere, so every class gets its row.
+            dense = groups if isinstance(groups, DenseGroups) else group_dense(labels, self.num_classes, row_weight)
+            update = self._update_batch if self.estimator == "batch" else self._update_dense
+            update(rows, square, dense, synchronize)
         else:
-            self._update_batch(rows, labels, groups, row_weight, synchronize)
-        self._update_overall(rows, row_weight, synchronize)
+            compact = groups if isinstance(groups, CompactGroups) else group_compact(labels)
+            self._update_compact(rows, square, labels, compact)
+        self._update_overall(rows, square, row_weight, synchronize)
         self.updates += 1
 
-    def _update_moments(
-        self, rows: Tensor, labels: Tensor, groups: ClassGroups | None, row_weight: Tensor | None, synchronize: bool
-    ) -> None:
-        if groups is None:
-            classes, count, sums = None, *self._soft_sums(rows, labels, row_weight)
-        else:
-            classes = groups.classes
-            count, sums = groups.counts.to(rows.dtype), self._deviation_sums(rows, labels, groups, row_weight)
-        if synchronize:
-            count, sums = _reduce_together(count, sums)
-        shift_sum, deviation_sum, square_sum, power_sum = sums
-
-        old_weight = _rows_of(self.class_weight, classes)
-        old_spread = _rows_of(self.class_spread, classes)
-        old_square = _rows_of(self.class_mean_sqnorm, classes) + old_spread
-        old_power = _rows_of(self.class_sqnorm, classes)
-        past = self.ema_decay * old_weight
-        if classes is None:  # an absent class keeps its weight
-            past = torch.where(count > 0, past, old_weight)
-        new_weight = past + (1.0 - self.ema_decay) * count
-        share = (1.0 - self.ema_decay) / new_weight.clamp_min(torch.finfo(rows.dtype).tiny)
-        fresh = share * count  # weight of this batch in the new average: 1 at first sight, 0 if absent
-        shift = shift_sum * share.unsqueeze(1)
-        spread = ((1.0 - fresh) * old_spread + share * deviation_sum - shift.square().sum(1)).clamp_min_(0.0)
-        square = (1.0 - fresh) * old_square + share * square_sum
-        power = square if power_sum is None else (1.0 - fresh) * old_power + share * power_sum
-        _add_rows(self.class_mean, classes, shift)
-        _set_rows(self.class_spread, classes, spread)
-        _set_rows(self.class_mean_sqnorm, classes, (square - spread).clamp_min_(0.0))
-        _set_rows(self.class_sqnorm, classes, power)
-        _set_rows(self.class_weight, classes, new_weight)
-
-    def _deviation_sums(
-        self, rows: Tensor, labels: Tensor, groups: ClassGroups, row_weight: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        deviation = rows - self.class_mean.index_select(0, labels)
-        if row_weight is not None:
-            deviation = deviation * row_weight.unsqueeze(1)
-        scalars = [deviation.square().sum(1), rows.square().sum(1)]
+    def _update_compact(self, rows: Tensor, square: Tensor, labels: Tensor, groups: CompactGroups) -> None:
+        if not len(groups.counts):
+            return
+        deviation = self.class_mean.index_select(0, labels).neg_().add_(rows)  # in place: copies cost more than sums
+        values = [squared_norm(deviation, 2.0).numpy(), square.numpy()]
         if self.norm_order != 2.0:
-            scalars.append(squared_norm(rows, self.norm_order))
-        totals = segment_sum(torch.stack(scalars, 1), groups).unbind(1)
-        return segment_sum(deviation, groups), totals[0], totals[1], totals[2] if len(totals) > 2 else None
+            values.append(squared_norm(rows, self.norm_order).numpy())
+        sums = segment_sums_on_host(np.stack(values), groups)
+        scalars, classes = self.class_scalars.numpy(), groups.classes
+        rows_kept = scalars[: len(values) + 1]
+        weight, new, share = merge_scalars(rows_kept[:, classes], groups.counts, sums, self.ema_decay)
+        shift = segment_sums(deviation, groups).mul_(torch.from_numpy(share.astype(sums.dtype)).unsqueeze(1))
+        # Squared deviations were taken from the old mean; around the new one they are smaller by ‖shift‖².
+        new[0] = np.maximum(new[0] - squared_norm(shift, 2.0).numpy(), 0.0)
+        self.class_mean.index_add_(0, torch.from_numpy(classes), shift)
+        rows_kept[:, classes] = np.concatenate((weight[None], new))
+        if self.norm_order == 2.0:
+            scalars[3, classes] = new[1]
 
-    def _soft_sums(
-        self, rows: Tensor, probabilities: Tensor, row_weight: Tensor | None
-    ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor, Tensor | None]]:
+    def _update_dense(self, rows: Tensor, square: Tensor, groups: DenseGroups, synchronize: bool) -> None:
+        deviation = rows - self.class_mean.index_select(0, groups.labels)
+        if groups.row_weight is not None:
+            deviation = deviation * groups.row_weight.unsqueeze(1)
+        power = square if self.norm_order == 2.0 else squared_norm(rows, self.norm_order)
+        values = torch.stack((squared_norm(deviation, 2.0), square, power), 1)
+        self._merge(groups.counts.to(rows.dtype), class_sums(deviation, groups), class_sums(values, groups).T, synchronize)
+
+    def _update_soft(
+        self, rows: Tensor, square: Tensor, probabilities: Tensor, row_weight: Tensor | None, synchronize: bool
+    ) -> None:
+        if self.estimator == "batch":
+            raise ValueError("labels given as probabilities need estimator='moments', got estimator='batch'")
         target = probabilities.to(rows.dtype)
         if row_weight is not None:
             target = target * row_weight.unsqueeze(1)
-        count, square = target.sum(0), rows.square().sum(1)
-        total, square_sum = target.T @ rows, target.T @ square
-        shift = total - count.unsqueeze(1) * self.class_mean
+        count, total = target.sum(0), target.T @ rows
+        power = square if self.norm_order == 2.0 else squared_norm(rows, self.norm_order)
+        square_sum, power_sum = target.T @ square, target.T @ power
         # Σ t‖φ - μ‖² = Σ t‖φ‖² - 2 μ·Σ tφ + ‖μ‖² Σ t
-        deviation = square_sum - 2.0 * (self.class_mean * total).sum(1) + count * self.class_mean.square().sum(1)
-        power = None if self.norm_order == 2.0 else target.T @ squared_norm(rows, self.norm_order)
-        return count, (shift, deviation.clamp_min(0.0), square_sum, power)
+        deviation = square_sum - 2.0 * (self.class_mean * total).sum(1) + count * squared_norm(self.class_mean, 2.0)
+        shift = total - count.unsqueeze(1) * self.class_mean
+        self._merge(count, shift, torch.stack((deviation.clamp_min(0.0), square_sum, power_sum)), synchronize)
 
-    def _update_batch(
-        self, rows: Tensor, labels: Tensor, groups: ClassGroups | None, row_weight: Tensor | None, synchronize: bool
-    ) -> None:
-        if groups is None:
-            raise ValueError("labels given as probabilities need estimator='moments', got estimator='batch'")
-        count = groups.counts.to(rows.dtype)
-        feature_sum, power_sum = segment_sum(rows, groups), segment_sum(squared_norm(rows, self.norm_order), groups)
+    def _merge(self, count: Tensor, shift: Tensor, sums: Tensor, synchronize: bool) -> None:
+        """Mix the sums of all classes in; absent classes (count 0) keep what they have."""
         if synchronize:
-            count, (feature_sum, power_sum) = _reduce_together(count, (feature_sum, power_sum))
-        safe = count.clamp_min(1.0)
-        mean = feature_sum / safe.unsqueeze(1)
-        deviation = rows - mean.index_select(0, groups.segment)
-        if row_weight is not None:
-            deviation = deviation * row_weight.unsqueeze(1)
+            count, shift, sums = _reduce_together(count, shift, sums)
+        present = count > 0
+        weight, new, share = merge_scalars(self.class_scalars, torch.where(present, count, 1.0), sums, self.ema_decay)
+        shift = shift * share.unsqueeze(1)
+        spread = (new[0] - squared_norm(shift, 2.0)).clamp_min(0.0)
+        merged = torch.cat((weight.unsqueeze(0), spread.unsqueeze(0), new[1:]))
+        self.class_mean += torch.where(present.unsqueeze(1), shift, 0.0)
+        self.class_scalars.copy_(torch.where(present, merged, self.class_scalars))
+
+    def _update_batch(self, rows: Tensor, square: Tensor, groups: DenseGroups, synchronize: bool) -> None:
         released = self.sqnorm_form == "mean_plus_deviation"
         order = self.norm_order if released else 2.0
-        deviation_sum = segment_sum(squared_norm(deviation, order), groups)
+        count, feature_sum = groups.counts.to(rows.dtype), class_sums(rows, groups)
+        power_sum = class_sums(squared_norm(rows, self.norm_order), groups)
+        if synchronize:
+            count, feature_sum, power_sum = _reduce_together(count, feature_sum, power_sum)
+        safe = count.clamp_min(1.0)
+        mean = feature_sum / safe.unsqueeze(1)
+        deviation = rows - mean.index_select(0, groups.labels)
+        if groups.row_weight is not None:
+            deviation = deviation * groups.row_weight.unsqueeze(1)
+        deviation_sum = class_sums(squared_norm(deviation, order), groups)
         if synchronize:
             deviation_sum = all_reduce_sum(deviation_sum)
-        spread, mean_sqnorm = deviation_sum / safe, squared_norm(mean, order)
-        power = mean_sqnorm + spread if released else power_sum / safe
-        self._average_scalars(groups.classes, count, spread, mean_sqnorm, power)
+        spread = deviation_sum / safe
+        sqnorm = squared_norm(mean, order) + spread
+        values = torch.stack((spread, sqnorm, sqnorm if released else power_sum / safe))
+        old = self.class_scalars
+        fresh = torch.where(old[0] > 0, 1.0 - self.ema_decay, 1.0).to(values.dtype)
+        weight = self.ema_decay * old[0] + (1.0 - self.ema_decay) * count
+        new = torch.cat((weight.unsqueeze(0), torch.lerp(old[1:], values, fresh)))
+        old.copy_(torch.where(count > 0, new, old))
 
-    def _average_scalars(
-        self, classes: Tensor | None, count: Tensor, spread: Tensor, mean_sqnorm: Tensor, power: Tensor
-    ) -> None:
-        old_weight = _rows_of(self.class_weight, classes)
-        fresh = torch.where(old_weight > 0, 1.0 - self.ema_decay, 1.0).to(count.dtype)
-        fresh = torch.where(count > 0, fresh, torch.zeros_like(fresh))
-        pairs = ((self.class_spread, spread), (self.class_mean_sqnorm, mean_sqnorm), (self.class_sqnorm, power))
-        for buffer, value in pairs:
-            _set_rows(buffer, classes, torch.lerp(_rows_of(buffer, classes), value, fresh))
-        past = torch.where(count > 0, self.ema_decay * old_weight, old_weight)
-        _set_rows(self.class_weight, classes, past + (1.0 - self.ema_decay) * count)
-
-    def _update_overall(self, rows: Tensor, row_weight: Tensor | None, synchronize: bool) -> None:
+    def _update_overall(self, rows: Tensor, square: Tensor, row_weight: Tensor | None, synchronize: bool) -> None:
+        if row_weight is None and not synchronize and not uses_dense_layout(rows):
+            if rows.shape[0]:
+                mean, sqnorm = self.feature_mean.numpy(), self.feature_sqnorm.numpy()
+                fresh = (1.0 - self.ema_decay) / (1.0 - self.ema_decay ** (int(self.updates) + 1))
+                mean += (rows.sum(0).numpy() / rows.shape[0] - mean) * fresh
+                sqnorm += (square.numpy().mean() - sqnorm) * fresh
+            return
         weight = rows.new_tensor(float(rows.shape[0])) if row_weight is None else row_weight.to(rows.dtype).sum()
-        total, square = rows.sum(0), rows.square().sum()
+        total, square_total = rows.sum(0), square.sum()
         if synchronize:
-            weight, (total, square) = _reduce_together(weight, (total, square))
-        safe = weight.clamp_min(1.0)
-        # Bias-corrected: the weight of the newest batch is 1, 1/(1+decay), 1/(1+decay+decay²), ...
-        decay = self.ema_decay
-        if decay == 0.0:
-            fresh = torch.ones_like(self.feature_sqnorm)
-        else:
-            fresh = (1.0 - decay) / (1.0 - decay ** (self.updates + 1).to(rows.dtype))
-        fresh = torch.where(weight > 0, fresh, torch.zeros_like(fresh))
-        self.feature_mean.lerp_(total / safe, fresh)
-        self.feature_sqnorm.lerp_(square / safe, fresh)
+            weight, total, square_total = _reduce_together(weight, total, square_total)
+        # Bias-corrected: the newest batch weighs 1, 1/(1+decay), 1/(1+decay+decay²), ...
+        fresh_share = (1.0 - self.ema_decay) / (1.0 - self.ema_decay ** (self.updates + 1).to(rows.dtype))
+        fresh_share = torch.where(weight > 0, fresh_share, 0.0).to(rows.dtype)
+        self.feature_mean.lerp_(total / weight.clamp_min(1.0), fresh_share)
+        self.feature_sqnorm.lerp_(square_total / weight.clamp_min(1.0), fresh_share)
 
     def _take_shape(self, feature_dim: int) -> None:
         if self.feature_mean.shape[0] == feature_dim:
@@ -393,28 +442,8 @@ class ClassStatistics(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
 
-def _rows_of(buffer: Tensor, classes: Tensor | None) -> Tensor:
-    return buffer if classes is None else buffer.index_select(0, classes)
-
-
-def _set_rows(buffer: Tensor, classes: Tensor | None, values: Tensor) -> None:
-    if classes is None:
-        buffer.copy_(values)
-    else:
-        buffer.index_copy_(0, classes, values)
-
-
-def _add_rows(buffer: Tensor, classes: Tensor | None, values: Tensor) -> None:
-    if classes is None:
-        buffer.add_(values)
-    else:
-        buffer.index_add_(0, classes, values)
-
-
-def _reduce_together(count: Tensor, sums: tuple[Tensor | None, ...]) -> tuple[Tensor, tuple[Any, ...]]:
+def _reduce_together(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Sum several tensors over all processes with one message."""
-    present = [count, *(tensor for tensor in sums if tensor is not None)]
-    flat = all_reduce_sum(torch.cat([tensor.reshape(-1) for tensor in present]))
-    parts = iter(flat.split([tensor.numel() for tensor in present]))
-    total = next(parts).view_as(count)
-    return total, tuple(None if tensor is None else next(parts).view_as(tensor) for tensor in sums)
+    flat = all_reduce_sum(torch.cat([tensor.reshape(-1) for tensor in tensors]))
+    parts = flat.split([tensor.numel() for tensor in tensors])
+    return tuple(part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True))

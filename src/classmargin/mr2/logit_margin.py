@@ -5,10 +5,6 @@ number per sample. With ``γ = 1`` it is cross-entropy, and everything ``nn.Cros
 
 The paper says that ``ℓ_γ`` grows with γ; that holds only where ``z_y`` is the largest logit
 (``z = (0, 1)``, ``y = 0``: 1.313262 at γ = 1, 0.974077 at γ = 2).
-
-Two ways to the same number: the general one divides the logits and calls ``F.cross_entropy``; the fused one
-(hard labels, no weights, no smoothing) keeps the exponentials of the forward pass for the backward pass, which
-saves one pass of ``exp`` and one of division over ``[B, K]``.
 """
 
 from __future__ import annotations
@@ -136,47 +132,3 @@ def sample_weights(labels: Tensor, weight: Tensor | None, ignore_index: int, dty
     if weight is None:
         return counts
     return counts * weight.to(dtype).index_select(0, labels.masked_fill(labels == ignore_index, 0))
-
-
-class _FusedMarginCrossEntropy(torch.autograd.Function):
-    """``-ln softmax(z · inverse_margin + log_prior)_y`` per sample; one ``exp`` pass for forward and backward."""
-
-    @staticmethod
-    def forward(logits: Tensor, labels: Tensor, inverse: Tensor, log_prior: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        scaled = logits * inverse
-        if log_prior is not None:
-            scaled += log_prior
-        true = scaled.gather(1, labels.unsqueeze(1))
-        largest = scaled.amax(1, keepdim=True)
-        exponentials = scaled.sub_(largest).exp_()
-        total = exponentials.sum(1, keepdim=True)
-        losses = total.log().add_(largest).sub_(true).squeeze(1)
-        return losses, exponentials, total
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-        logits, labels, inverse, log_prior = inputs
-        _, exponentials, total = output
-        ctx.mark_non_differentiable(exponentials, total)
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(logits, labels, inverse, log_prior, exponentials, total)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        upstream = gradients[0]
-        logits, labels, inverse, log_prior, exponentials, total = ctx.saved_tensors
-        coefficient = upstream.unsqueeze(1) * inverse
-        if torch.is_grad_enabled():  # a second derivative is wanted: rebuild from the input, with its graph
-            scaled = logits * inverse if log_prior is None else logits * inverse + log_prior
-            gradient = torch.softmax(scaled, dim=1) * coefficient
-            return gradient.scatter_add(1, labels.unsqueeze(1), -coefficient), None, None, None
-        gradient = exponentials * (coefficient / total)
-        return gradient.scatter_add_(1, labels.unsqueeze(1), -coefficient), None, None, None
-
-
-def fused_losses(logits: Tensor, labels: Tensor, margins: Tensor, log_prior: Tensor | None) -> Tensor:
-    """Return per-sample losses ``[B]`` for hard labels without weights or smoothing (γ gets no gradient)."""
-    prior = None if log_prior is None else log_prior.to(logits.dtype)
-    inverse = margins.reciprocal().unsqueeze(1)
-    losses, _, _ = _FusedMarginCrossEntropy.apply(logits, labels, inverse, prior)  # type: ignore[no-untyped-call]
-    return losses

@@ -14,30 +14,36 @@ Under ``torch.distributed`` the same condition decides whether processes talk to
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Iterator
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from classmargin._checks import check_choice, check_floating, check_int, check_number
+from classmargin._checks import check_choice, check_floating, check_int, check_label_shape, check_number
 from classmargin._distributed import all_reduce_sum, gather_rows, global_mean, is_distributed
 from classmargin._types import LossTerms
 from classmargin.mr2 import logit_margin
-from classmargin.mr2.class_groups import ClassGroups, group_by_class, uses_dense_layout
-from classmargin.mr2.class_margins import PAPER_POWER, _check_limits, relative_margins
-from classmargin.mr2.class_statistics import ClassStatistics, Estimator, SqnormForm
+from classmargin.mr2.class_groups import CompactGroups, Groups, group_compact, group_dense, uses_dense_layout
+from classmargin.mr2.class_margins import (
+    PAPER_POWER,
+    check_limits,
+    relative_margins,
+    relative_margins_on_host,
+)
+from classmargin.mr2.class_statistics import ClassStatistics, Estimator, SqnormForm, squared_norm
+from classmargin.mr2.cpu_step import StepConstants, step_terms
 from classmargin.mr2.collapse import COLLAPSE_FRACTION, collapse_ratio, warn_of_collapse
 from classmargin.mr2.logit_margin import at_least_float32, check_class_vector, check_targets
 from classmargin.mr2.positives import FeatureMemory, moment_losses
 from classmargin.mr2.presets import PRESETS
-from classmargin.mr2.representation_margin import log_one_plus_sum_exp, pair_losses
+from classmargin.mr2.representation_margin import MOST_LISTED_PAIRS, log_one_plus_sum_exp, pair_losses
 
 Positives = Literal["batch", "memory", "moments"]
 MarginSource = Literal["sqnorm", "spread", "uniform"]
+_NUMPY_TYPES = {torch.float32: "float32", torch.float64: "float64"}
 TemperatureRule = Literal["total-variance", "dimension"]
+SMALLEST_TEMPERATURE = 1e-12  # all features equal: every distance is 0, and 0 / this is 0
 
 
 class MR2Loss(nn.Module):
@@ -138,7 +144,7 @@ class MR2Loss(nn.Module):
         self.warmup_steps = check_int("warmup_steps", warmup_steps, minimum=0)
         self.label_smoothing = check_number("label_smoothing", label_smoothing, minimum=0.0, maximum=1.0)
         self.ignore_index = ignore_index
-        _check_limits(margin_limits)
+        check_limits(margin_limits)
         self.margin_limits = margin_limits
         self.spread_slack = check_number("spread_slack", spread_slack, minimum=0.0)
         self.unseen = check_choice("unseen", unseen, ("exclude", "zero"))
@@ -241,26 +247,62 @@ class MR2Loss(nn.Module):
             are right after DDP's averaging. With λ = 0 the representation margin is not computed and reported as 0.
         """
         self._check(logits, labels, features)
-        with _no_autocast(logits):
-            return self._terms(logits, labels, features, update_statistics)
+        device = logits.device.type
+        if torch.is_autocast_enabled(device):
+            with torch.autocast(device, enabled=False):
+                return self._terms(logits, labels, features, update_statistics)
+        return self._terms(logits, labels, features, update_statistics)
 
     def _terms(self, logits: Tensor, labels: Tensor, features: Tensor, update_statistics: bool | None) -> LossTerms:
         training = self.training and torch.is_grad_enabled()
         update = training if update_statistics is None else update_statistics
         synchronize = training and is_distributed()
         scores, rows = at_least_float32(logits), at_least_float32(features)
-        scores, labels, rows, row_weight = self._drop_ignored(scores, labels, rows)
         hard = not labels.is_floating_point()
-        groups = group_by_class(labels, self.num_classes, row_weight) if hard else None
-        self._check_finite(rows)
+        groups, row_weight = None, None
+        if hard:
+            scores, labels, rows, groups, row_weight = self._group(scores, labels, rows)
+        square = squared_norm(rows.detach(), 2.0)
+        self._check_finite(rows, square)
         if update:
-            self._update(rows.detach(), labels, groups, row_weight, synchronize)
+            self._update(rows.detach(), square, labels, groups, row_weight, synchronize)
+        if isinstance(groups, CompactGroups) and self._is_common_step(scores, groups, synchronize):
+            return LossTerms(*step_terms(scores, rows, self._step_constants(labels, groups, scores, rows)))
         logit = self._logit_term(scores, labels, row_weight, synchronize)
         representation = self._representation_term(rows, labels, groups, row_weight, synchronize)
         if update and self.memory is not None and hard:
             self._remember(rows.detach(), labels, row_weight, synchronize)
         total = logit if self.representation_weight == 0.0 else logit + self._ramped_weight() * representation
         return LossTerms(total, logit, representation)
+
+    def _is_common_step(self, logits: Tensor, groups: CompactGroups, synchronize: bool) -> bool:
+        """Return whether :mod:`classmargin.mr2.cpu_step` covers this call."""
+        return (
+            logits.requires_grad
+            and torch.is_grad_enabled()
+            and not synchronize
+            and len(groups.order) > 0
+            and self.positives == "batch"
+            and self.weight is None
+            and self.label_smoothing == 0.0
+            and self.representation_weight > 0.0
+            and self.representation_reduction == "samples"
+            and self.dimension_scale is None
+            and groups.num_pairs <= MOST_LISTED_PAIRS * len(groups.order)
+        )
+
+    def _step_constants(self, labels: Tensor, groups: CompactGroups, logits: Tensor, rows: Tensor) -> StepConstants:
+        relative = self._relative_margins().numpy()
+        inverse = ((1.0 / self.mean_margin) / relative[labels.numpy()]).astype(_NUMPY_TYPES[logits.dtype], copy=False)
+        return StepConstants(
+            labels,
+            groups,
+            inverse,
+            self.log_prior,
+            self.spread_slack * float(self.mean_spread),
+            float(self._temperature(rows.shape[1])),
+            float(self._ramped_weight()),
+        )
 
     # --- input -------------------------------------------------------------------------------------------------
 
@@ -274,26 +316,37 @@ class MR2Loss(nn.Module):
         expected = self.statistics.feature_dim
         if expected is not None and features.shape[1] != expected:
             raise ValueError(f"features must have {expected} columns (feature_dim), got shape {tuple(features.shape)}")
-        check_targets(labels, batch=logits.shape[0], num_classes=self.num_classes, ignore_index=self.ignore_index)
+        if isinstance(labels, Tensor) and labels.is_floating_point():
+            check_targets(labels, batch=logits.shape[0], num_classes=self.num_classes, ignore_index=None)
+        else:  # the range is checked where the labels are sorted anyway
+            check_label_shape("labels", labels, batch=logits.shape[0])
 
-    def _drop_ignored(
+    def _group(
         self, logits: Tensor, labels: Tensor, features: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Leave out ignored rows: really on the CPU, by weight 0 where shapes must not depend on values."""
-        if labels.is_floating_point():
-            return logits, labels, features, None
-        if not uses_dense_layout(labels):
-            if labels.numel() and int(labels.min()) >= 0 and self.ignore_index < 0:
-                return logits, labels, features, None
-            keep = labels != self.ignore_index
-            return (logits, labels, features, None) if bool(keep.all()) else (logits[keep], labels[keep], features[keep], None)
-        keep = labels != self.ignore_index
-        return logits, labels.masked_fill(~keep, 0), features, keep.to(features.dtype)
+    ) -> tuple[Tensor, Tensor, Tensor, Groups, Tensor | None]:
+        """Group rows by class and leave out ignored ones.
 
-    def _check_finite(self, rows: Tensor) -> None:
+        On the CPU ignored rows are really dropped; where shapes must not depend on values they get weight 0.
+        """
+        if uses_dense_layout(labels):
+            keep = labels != self.ignore_index
+            weight = keep.to(features.dtype)
+            labels = labels.masked_fill(~keep, 0)
+            return logits, labels, features, group_dense(labels, self.num_classes, weight), weight
+        groups = group_compact(labels)
+        ignorable = 0 <= self.ignore_index < self.num_classes
+        lowest, highest = groups.lowest_and_highest
+        if ignorable or lowest < 0 or highest >= self.num_classes:
+            check_targets(labels, batch=labels.shape[0], num_classes=self.num_classes, ignore_index=self.ignore_index)
+            keep = labels != self.ignore_index
+            logits, labels, features = logits[keep], labels[keep], features[keep]
+            groups = group_compact(labels)
+        return logits, labels, features, groups, None
+
+    def _check_finite(self, rows: Tensor, square: Tensor) -> None:
         if not self.checks or uses_dense_layout(rows):
             return
-        if not math.isfinite(float(rows.detach().sum())) and not bool(torch.isfinite(rows).all()):
+        if not math.isfinite(float(square.sum())) and not bool(torch.isfinite(rows).all()):
             bad = int((~torch.isfinite(rows)).any(1).sum())
             raise ValueError(f"features must be finite, got NaN or inf in {bad} of {rows.shape[0]} rows")
 
@@ -301,16 +354,20 @@ class MR2Loss(nn.Module):
 
     @torch.no_grad()
     def _update(
-        self, rows: Tensor, labels: Tensor, groups: ClassGroups | None, row_weight: Tensor | None, synchronize: bool
+        self,
+        rows: Tensor,
+        square: Tensor,
+        labels: Tensor,
+        groups: Groups | None,
+        row_weight: Tensor | None,
+        synchronize: bool,
     ) -> None:
         if uses_dense_layout(rows) or not self.checks:
             self.statistics.update(rows, labels, row_weight=row_weight, synchronize=synchronize)
         else:
-            self.statistics.apply_update(rows, labels, groups, row_weight, synchronize)
+            self.statistics.apply_update(rows, labels, groups, row_weight, synchronize, square)
         variance = self.statistics.total_variance
-        if self.peak_variance.dtype != variance.dtype:
-            self.peak_variance = self.peak_variance.to(variance.dtype)
-        self.peak_variance.copy_(torch.maximum(self.peak_variance, variance))
+        self.peak_variance.copy_(torch.maximum(self.peak_variance.to(variance.dtype), variance))
         if self.collapse_check_interval and not uses_dense_layout(rows):
             self._look_for_collapse()
 
@@ -340,8 +397,13 @@ class MR2Loss(nn.Module):
         if self.margin_source == "uniform" or self.margin_power == 0.0:
             return torch.ones_like(statistics.class_spread)
         source = statistics.class_sqnorm if self.margin_source == "sqnorm" else statistics.class_spread
-        seen = None if self.unseen == "zero" else statistics.seen
-        relative = relative_margins(source, self.margin_power, seen, self.margin_limits)
+        relative: Tensor | None = None
+        if not uses_dense_layout(source):
+            common = relative_margins_on_host(source.numpy(), self.margin_power, self.margin_limits)
+            relative = None if common is None else torch.from_numpy(common)
+        if relative is None:
+            seen = None if self.unseen == "zero" else statistics.seen
+            relative = relative_margins(source, self.margin_power, seen, self.margin_limits)
         if self.warmup_steps:
             relative = torch.where(statistics.updates > self.warmup_steps, relative, torch.ones_like(relative))
         return relative
@@ -354,7 +416,9 @@ class MR2Loss(nn.Module):
     def _temperature(self, feature_dim: int) -> Tensor | float:
         if self.temperature == "total-variance":
             variance = self.statistics.total_variance
-            return (self.temperature_factor * variance).clamp_min(torch.finfo(variance.dtype).tiny)
+            if self.temperature_factor != 1.0:
+                variance = variance * self.temperature_factor
+            return variance.clamp_min(SMALLEST_TEMPERATURE)
         if self.temperature == "dimension":
             return self.temperature_factor * feature_dim
         return float(self.temperature)
@@ -364,12 +428,9 @@ class MR2Loss(nn.Module):
     def _logit_term(self, logits: Tensor, labels: Tensor, row_weight: Tensor | None, synchronize: bool) -> Tensor:
         hard = not labels.is_floating_point()
         margins = logit_margin.sample_margins(self.class_margins.to(logits.dtype), labels)
-        if hard and self.weight is None and self.label_smoothing == 0.0 and not torch.compiler.is_compiling():
-            losses = logit_margin.fused_losses(logits, labels, margins, self.log_prior)
-        else:
-            losses = logit_margin.per_sample_losses(
-                logits, labels, margins, self.log_prior, self.weight, self.label_smoothing, ignore_index=-100
-            )
+        losses = logit_margin.per_sample_losses(
+            logits, labels, margins, self.log_prior, self.weight, self.label_smoothing, ignore_index=-100
+        )
         weights = row_weight
         if hard and self.weight is not None:
             weights = self.weight.to(losses.dtype).index_select(0, labels)
@@ -379,12 +440,14 @@ class MR2Loss(nn.Module):
         return _mean(losses, weights, synchronize)
 
     def _representation_term(
-        self, rows: Tensor, labels: Tensor, groups: ClassGroups | None, row_weight: Tensor | None, synchronize: bool
+        self, rows: Tensor, labels: Tensor, groups: Groups | None, row_weight: Tensor | None, synchronize: bool
     ) -> Tensor:
         if self.representation_weight == 0.0:
             return rows[:, :0].sum()  # a zero that keeps the graph
         with torch.no_grad():
-            mean_spread = self.spread_slack * self.mean_spread.to(rows.dtype)
+            mean_spread = self.mean_spread.to(rows.dtype)
+            if self.spread_slack != 1.0:
+                mean_spread = mean_spread * self.spread_slack
             temperature = self._temperature(rows.shape[1])
             if isinstance(temperature, Tensor):
                 temperature = temperature.to(rows.dtype)
@@ -399,7 +462,7 @@ class MR2Loss(nn.Module):
         self,
         rows: Tensor,
         labels: Tensor,
-        groups: ClassGroups | None,
+        groups: Groups | None,
         row_weight: Tensor | None,
         mean_spread: Tensor,
         temperature: Tensor | float,
@@ -448,7 +511,7 @@ def _mean(
     if synchronize:
         return global_mean(losses, weights)
     if weights is None:
-        return losses.sum() / max(losses.shape[0], 1)
+        return losses.mean() if losses.shape[0] else losses.sum()
     total = weights.sum()
     return (losses * weights).sum() / torch.where(total > 0, total, torch.ones_like(total))
 
@@ -459,14 +522,3 @@ def _checked_temperature(temperature: Any, factor: float) -> float | str:
     if factor != 1.0:
         raise ValueError(f"temperature_factor must be 1 with a number as temperature, got {factor}")
     return check_number("temperature", temperature, above=0.0)
-
-
-@contextlib.contextmanager
-def _no_autocast(tensor: Tensor) -> Iterator[None]:
-    """Compute in the precision asked for, whatever autocast region the caller is in."""
-    kind = tensor.device.type
-    if torch.is_autocast_enabled(kind):
-        with torch.autocast(kind, enabled=False):
-            yield
-    else:
-        yield

@@ -3,10 +3,11 @@
 ``ℓ_s̄(x, y) = ln[1 + Σ_{x⁺ ≠ x, same class} exp((‖φ(x) - φ(x⁺)‖² - 2 s̄) / τ)]`` with ``τ = 1`` in the paper; the hard form is
 ``max(0, max_{x⁺} ‖φ(x) - φ(x⁺)‖² - 2 s̄) <= ℓ_s̄``. The factor 2 is there because ``E‖φ - φ⁺‖² = 2‖s‖²``.
 
-Squared distances come from inner products of *centred* features: subtracting a constant from all features of a class
-changes no distance, and keeps small distances exact far from the origin. Three layouts with the same values:
+Where squared distances come from inner products, features are *centred* first: subtracting a constant from all features of a class
+changes no distance, and keeps small distances exact far from the origin. Four layouts with the same values:
 
-* grouped (CPU): classes with at least two rows are padded to ``[G, m, d]``, so only same-class pairs cost anything;
+* listed (CPU, few pairs): differences of the pairs that exist, ``[P, d]``;
+* grouped (CPU, many pairs): classes with at least two rows are padded to ``[G, m, d]``;
 * full (accelerator, ``torch.compile``, very uneven groups): one ``[B, B]`` matrix and a mask, static shapes;
 * weighted (soft labels): a pair counts with ``t_i · t_j``, the probability that both are of one class.
 
@@ -17,14 +18,16 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from classmargin._checks import check_choice, check_floating, check_hard_labels, check_number
-from classmargin.mr2.class_groups import ClassGroups, group_compact, uses_dense_layout
+from classmargin.mr2.class_groups import CompactGroups, Groups, group_compact, same_class_pairs, uses_dense_layout
 from classmargin.mr2.logit_margin import REDUCTIONS, Reduction, at_least_float32
 
 NO_PAIR = -1e30  # exponent of a pair that does not exist: exp gives 0, and no inf - inf can arise
+MOST_LISTED_PAIRS = 4  # listed layout only while pairs <= this many times the batch, so memory stays O(B·d)
 LARGEST_PADDING = 4  # grouped layout only while padded rows <= this many times the batch
 
 
@@ -115,7 +118,7 @@ def pair_losses(
     labels: Tensor,
     mean_spread: Tensor | float,
     temperature: Tensor | float,
-    groups: ClassGroups | None = None,
+    groups: Groups | None = None,
     row_weight: Tensor | None = None,
 ) -> Tensor:
     """Return the loss of each row ``[B]`` in the layout that suits device and group sizes, without checks.
@@ -132,13 +135,29 @@ def pair_losses(
         return _weighted_pair_losses(features, labels, mean_spread, temperature)
     if uses_dense_layout(features) or row_weight is not None:
         return _full_pair_losses(features, _same_class(labels, row_weight), mean_spread, temperature)
-    groups = group_compact(labels) if groups is None or groups.classes is None else groups
-    padded = pad_groups(groups)
-    if padded is None:  # nobody has a classmate: a zero that keeps the graph
+    groups = groups if isinstance(groups, CompactGroups) else group_compact(labels)
+    if groups.longest < 2:  # nobody has a classmate: a zero that keeps the graph
         return features[:, :0].sum(1)
+    if groups.num_pairs <= MOST_LISTED_PAIRS * labels.shape[0]:
+        return listed_pair_losses(features, groups, mean_spread, temperature)
+    padded = pad_groups(groups)
     if padded.rows.numel() > LARGEST_PADDING * labels.shape[0]:
         return _full_pair_losses(features, _same_class(labels), mean_spread, temperature)
     return _grouped_pair_losses(features, padded, mean_spread, temperature)
+
+
+def listed_pair_losses(
+    features: Tensor, groups: CompactGroups, mean_spread: Tensor | float, temperature: Tensor | float
+) -> Tensor:
+    """Return the loss of each row ``[B]`` from the list of same-class pairs."""
+    pairs = same_class_pairs(groups)
+    left, right = torch.from_numpy(pairs[0]), torch.from_numpy(pairs[1])
+    difference = features.index_select(0, left) - features.index_select(0, right)
+    exponent = (difference.square().sum(1) - 2.0 * mean_spread) / temperature
+    both, twice = torch.cat([left, right]), torch.cat([exponent, exponent])
+    # ln(1 + Σ exp e) around the largest exponent of the row (at least 0, the exponent of the 1)
+    top = features.new_zeros(features.shape[0]).scatter_reduce(0, both, twice.detach(), "amax", include_self=True)
+    return top + torch.log((-top).exp().index_add(0, both, (twice - top[both]).exp()))
 
 
 class PaddedGroups(NamedTuple):
@@ -155,25 +174,19 @@ class PaddedGroups(NamedTuple):
     valid: Tensor
 
 
-def pad_groups(groups: ClassGroups) -> PaddedGroups | None:
-    """Return the padded groups, or None if no class has two rows.
+def pad_groups(groups: CompactGroups) -> PaddedGroups:
+    """Return the classes with at least two rows, padded to the length of the largest.
 
     Example:
         >>> pad_groups(group_compact(torch.tensor([5, 7, 5]))).rows
         tensor([[0, 2]])
     """
-    counts = groups.counts
-    longest = int(counts.max()) if counts.numel() else 0
-    if longest < 2:
-        return None
-    order = torch.argsort(groups.segment, stable=True)
-    starts = torch.cumsum(counts, 0) - counts
-    several = counts > 1
-    counts, starts = counts[several], starts[several]
-    place = torch.arange(longest)
-    valid = place < counts.unsqueeze(1)
-    rows = order[(starts.unsqueeze(1) + place).masked_fill_(~valid, 0)].masked_fill_(~valid, 0)
-    return PaddedGroups(rows, counts, valid)
+    several = groups.counts > 1
+    counts, starts = groups.counts[several, None], groups.starts[several, None]
+    place = np.arange(groups.longest)
+    valid = place < counts
+    rows = np.where(valid, groups.order[np.where(valid, starts + place, 0)], 0)
+    return PaddedGroups(torch.from_numpy(rows), torch.from_numpy(counts[:, 0]), torch.from_numpy(valid))
 
 
 def _grouped_pair_losses(
