@@ -44,8 +44,14 @@ def test_value_on_the_toy_batch(make, toy):
     assert method.loss(toy, True).total.item() == pytest.approx(0.266117, abs=1e-6)
 
 
-def test_non_negative_form_clamps_and_renormalises(make):
-    method = make("fair-dro", radius=0.5, preset="non-negative")
+def test_closed_form_may_leave_the_simplex(make):
+    method = make("fair-dro", radius=0.5, preset="closed-form")
+    method.move_weights(LOSSES, 1.0)
+    assert method.weights.tolist() == pytest.approx([-0.023015, 0.244246, 0.778769], abs=1e-6)
+
+
+def test_weights_are_clamped_and_renormalised_by_default(make):
+    method = make("fair-dro", radius=0.5)
     method.move_weights(LOSSES, 1.0)
     assert method.weights.tolist() == pytest.approx([0, 0.238751, 0.761249], abs=1e-5)
 

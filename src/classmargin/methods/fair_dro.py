@@ -44,8 +44,8 @@ def chi_square_weights(losses: Tensor, radius: float) -> Tensor:
         summary="Re-weights classes once per epoch towards those with above-average training loss.",
         search={"radius": (0.1, 0.3, 0.5, 1.5)},
         cost=4 / 3,
-        presets={"non-negative": {"nonnegative": True}},
-        caveats="Single-pool form, because groups = labels leaves cells empty. Weights may be negative.",
+        presets={"closed-form": {"nonnegative": False}},
+        caveats="Single-pool form (groups = labels leaves cells empty); weights are kept at 0 or above.",
     )
 )
 class FairDRO(Method):
@@ -56,12 +56,14 @@ class FairDRO(Method):
     Use: a smaller gap between classes.
     Hyper-parameters: ``radius`` ρ, ``smoothing`` (``"linear"`` or ``"cosine"`` decay of the step s_t in
     ``q ← q + s_t (q* - q)``), ``loss_kind`` (``"cross-entropy"`` or ``"zero-one"`` class losses of the pass),
-    ``nonnegative`` (clamp at 0 and renormalise).
+    ``nonnegative`` (clamp the weights at 0 and renormalise, so that they stay a distribution).
     Cost: one forward and backward pass and one forward pass over the training set per epoch.
-    Caveats: a class more than 1/√(2ρ) standard deviations below the mean gets a negative weight: the model is
-        then pushed to raise its loss; ``nonnegative=True`` prevents it. The original needs every (group,
-        label) cell filled, which groups = labels never gives; this is its single-pool form. The pass runs in
-        evaluation mode (the original moves batch-norm statistics). q starts uniform; absent classes add 0.
+    Caveats: the closed form gives a class more than 1/√(2ρ) standard deviations below the mean a negative
+        weight. With the two groups of the original settings that hardly occurs; with many classes it does,
+        and training then *raises* the loss of the easiest ones without bound. Weights are therefore clamped
+        unless ``nonnegative=False`` (the original code). The original needs every (group, label) cell filled,
+        which groups = labels never gives; this is its single-pool form. The pass runs in evaluation mode (the
+        original moves batch-norm statistics). q starts uniform; absent classes add 0.
     Source: Jung et al., ICLR 2023.
     """
 
@@ -75,7 +77,7 @@ class FairDRO(Method):
         radius: float = 0.5,
         smoothing: str = "linear",
         loss_kind: str = "cross-entropy",
-        nonnegative: bool = False,
+        nonnegative: bool = True,
     ) -> None:
         super().__init__(task)
         self.radius = check_number("radius", radius, minimum=0.0)

@@ -63,7 +63,9 @@ class LDAM(Method):
     Source: Cao et al., NeurIPS 2019.
     """
 
-    requirements = Requirements(class_counts=True, head="cosine", head_options={"scale": 1.0})
+    requirements = Requirements(
+        class_counts=True, head="cosine", head_options={"scale": 1.0, "learnable_scale": False}
+    )
     margins: Tensor
     late_weights: Tensor
 
