@@ -19,11 +19,13 @@ import typer
 from classmargin.cli.audit import audit
 from classmargin.cli.compare import compare
 from classmargin.cli.gate import gate
+from classmargin.cli.train import train
 
 VERBS: dict[str, Callable[..., None]] = {
     "audit": audit,
     "compare": compare,
     "gate": gate,
+    "train": train,
 }
 
 # Bad input ends with this code; 1 is left to verbs whose answer is "no" (the gate).

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from classmargin._atomic import atomic_path
 from classmargin._distributed import rank
 from classmargin._types import Batch
-from classmargin.evaluation import Audit, audit
+from classmargin.evaluation.audit import Audit, audit
 from classmargin.methods.base import Method
 from classmargin.training.evaluate import Place, collect_outputs
 from classmargin.training.recorder import say
@@ -41,7 +41,7 @@ def write_predictions(path: Path, arrays: Arrays) -> None:
 
 def audit_arrays(arrays: Arrays, **options: Any) -> Audit:
     """Audit what :func:`predict_arrays` returned."""
-    given = {name: values for name, values in arrays.items() if name not in ("labels", "class_names")}
+    given: dict[str, Any] = {name: values for name, values in arrays.items() if name not in ("labels", "class_names")}
     names = [str(name) for name in arrays["class_names"]]
     return audit(arrays["labels"], class_names=names, **given, **options)
 

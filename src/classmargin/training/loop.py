@@ -204,9 +204,10 @@ class Loop:
         self.network.train()
         self.method.train()
         for batch in self._loader.epoch(self.position.epoch, self.position.step):
-            self._train_step(self._prepared(batch))
+            self._train_step(self.prepared(batch))
 
-    def _prepared(self, batch: Batch) -> Batch:
+    def prepared(self, batch: Batch) -> Batch:
+        """Return a batch on the device, in the memory format of the run."""
         moved = to_device(batch, self.fabric.device)
         if moved.inputs.dim() != 4:
             return moved
@@ -265,7 +266,7 @@ class Loop:
     def _evaluate(self) -> None:
         at = self.position
         if self._validation is not None:
-            batches = (self._prepared(batch) for batch in self._validation.epoch(0))
+            batches = (self.prepared(batch) for batch in self._validation.epoch(0))
             network, classes = self.weights.evaluated, len(self.class_names)
             self._last = measure_accuracies(network, self.method, batches, classes, self.fabric)
             self.weights.after_evaluation(self._last, at.epoch)

@@ -112,8 +112,8 @@ PRESETS: dict[str, Preset] = {
             },
             mr2={"representation_weight": 0.0},
             notes=(
-                "Frozen features: the representation margin is dropped, as in the paper. Features are computed "
-                "once, without augmentation; backbone.cache = false trains through the encoder, with it. "
+                "Frozen features: the representation margin is dropped, as printed. Features are computed "
+                "once, unaugmented (backbone.cache = false trains through the encoder). "
                 "Weight decay 0 is that of the MoCo set-up that the paper follows."
             ),
         ),

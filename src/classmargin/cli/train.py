@@ -1,0 +1,79 @@
+"""``classmargin train``: a data set and a method in, a model, its predictions and an audit out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from classmargin.cli import _run_options as options
+
+DIVERGED = 3
+
+
+def train(
+    data: options.Data = None,
+    backbone: options.BackboneName = None,
+    method: Annotated[
+        str | None, typer.Option("--method", metavar="NAME", help="Method (classmargin list methods).")
+    ] = None,
+    preset: options.PresetName = None,
+    epochs: options.Epochs = None,
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Weights, order, augmentation.")] = None,
+    fraction: options.Fraction = None,
+    imbalance: options.Imbalance = None,
+    overrides: options.Overrides = None,
+    config: options.ConfigFile = None,
+    devices: Annotated[
+        int | None, typer.Option("--devices", min=1, help="Processes on this machine.")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option("--threads", min=0, help="Threads of each process; 0 measures.")
+    ] = None,
+    compile_network: Annotated[
+        bool | None, typer.Option("--compile", help="Compile the network with torch.compile.")
+    ] = None,
+    root: options.Root = None,
+    download: options.Download = None,
+    skip_corrupt: options.SkipCorrupt = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="RUN", help="Run folder (default: runs/NAMES-HASH).")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
+) -> None:
+    """Train a network on a data set with a method, and audit what came out."""
+    from classmargin.recipes.run_options import gather_config
+    from classmargin.recipes.train_run import default_folder
+    from classmargin.recipes.train_run import train as train_run
+    from classmargin.training.errors import DivergedError, StoppedError
+    from classmargin.training.run_folder import RunFolder
+
+    flags = {
+        "data": {
+            "name": data,
+            "fraction": fraction,
+            "imbalance": imbalance,
+            "root": None if root is None else str(root),
+            "download": download,
+            "skip_corrupt": skip_corrupt,
+        },
+        "backbone": {"name": backbone},
+        "method": {"name": method},
+        "loop": {"epochs": epochs, "seed": seed, "compile": compile_network},
+        "machine": {"devices": devices, "threads": threads},
+    }
+    begun = RunFolder(out) if out is not None and resume else None
+    base = begun.read_config() if begun is not None and begun.started else None
+    run = gather_config(flags=flags, overrides=overrides or (), preset=preset, file=config, base=base)
+    folder = out if out is not None else default_folder(run)
+    try:
+        summary = train_run(run, folder, resume=resume)
+    except DivergedError as error:
+        typer.echo(f"classmargin: error: {error}", err=True)
+        raise typer.Exit(DIVERGED) from error
+    except StoppedError as error:
+        typer.echo(f"classmargin: {error}", err=True)
+        raise typer.Exit(error.exit_code) from error
+    values = "  ".join(f"{name} {100 * value:.1f}" for name, value in summary["test"].items())
+    typer.echo(f"{folder}: {values}")

@@ -1,0 +1,50 @@
+"""What the command line, a file and a preset say about a run, merged into one configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from classmargin.training.config import RunConfig
+from classmargin.training.config_reader import build, merge, parse_overrides, read_toml
+from classmargin.training.presets import preset_values
+
+Tables = Mapping[str, Mapping[str, Any]]
+
+
+def gather_config(
+    *,
+    flags: Tables | None = None,
+    overrides: Iterable[str] = (),
+    preset: str | None = None,
+    file: str | Path | None = None,
+    base: RunConfig | None = None,
+) -> RunConfig:
+    """Return the configuration of a run; later sources win: base, preset, file, flags, overrides.
+
+    Args:
+        flags: Values given as options of their own; None means not given.
+        overrides: Words like ``method.mean_margin=2``.
+        preset: Name of a recipe preset; wins over a ``preset`` at the top of the file.
+        file: TOML file with the differences from the defaults.
+        base: A configuration to start from (a run that is resumed).
+
+    Example:
+        >>> gather_config(preset="cifar", flags={"loop": {"epochs": 2}}).loop.epochs
+        2
+    """
+    from_file = dict(read_toml(file)) if file is not None else {}
+    named = preset if preset is not None else from_file.get("preset")
+    from_file.pop("preset", None)
+    given = _given(flags or {})
+    explicit = parse_overrides(overrides)
+    start = base.to_dict() if base is not None else {}
+    method = str(merge(start, from_file, given, explicit).get("method", {}).get("name", "erm"))
+    from_preset = preset_values(named, method) if named is not None else {}
+    return build(merge(start, from_preset, from_file, given, explicit))
+
+
+def _given(flags: Tables) -> dict[str, dict[str, Any]]:
+    kept = {part: {k: v for k, v in table.items() if v is not None} for part, table in flags.items()}
+    return {part: table for part, table in kept.items() if table}

@@ -1,0 +1,193 @@
+"""From a configuration to the parts of a run: data, network and method by name, and the loaders between them.
+
+The order matters: what the method needs decides the head of the network and the views of the data; what the
+network was trained with decides size and normalisation of the images; only then is the task known for which
+the method itself is built::
+
+    RunConfig -> Requirements -> DataBundle -> Backbone -> TaskInfo -> Method -> Ingredients (of the loop)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from classmargin._distributed import rank, world_size
+from classmargin.backbones import backbone_info, create_backbone
+from classmargin.backbones.contract import Backbone
+from classmargin.data import DataBundle, load_data
+from classmargin.methods import Method, Requirements, TaskInfo, create, requirements_of
+from classmargin.methods.registry import resolve_hyperparameters
+from classmargin.recipes.data_loaders import BundleLoaders
+from classmargin.recipes.probe import feature_bundle, head_alone
+from classmargin.training.config import RunConfig
+from classmargin.training.loop import Ingredients
+from classmargin.training.random_state import seed_for, seed_process
+
+
+@dataclass(frozen=True)
+class Session:
+    """Everything a run is made of.
+
+    Attributes:
+        config: What was asked for.
+        bundle: The data as the network gets it (features for a cached probe).
+        backbone: The whole network, from images to logits.
+        network: What is trained: the backbone, or its head alone for a cached probe.
+        method: Built for this task.
+        loaders: Batches for the loop.
+        new_network: Builds another ``network``.
+    """
+
+    config: RunConfig
+    bundle: DataBundle
+    backbone: Backbone
+    network: Backbone
+    method: Method
+    loaders: BundleLoaders
+    new_network: Callable[[], Backbone]
+
+    def ingredients(self) -> Ingredients:
+        """Return what the loop takes."""
+        return Ingredients(
+            self.network, self.method, self.new_network, self.loaders, tuple(self.bundle.class_names)
+        )
+
+
+def effective(config: RunConfig) -> RunConfig:
+    """Return the configuration with every hyper-parameter of its method written out.
+
+    Raises:
+        ValueError: Unknown backbone, method, preset or hyper-parameter; the message suggests the nearest.
+    """
+    backbone_info(config.backbone.name)
+    method = config.method
+    options = resolve_hyperparameters(method.name, preset=method.preset, **method.options)
+    return replace(config, method=replace(method, options=options))
+
+
+def method_needs(config: RunConfig) -> Requirements:
+    """Return what the configured method needs of data and network."""
+    return requirements_of(config.method.name, preset=config.method.preset, **config.method.options)
+
+
+def load_bundle(config: RunConfig) -> DataBundle:
+    """Load the data at the size that the network wants."""
+    data, info = config.data, backbone_info(config.backbone.name)
+    size = data.image_size
+    if size is None and config.backbone.mode != "scratch" and info.kind == "image" and info.input_size:
+        size = info.input_size[0]
+    return load_data(
+        data.name,
+        root=None if data.root is None else Path(data.root),
+        fraction=data.fraction,
+        imbalance=data.imbalance,
+        validation=data.validation,
+        seed=data.seed,
+        download=data.download,
+        skip_corrupt=data.skip_corrupt,
+        image_size=size,
+    )
+
+
+def make_backbone(config: RunConfig, bundle: DataBundle, needs: Requirements) -> Backbone:
+    """Build the network for the data, with the head the method needs."""
+    kind = backbone_info(config.backbone.name).kind
+    expected = "images" if kind == "image" else "features"
+    if bundle.kind != expected:
+        raise ValueError(
+            f"backbone {config.backbone.name} reads {expected}, but data {bundle.name} holds {bundle.kind}"
+            + ("; use linear or mlp" if bundle.kind == "features" else "")
+        )
+    options = dict(config.backbone.options)
+    head = _head(config, needs)
+    if head == needs.head and needs.head_options:
+        options["head_options"] = {**needs.head_options, **options.get("head_options", {})}
+    backbone = create_backbone(
+        config.backbone.name,
+        num_classes=bundle.num_classes,
+        in_channels=bundle.input_shape[0] if bundle.kind == "images" else 1,
+        input_size=bundle.input_shape[1:] if bundle.kind == "images" else bundle.input_shape,
+        head=head,
+        pretrained=config.backbone.pretrained,
+        checkpoint=config.backbone.checkpoint,
+        **options,
+    )
+    if config.backbone.mode == "probe":
+        backbone.freeze_encoder()
+    return backbone
+
+
+def _head(config: RunConfig, needs: Requirements) -> str | None:
+    wanted = config.backbone.head
+    if needs.head == "linear":  # any head will do
+        return wanted
+    if wanted is not None and wanted != needs.head:
+        raise ValueError(
+            f"method {config.method.name} needs a {needs.head} head, not backbone.head={wanted!r}"
+        )
+    return needs.head
+
+
+def build_session(config: RunConfig) -> Session:
+    """Build data, network and method of a run; weights depend on ``loop.seed`` alone.
+
+    Raises:
+        ValueError: Something is unknown, missing or does not fit; the message says what.
+    """
+    needs = method_needs(config)
+    bundle = load_bundle(config)
+    seed = config.loop.seed
+
+    def new_backbone() -> Backbone:
+        return make_backbone(config, bundle, needs)
+
+    seed_process(seed, "weights", 0)
+    backbone = new_backbone()
+    if backbone.input_mean is not None and backbone.input_std is not None:
+        bundle = replace(bundle, mean=backbone.input_mean, std=backbone.input_std)
+    network, new_network = backbone, new_backbone
+    if backbone.encoder_frozen and config.backbone.cache:
+        bundle = feature_bundle(bundle, backbone)
+        network = head_alone(backbone)
+
+        def new_network() -> Backbone:
+            return head_alone(new_backbone())
+
+    loaders = BundleLoaders(
+        bundle,
+        needs,
+        config.loop.batch_size,
+        config.data.augmentation,
+        seed_for(seed, "data"),
+        rank(),
+        world_size(),
+        config.machine.workers,
+    )
+    seed_process(seed, "method", 0)
+    method = _make_method(config, bundle, network, loaders, new_network)
+    return Session(config, bundle, backbone, network, method, loaders, new_network)
+
+
+def _make_method(
+    config: RunConfig,
+    bundle: DataBundle,
+    network: Backbone,
+    loaders: BundleLoaders,
+    new_network: Callable[[], Backbone],
+) -> Method:
+    labels = torch.full((bundle.train.full_size,), -1, dtype=torch.long)
+    labels[bundle.train.index] = bundle.train.labels
+    task = TaskInfo(
+        num_classes=bundle.num_classes,
+        feature_dim=network.feature_dim,
+        class_counts=bundle.train.class_counts,
+        labels=labels,
+        epochs=config.loop.epochs,
+        steps_per_epoch=len(loaders.training(sampler=None, views=None, multiplicity=None)),
+        new_model=new_network,
+    )
+    return create(config.method.name, task, preset=config.method.preset, **config.method.options)

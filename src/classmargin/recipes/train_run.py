@@ -1,0 +1,154 @@
+"""One run from its folder's point of view: begin, go on, or leave alone what is finished::
+
+train(config, folder, resume=...)
+folder finished      -> its audit is read, nothing is trained
+folder begun         -> go on (resume), or refuse (not resume), or refuse (another configuration)
+folder empty         -> begin
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from classmargin._distributed import is_distributed, rank, world_size
+from classmargin.recipes.session import Session, build_session, effective
+from classmargin.training import machine
+from classmargin.training.config import RunConfig, identity
+from classmargin.training.config_reader import differences, replace_machine
+from classmargin.training.finish import finish_run, predict_arrays
+from classmargin.training.loop import Loop
+from classmargin.training.progress import Watchers, make_watchers
+from classmargin.training.recorder import Recorder, say
+from classmargin.training.run_folder import RunFolder
+
+
+def default_folder(config: RunConfig, parent: str | Path = "runs") -> Path:
+    """Return the folder of a run: its names for people and its identity for certainty.
+
+    Example:
+        >>> default_folder(RunConfig()).name[:32]
+        'fashion-mnist-mini-small-cnn-erm'
+    """
+    words = [Path(config.data.name).stem, config.backbone.name, config.method.name, f"seed{config.loop.seed}"]
+    readable = "-".join("".join(c if c.isalnum() or c in "-_." else "_" for c in word) for word in words)
+    return Path(parent) / f"{readable}-{identity(effective(config))}"
+
+
+def train(
+    config: RunConfig, folder: str | os.PathLike[str], *, resume: bool = False, show: bool | None = None
+) -> dict[str, Any]:
+    """Train a run to its end and return its summary (accuracies on the test set under ``test``).
+
+    Args:
+        config: The run.
+        folder: Where it lives.
+        resume: Go on with what is there; without it a folder in use is refused.
+        show: Force the progress bar on or off.
+
+    Raises:
+        ValueError: Bad names or values, a folder with another run, or one in use by another process.
+    """
+    config = effective(config)
+    run = RunFolder(folder)
+    if not _is_helper_process():
+        _check_folder(run, config, resume)
+    if run.done:
+        say(f"{run.path} is finished; nothing to do")
+        return read_summary(run)
+    fabric = machine.start(config)
+    with run.lock() if rank() == 0 else contextlib.nullcontext():
+        return _train_locked(config, run, fabric, show)
+
+
+def _is_helper_process() -> bool:
+    """Whether this process was started to be another rank of a run that rank 0 has checked already."""
+    names = ("RANK", "SLURM_PROCID", "LOCAL_RANK")
+    return any(int(os.environ.get(name, "0")) > 0 for name in names)
+
+
+def _check_folder(run: RunFolder, config: RunConfig, resume: bool) -> None:
+    if not run.started:
+        if run.path.exists() and any(run.path.iterdir()) and not (run.path / ".lock").exists():
+            raise ValueError(f"{run.path} exists and is not a run folder; choose another --out")
+        return
+    changed = differences(run.read_config(), config)
+    if changed:
+        raise ValueError(f"{run.path} holds a run with another configuration ({'; '.join(changed)})")
+    if not resume:
+        state = "a finished" if run.done else "an unfinished"
+        raise ValueError(f"{run.path} holds {state} run; add --resume or choose another --out")
+
+
+def _train_locked(config: RunConfig, run: RunFolder, fabric: Any, show: bool | None) -> dict[str, Any]:
+    begin = time.perf_counter()
+    session = build_session(config)
+    for note in session.bundle.notes:
+        say(note)
+    config = _settle_machine(config, run, session)
+    if rank() == 0 and not run.started:
+        run.write_config(config)
+    recorder = Recorder(run, config, tuple(session.bundle.class_names))
+    title = f"{config.method.name} seed {config.loop.seed}"
+    watchers = make_watchers(run.progress_file, title, show=show) if rank() == 0 else Watchers([])
+    loop = Loop(config, session.ingredients(), fabric, recorder, watchers)
+    network = loop.run()
+    test = session.loaders.evaluation("test")
+    assert test is not None, "the data package refuses an empty test set"
+    names = tuple(session.bundle.class_names)
+    arrays = predict_arrays(network, session.method, (loop.prepared(b) for b in test.epoch(0)), names, fabric)
+    summary = {
+        "identity": identity(config),
+        "steps": loop.position.global_step,
+        "selected_epoch": loop.weights.best_epoch,
+        "seconds": round(time.perf_counter() - begin, 3),
+    }
+    finish_run(run, arrays, report=config.machine.report, summary=summary)
+    if is_distributed():
+        dist.barrier()
+    return read_summary(run)
+
+
+def _settle_machine(config: RunConfig, run: RunFolder, session: Session) -> RunConfig:
+    """Choose threads and memory format: those the run began with, or the fastest ones here."""
+    if run.started:
+        began = run.read_config().machine
+        threads = config.machine.threads or began.threads
+        settled = replace_machine(config, threads=threads, memory_format=began.memory_format)
+    else:
+        settled = _measured(config, session)
+    if settled.machine.threads:
+        torch.set_num_threads(settled.machine.threads)
+    machine.apply_memory_format(session.network, settled.machine.memory_format)
+    return settled
+
+
+def _measured(config: RunConfig, session: Session) -> RunConfig:
+    threads, layout = config.machine.threads, str(config.machine.memory_format)
+    loader = session.loaders.training(sampler=None, views=1, multiplicity=None)
+    inputs = next(loader.epoch(0)).inputs[:32]
+    # Ranks must agree and share the cores; only a single process can be measured for what it will do.
+    if threads == 0 and (is_distributed() or torch.cuda.is_available()):
+        threads = max(1, machine.usable_cores() // world_size())
+    if threads == 0:
+        threads = machine.choose_threads(session.network, inputs)
+    if layout == "auto":
+        torch.set_num_threads(threads)
+        layout = machine.choose_memory_format(session.network, inputs)
+    chosen: list[Any] = [threads, layout]
+    if is_distributed():
+        dist.broadcast_object_list(chosen)
+    return replace_machine(config, threads=chosen[0], memory_format=chosen[1])
+
+
+def read_summary(run: RunFolder) -> dict[str, Any]:
+    """Return the summary of a finished run."""
+    summary: dict[str, Any] = json.loads(run.done_file.read_text(encoding="utf-8"))
+    return summary
