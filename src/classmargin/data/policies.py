@@ -31,22 +31,26 @@ RAND_LEVEL = 9 / 30
 
 # Sub-policies as published: two operations each with probability (tenths) and level (0 to 9).
 _CIFAR_POLICY = """
-invert 1 0 contrast 2 6 | rotate 7 2 translate_x 3 9 | sharpness 8 1 sharpness 9 3 | shear_y 5 8 translate_y 7
-9 autocontrast 5 0 equalize 9 0 | shear_y 2 7 posterize 3 7 | color 4 3 brightness 6 7 | sharpness 3 9
-brightness 7 9 equalize 6 0 equalize 5 0 | contrast 6 7 sharpness 6 5 | color 7 7 translate_x 5 8 | equalize 3
-0 autocontrast 4 0 translate_y 4 3 sharpness 2 6 | brightness 9 6 color 2 8 | solarize 5 2 invert 0 0 |
-equalize 2 0 autocontrast 6 0 equalize 2 0 equalize 6 0 | color 9 9 equalize 6 0 | autocontrast 8 0 solarize 2
-8 | brightness 1 3 color 7 0 solarize 4 5 autocontrast 9 0 | translate_y 9 9 translate_y 7 9 | autocontrast 9
-0 solarize 8 3 | equalize 8 0 invert 1 0 translate_y 7 9 autocontrast 9 0
+invert 1 0 contrast 2 6 | rotate 7 2 translate_x 3 9 | sharpness 8 1 sharpness 9 3
+shear_y 5 8 translate_y 7 9 | autocontrast 5 0 equalize 9 0 | shear_y 2 7 posterize 3 7
+color 4 3 brightness 6 7 | sharpness 3 9 brightness 7 9 | equalize 6 0 equalize 5 0
+contrast 6 7 sharpness 6 5 | color 7 7 translate_x 5 8 | equalize 3 0 autocontrast 4 0
+translate_y 4 3 sharpness 2 6 | brightness 9 6 color 2 8 | solarize 5 2 invert 0 0
+equalize 2 0 autocontrast 6 0 | equalize 2 0 equalize 6 0 | color 9 9 equalize 6 0
+autocontrast 8 0 solarize 2 8 | brightness 1 3 color 7 0 | solarize 4 5 autocontrast 9 0
+translate_y 9 9 translate_y 7 9 | autocontrast 9 0 solarize 8 3 | equalize 8 0 invert 1 0
+translate_y 7 9 autocontrast 9 0
 """
 _IMAGENET_POLICY = """
-posterize 4 8 rotate 6 9 | solarize 6 5 autocontrast 6 0 | equalize 8 0 equalize 6 0 | posterize 6 7 posterize
-6 6 equalize 4 0 solarize 2 4 | equalize 4 0 rotate 8 8 | solarize 6 3 equalize 6 0 | posterize 8 5 equalize
-10 0 rotate 2 3 solarize 6 8 | equalize 6 0 posterize 4 6 | rotate 8 8 color 4 0 | rotate 4 9 equalize 6 0
-equalize 0 0 equalize 8 0 | invert 6 0 equalize 10 0 | color 6 4 contrast 10 8 | rotate 8 8 color 10 2 color 8
-8 solarize 8 7 | sharpness 4 7 invert 6 0 | shear_x 6 5 equalize 10 0 | color 4 0 equalize 6 0 equalize 4 0
-solarize 2 4 | solarize 6 5 autocontrast 6 0 | invert 6 0 equalize 10 0 | color 6 4 contrast 10 8 equalize 8 0
-equalize 6 0
+posterize 4 8 rotate 6 9 | solarize 6 5 autocontrast 6 0 | equalize 8 0 equalize 6 0
+posterize 6 7 posterize 6 6 | equalize 4 0 solarize 2 4 | equalize 4 0 rotate 8 8
+solarize 6 3 equalize 6 0 | posterize 8 5 equalize 10 0 | rotate 2 3 solarize 6 8
+equalize 6 0 posterize 4 6 | rotate 8 8 color 4 0 | rotate 4 9 equalize 6 0
+equalize 0 0 equalize 8 0 | invert 6 0 equalize 10 0 | color 6 4 contrast 10 8
+rotate 8 8 color 10 2 | color 8 8 solarize 8 7 | sharpness 4 7 invert 6 0
+shear_x 6 5 equalize 10 0 | color 4 0 equalize 6 0 | equalize 4 0 solarize 2 4
+solarize 6 5 autocontrast 6 0 | invert 6 0 equalize 10 0 | color 6 4 contrast 10 8
+equalize 8 0 equalize 6 0
 """
 
 
@@ -131,11 +135,6 @@ def _signs(random: np.random.Generator, shape: tuple[int, int]) -> npt.NDArray[n
 
 def _parse(policy: str) -> npt.NDArray[np.float64]:
     """Return sub-policies as numbers ``[25, 2, 3]``: operation, tenths of probability, level."""
-    table = []
-    for line in policy.strip().replace("\n", "|").split("|"):
-        words = line.split()
-        pairs = [words[:3], words[3:]]
-        table.append(
-            [[float(NAMES.index(name)), float(tenths), float(level)] for name, tenths, level in pairs]
-        )
-    return np.array(table)
+    words = np.array(policy.replace("|", " ").split()).reshape(-1, 3)
+    rows = [[NAMES.index(str(name)), float(tenths), float(level)] for name, tenths, level in words]
+    return np.array(rows, dtype=np.float64).reshape(-1, 2, 3)

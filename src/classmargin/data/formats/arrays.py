@@ -26,10 +26,13 @@ _CHANNELS = (1, 3, 4)
 def read_npz(path: Path) -> RawData:
     """Read one ``.npz`` file."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        # Opened here: NumPy forgets to close a file whose archive turns out to be damaged.
+        with open(path, "rb") as file:
+            archive = np.load(file, allow_pickle=False)
             if isinstance(archive, np.ndarray):
                 raise DataError(f"{path} holds a single array, not an .npz archive")
-            return arrays_to_raw({key: archive[key] for key in archive.files if _is_used(key)}, str(path))
+            with archive:
+                return arrays_to_raw({key: archive[key] for key in archive.files if _is_used(key)}, str(path))
     except (zipfile.BadZipFile, EOFError, OSError) as error:
         raise DataError(f"{path} is damaged or not an .npz file: {error}") from error
     except ValueError as error:
@@ -58,8 +61,8 @@ def arrays_to_raw(content: Mapping[str, Array], place: str) -> RawData:
     """Return the parts that named arrays describe.
 
     Example:
-        >>> raw = arrays_to_raw({"inputs": np.zeros((4, 8, 8), np.uint8), "labels": np.array([0, 1, 0, 1])},
-        "demo")
+        >>> images = np.zeros((4, 8, 8), np.uint8)
+        >>> raw = arrays_to_raw({"inputs": images, "labels": np.array([0, 1, 0, 1])}, "demo")
         >>> raw.train.inputs.shape
         (4, 1, 8, 8)
     """

@@ -76,8 +76,9 @@ def read_hub(name: str, root: Path, *, download: bool) -> RawData:
     if not looks_like_saved_dataset(folder):
         if not download:
             raise DataNotFoundError(
-                f"the hub data set {name!r} is not on this machine. Allow its download "
-                f"(download=True, --download), which needs the extra 'data', or put a folder written by save_to_disk at {folder}"
+                f"the hub data set {name!r} is not on this machine. Allow its download (download=True, "
+                "--download), which needs the extra 'data', or put a folder written by save_to_disk at "
+                f"{folder}"
             )
         datasets = require_extra("datasets", "data", _PURPOSE)
         content = datasets.load_dataset(name)
