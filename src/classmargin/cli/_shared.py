@@ -120,10 +120,12 @@ def model_names(paths: Sequence[Path]) -> list[str]:
         >>> model_names([Path("a.npz"), Path("b.npz")])
         ['a', 'b']
     """
+    from classmargin.report.tables import printable
+
     parts = [path.with_suffix("").resolve().parts for path in paths]
     longest = max(len(part) for part in parts)
     for length in range(1, longest + 1):
-        names = ["/".join(part[-length:]) for part in parts]
+        names = [printable("/".join(part[-length:])) for part in parts]
         if len(set(names)) == len(names):
             return names
     raise ValueError(f"every model must be a file of its own, got {str(paths[0])!r} more than once")

@@ -85,5 +85,6 @@ def audit(
     if comparison is not None:
         tables += comparison_view.report_tables(comparison, top)
         data["comparison"] = comparison.to_dict()
-        notes = [comparison.verdict, *notes]
+        notes += comparison.notes
+        verdict = f"{verdict} {comparison.verdict}"
     _shared.show(output, verdict=verdict, tables=tables, notes=notes, data=data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,7 @@ from classmargin.cli._shared import OutputFormat
 
 # The answer "no" of a gate; bad input is 2.
 FAILED = 1
+MOST_REASONS = 5
 
 
 def gate(
@@ -44,7 +46,7 @@ def gate(
     old = _shared.audit_file(baseline, class_names, num_classes=num_classes)
     new = _shared.audit_file(candidate, class_names, num_classes=num_classes)
     result = decide(new, old, max_drop=max_drop, min_worst=min_worst, alpha=alpha)
-    verdict = "PASS" if result.passed else "FAIL: " + "; ".join(result.reasons)
+    verdict = "PASS" if result.passed else f"FAIL: {_in_short(result.reasons)}"
     _shared.show(
         output,
         verdict=verdict,
@@ -54,3 +56,8 @@ def gate(
     )
     if not result.passed:
         raise typer.Exit(FAILED)
+
+
+def _in_short(reasons: Sequence[str]) -> str:
+    rest = len(reasons) - MOST_REASONS
+    return "; ".join(reasons[:MOST_REASONS]) + (f"; and {rest} more" if rest > 0 else "")

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from classmargin.evaluation.audit import Audit
-from classmargin.report.tables import Column, Table, format_value, is_missing
+from classmargin.report.tables import Column, Table, format_value, frame_rows, is_missing
 
 HEADLINES = {
     "overall": "all samples",
@@ -154,7 +154,7 @@ def headline_table(audit: Audit) -> Table:
 
 def class_rows(audit: Audit) -> list[dict[str, Any]]:
     """Return one dictionary a class, in class order, with the interval as a pair."""
-    rows: list[dict[str, Any]] = audit.by_class.to_dict("records")
+    rows: list[dict[str, Any]] = frame_rows(audit.by_class)
     for row in rows:
         row["interval"] = (row["low"], row["high"])
     return rows
@@ -180,14 +180,17 @@ def worst_table(audit: Audit, top: int) -> Table:
         for column in CLASS_COLUMNS
         if column.key in WORST_COLUMNS and any(_has_value(row.get(column.key)) for row in shown)
     )
-    rest = len(present) - len(shown)
-    note = f"and {rest} more class{'es' if rest != 1 else ''}" if rest else ""
-    return Table("Worst classes", columns, shown, note)
+    return Table("Worst classes", columns, shown, more_classes(len(present) - len(shown)))
+
+
+def more_classes(rest: int) -> str:
+    """Return the words for classes that a table does not show, empty where there are none."""
+    return f"and {rest} more class{'es' if rest != 1 else ''}" if rest else ""
 
 
 def tier_table(audit: Audit) -> Table:
     """Return the thirds: how many classes, which accuracy, which margin and spread."""
-    rows = audit.tiers.to_dict("records")
+    rows = frame_rows(audit.tiers)
     for row in rows:
         row["interval"] = (row["low"], row["high"])
     columns = (
@@ -241,7 +244,7 @@ def correlation_table(audit: Audit) -> Table:
     """Return correlations over classes with their intervals."""
     rows = [
         row | {"pair": f"{row['x']} – {row['y']}", "range": f"{row['low']:+.2f} to {row['high']:+.2f}"}
-        for row in audit.correlations.to_dict("records")
+        for row in frame_rows(audit.correlations)
         if not is_missing(row["value"])
     ]
     columns = (
@@ -256,7 +259,7 @@ def correlation_table(audit: Audit) -> Table:
 
 def confusion_table(audit: Audit, top: int) -> Table:
     """Return the most frequent errors."""
-    rows = audit.top_confusions(top).to_dict("records")
+    rows = frame_rows(audit.top_confusions(top))
     columns = (
         Column("truth", "True class"),
         Column("predicted", "Taken for"),
@@ -279,7 +282,7 @@ def bound_tables(audit: Audit, top: int | None = None) -> list[Table]:
         terms,
     )
     frame = audit.bounds["by_class"]
-    rows = frame.sort_values("bound", ascending=False, kind="stable").to_dict("records")[:top]
+    rows = frame_rows(frame.sort_values("bound", ascending=False, kind="stable"))[:top]
     columns = [Column("class_name", "Class")]
     columns += [Column(key, key.replace("_", " "), "number") for key in frame.columns if key != "class_name"]
     return [term_table, Table("Bounds of the classes (Eq. 15)", tuple(columns), rows)]

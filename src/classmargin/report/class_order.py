@@ -25,7 +25,8 @@ def confusion_shares(confusion: NDArray[np.int64]) -> NDArray[np.float64]:
         [[0.75, 0.25], [0.0, 0.0]]
     """
     counts = np.asarray(confusion, dtype=np.float64)
-    return counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    shares: NDArray[np.float64] = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    return shares
 
 
 def confusable_order(confusion: NDArray[np.int64]) -> NDArray[np.int64]:

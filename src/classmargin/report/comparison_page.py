@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from classmargin.evaluation.comparison import Comparison, ComparisonSet
 from classmargin.report import plots
+from classmargin.report.audit_page import comparison_figure
 from classmargin.report.comparison_view import as_set, change_table, pair_summary_table, summary_table
 from classmargin.report.tables import printable
 
@@ -17,7 +16,7 @@ def comparison_page(comparison: Comparison | ComparisonSet, *, title: str) -> di
     several = as_set(comparison)
     pairs = several.comparisons
     figures = {"changes": plots.changes_figure({pair.candidate_name: pair.deltas for pair in pairs})}
-    figures |= {f"gains-{number}": _gains(pair) for number, pair in enumerate(pairs, start=1)}
+    figures |= {f"gains-{number}": comparison_figure(pair) for number, pair in enumerate(pairs, start=1)}
     parts = [_part(number, pair) for number, pair in enumerate(pairs, start=1)]
     return {
         "title": title,
@@ -29,19 +28,13 @@ def comparison_page(comparison: Comparison | ComparisonSet, *, title: str) -> di
         "models": parts,
         "notes": list(dict.fromkeys([*several.notes, *(note for pair in pairs for note in pair.notes)])),
         "figures": figures,
-        "confusion": None,
+        "cells": None,
         "sections": [
             ("summary", "Summary"),
             *((f"model-{part['id']}", part["title"]) for part in parts),
             ("notes", "How to read this"),
         ],
     }
-
-
-def _gains(pair: Comparison) -> plots.Figure:
-    frame = pair.by_class
-    difference, q_value = (np.asarray(frame[key], dtype=np.float64) for key in ("difference", "q_value"))
-    return plots.gains_figure(pair.class_names, difference, q_value, alpha=pair.alpha)
 
 
 def _part(number: int, pair: Comparison) -> dict[str, Any]:
@@ -56,7 +49,7 @@ def _part(number: int, pair: Comparison) -> dict[str, Any]:
 
 def _facts(several: ComparisonSet) -> str:
     pair = several.comparisons[0]
-    models = f"{len(several.names)} models" if len(several.names) > 2 else "two models"
+    models = f"{len(several.names)} models" if len(several.names) > 2 else "Two models"
     return (
         f"{models} on the same {pair.num_samples:,} samples of {len(pair.class_names):,} classes; "
         f"thirds by the rule “{pair.ranking}”; intervals at {100 * pair.confidence:g}%."

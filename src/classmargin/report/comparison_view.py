@@ -6,8 +6,8 @@ from typing import Any
 
 from classmargin.evaluation.comparison import Comparison, ComparisonSet
 from classmargin.evaluation.gate import GateResult
-from classmargin.report.audit_view import HEADLINES
-from classmargin.report.tables import Column, Table, is_missing
+from classmargin.report.audit_view import HEADLINES, more_classes
+from classmargin.report.tables import Column, Table, frame_rows, is_missing
 
 CLASS_COLUMNS = (
     Column("class_name", "Class"),
@@ -47,7 +47,7 @@ def as_set(comparison: Comparison | ComparisonSet) -> ComparisonSet:
 
 def summary_table(comparison: Comparison | ComparisonSet) -> Table:
     """Return the headline values of all models and their differences from the first, in rows."""
-    rows = [_summary_row(row) for row in as_set(comparison).summary.to_dict("records")]
+    rows = [_summary_row(row) for row in frame_rows(as_set(comparison).summary)]
     columns = (
         Column("model", "Model"),
         Column("words", "Accuracy of"),
@@ -65,7 +65,7 @@ def _summary_row(row: dict[Any, Any]) -> dict[str, Any]:
 
 def pair_summary_table(comparison: Comparison) -> Table:
     """Return the headline values of two models side by side, one row a value."""
-    rows = [_summary_row(row) for row in comparison.summary.to_dict("records")]
+    rows = [_summary_row(row) for row in frame_rows(comparison.summary)]
     columns = (
         Column("words", "Accuracy of"),
         Column("baseline", comparison.baseline_name, "percent"),
@@ -77,9 +77,11 @@ def pair_summary_table(comparison: Comparison) -> Table:
 
 
 def change_table(comparison: Comparison) -> Table:
-    """Return every class with the change of its accuracy and whether that may be noise."""
+    """Return every class, greatest loss first, with the change of its accuracy and what to think of it."""
     title = f"Classes, {comparison.candidate_name} against {comparison.baseline_name}"
-    return Table(title, CLASS_COLUMNS, comparison.by_class.to_dict("records"))
+    return Table(
+        title, CLASS_COLUMNS, frame_rows(comparison.by_class.sort_values("difference", kind="stable"))
+    )
 
 
 def top_changes_table(comparison: Comparison, top: int) -> Table:
@@ -89,10 +91,9 @@ def top_changes_table(comparison: Comparison, top: int) -> Table:
     strongest = frame.assign(size=-frame["difference"].abs()).sort_values(
         ["q_value", "p_value", "size"], kind="stable"
     )
-    rest = len(frame) - min(top, len(frame))
-    note = f"and {rest} more class{'es' if rest != 1 else ''}" if rest else ""
+    note = more_classes(len(frame) - min(top, len(frame)))
     title = f"Strongest changes, {comparison.candidate_name} against {comparison.baseline_name}"
-    return Table(title, CLASS_COLUMNS, strongest.head(top).to_dict("records"), note)
+    return Table(title, CLASS_COLUMNS, frame_rows(strongest.head(top)), note)
 
 
 def report_tables(comparison: Comparison | ComparisonSet, top: int) -> list[Table]:
@@ -117,12 +118,15 @@ def gate_tables(result: GateResult, top: int) -> list[Table]:
         Column("q_value", "q", "p_value"),
         Column("reason", "Reason"),
     )
-    frame = result.by_class.assign(passes=~result.by_class["failed"].astype(bool))
+    frame = result.by_class[result.by_class["n"] > 0]
+    frame = frame.assign(passes=~frame["failed"].astype(bool))
     frame = frame.sort_values(["passes", "q_value", "p_value", "difference"], kind="stable")
-    title = "Classes that failed" if not frame["passes"].all() else "Classes nearest to failing"
-    rows = frame.head(max(top, int((~frame["passes"]).sum()))).to_dict("records")
-    rest = len(frame) - len(rows)
-    note = f"and {rest} more class{'es' if rest != 1 else ''}" if rest else ""
+    failed = int((~frame["passes"]).sum())
+    title = (
+        f"Classes that failed ({failed}) or came nearest to it" if failed else "Classes nearest to failing"
+    )
+    rows = frame_rows(frame.head(top))
+    note = more_classes(len(frame) - len(rows))
     power = Table(
         "What this gate can see",
         (
@@ -130,6 +134,6 @@ def gate_tables(result: GateResult, top: int) -> list[Table]:
             Column("n", "Samples of the class", "count"),
             Column("probability", "Caught with probability", "number"),
         ),
-        result.power_table.to_dict("records"),
+        frame_rows(result.power_table),
     )
-    return [Table(title, columns, rows, note), power]
+    return [table for table in (Table(title, columns, rows, note), power) if table.rows]

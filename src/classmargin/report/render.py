@@ -88,9 +88,7 @@ def _render(template: str, content: Mapping[str, Any]) -> str:
             )
         ),
         "figure_ids": set(figures),
-        "confusion": safe(_script_json(json_text(content["confusion"], indent=None)))
-        if content["confusion"]
-        else None,
+        "cells": safe(_script_json(json_text(content["cells"], indent=None))) if content["cells"] else None,
         "plotly": safe(plotly.get_plotlyjs()),
         "version": __version__,
     }

@@ -1,7 +1,8 @@
-"""Rows and columns, once, and the four ways to show them: terminal, Markdown, LaTeX and JSON.
+"""Rows and columns, once, and the ways to show them: terminal, Markdown, LaTeX (and HTML, by the templates).
 
 A :class:`Table` holds raw values; a column says what kind of value it holds, and only the last step turns
-values into text. So every format shows the same digits, and JSON keeps the unrounded numbers.
+values into text. So every format shows the same digits. JSON has no tables: it gets the unrounded values of
+the result itself.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
+
+from classmargin.evaluation.plain import to_plain
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -93,7 +96,7 @@ def format_value(value: Any, kind: Kind) -> str:
     if kind == "percent":
         return f"{100 * float(value):.1f}%"
     if kind == "points":
-        return f"{100 * float(value):+.1f}"
+        return _format_points(float(value))
     if kind == "p_value":
         return "<0.001" if float(value) < 0.001 else f"{float(value):.3f}"
     return _format_number(float(value))
@@ -102,8 +105,14 @@ def format_value(value: Any, kind: Kind) -> str:
 def _format_interval(value: Any, *, signed: bool) -> str:
     if value is None or any(is_missing(end) for end in value):
         return NO_VALUE
-    low, high = (100 * float(end) for end in value)
-    return f"{low:+.1f} to {high:+.1f}" if signed else f"{low:.1f}–{high:.1f}%"
+    low, high = (float(end) for end in value)
+    if signed:
+        return f"{_format_points(low)} to {_format_points(high)}"
+    return f"{100 * low:.1f}–{100 * high:.1f}%"
+
+
+def _format_points(value: float) -> str:
+    return f"{round(100 * value, 1) + 0.0:+.1f}"  # adding zero turns -0.0 into 0.0
 
 
 def _format_number(value: float) -> str:
@@ -112,6 +121,11 @@ def _format_number(value: float) -> str:
     if value != 0 and not 1e-3 <= abs(value) < 1e5:
         return f"{value:.2e}"
     return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+
+
+def frame_rows(frame: Any) -> list[dict[str, Any]]:
+    """Return the rows of a data frame as dictionaries."""
+    return [{str(key): value for key, value in row.items()} for row in frame.to_dict("records")]
 
 
 def is_missing(value: Any) -> bool:
@@ -245,11 +259,6 @@ def _escape_latex(text: str) -> str:
     return "".join(_LATEX.get(character, character) for character in text)
 
 
-def to_json_rows(table: Table) -> list[dict[str, Any]]:
-    """Return the raw values of the table's columns, ready for :func:`json_text`."""
-    return [{column.key: row.get(column.key) for column in table.columns} for row in table.rows]
-
-
 def json_text(value: Any, *, indent: int | None = 2) -> str:
     """Return strict JSON: NaN and infinities become ``null``, numpy values plain numbers and lists.
 
@@ -257,27 +266,4 @@ def json_text(value: Any, *, indent: int | None = 2) -> str:
         >>> json_text({"accuracy": float("nan"), "n": 3}, indent=None)
         '{"accuracy": null, "n": 3}'
     """
-    return json.dumps(plain(value), indent=indent, allow_nan=False)
-
-
-def plain(value: Any) -> Any:
-    """Return ``value`` made of nothing but dictionaries, lists, strings, numbers, booleans and ``None``.
-
-    Example:
-        >>> import numpy
-        >>> plain({"a": numpy.array([1.0, numpy.nan]), 2: numpy.float32(0.5)})
-        {'a': [1.0, None], '2': 0.5}
-    """
-    if value is None or isinstance(value, (str, bool, int)):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if hasattr(value, "tolist"):  # numpy arrays and scalars
-        return plain(value.tolist())
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain(item) for item in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if is_missing(value):
-        return None
-    return str(value)
+    return json.dumps(to_plain(value), indent=indent, allow_nan=False)
