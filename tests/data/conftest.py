@@ -37,7 +37,9 @@ def write_idx(path: Path, array: np.ndarray, *, zipped: bool = False) -> None:
         file.write(header + array.astype(np.uint8).tobytes())
 
 
-def write_idx_set(folder: Path, *, per_class: int = 4, classes: int = 3, zipped: bool = False) -> dict[str, np.ndarray]:
+def write_idx_set(
+    folder: Path, *, per_class: int = 4, classes: int = 3, zipped: bool = False
+) -> dict[str, np.ndarray]:
     labels = np.tile(np.arange(classes), per_class)
     ending = ".gz" if zipped else ""
     content = {}
@@ -49,7 +51,9 @@ def write_idx_set(folder: Path, *, per_class: int = 4, classes: int = 3, zipped:
     return content
 
 
-def write_image(path: Path, *, size: tuple[int, int] = (8, 8), seed: int = 0, mode: str = "RGB") -> np.ndarray:
+def write_image(
+    path: Path, *, size: tuple[int, int] = (8, 8), seed: int = 0, mode: str = "RGB"
+) -> np.ndarray:
     """Write a random image of ``size = (height, width)`` and return its pixels."""
     path.parent.mkdir(parents=True, exist_ok=True)
     shape = size if mode == "L" else (*size, 3)
@@ -58,7 +62,9 @@ def write_image(path: Path, *, size: tuple[int, int] = (8, 8), seed: int = 0, mo
     return pixels
 
 
-def write_tree(folder: Path, classes: list[str], per_class: int, *, size: tuple[int, int] = (8, 8), ending: str = "png") -> None:
+def write_tree(
+    folder: Path, classes: list[str], per_class: int, *, size: tuple[int, int] = (8, 8), ending: str = "png"
+) -> None:
     for label, name in enumerate(classes):
         for number in range(per_class):
             write_image(folder / name / f"{number:03d}.{ending}", size=size, seed=1000 * label + number)

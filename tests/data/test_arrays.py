@@ -54,7 +54,12 @@ def test_given_validation_part_is_used(tmp_path):
 
 
 def test_inputs_and_labels_alone_are_split_in_three(tmp_path):
-    np.savez(tmp_path / "set.npz", inputs=random_images(100, 5, 5), labels=np.arange(100) % 2, class_names=["a", "b"])
+    np.savez(
+        tmp_path / "set.npz",
+        inputs=random_images(100, 5, 5),
+        labels=np.arange(100) % 2,
+        class_names=["a", "b"],
+    )
     bundle = load_data(str(tmp_path / "set.npz"))
     assert (len(bundle.train), len(bundle.validation), len(bundle.test)) == (72, 8, 20)
     assert bundle.class_names == ("a", "b")
@@ -95,13 +100,19 @@ def test_float_images_keep_their_values_and_are_standardised(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"y_train": np.arange(40) % 4 + 0.5}, "labels of the train part must be integers, got dtype float64"),
+        (
+            {"y_train": np.arange(40) % 4 + 0.5},
+            "labels of the train part must be integers, got dtype float64",
+        ),
         ({"y_train": np.array(["a", "b"] * 20)}, "labels of the train part must be integers"),
         ({"y_train": np.arange(40) % 4 == 0}, "must be integers, got dtype bool"),
         ({"y_train": np.arange(40) % 4 - 1}, "labels must be 0 or more, got -1"),
         ({"y_train": np.arange(39) % 4}, "40 inputs but 39 labels"),
         ({"y_train": np.zeros((40, 2), int)}, r"must have shape \[N\]"),
-        ({"y_train": np.arange(40) % 4 * 2}, r"3 of 7 classes have no training sample: 1 \('1'\), 3 \('3'\), 5 \('5'\)"),
+        (
+            {"y_train": np.arange(40) % 4 * 2},
+            r"3 of 7 classes have no training sample: 1 \('1'\), 3 \('3'\), 5 \('5'\)",
+        ),
         ({"y_train": np.zeros(40, int)}, "at least 2 classes"),
         ({"y_test": np.arange(8)}, "4 classes that the training part does not have: labels 4, 5, 6, 7"),
         ({"y_test": np.arange(8) % 4 - 1}, "2 do not, the first at row 0 is -1"),
@@ -112,7 +123,10 @@ def test_float_images_keep_their_values_and_are_standardised(tmp_path):
         ({"x_train": np.zeros((40, 6), np.int32)}, "uint8 or floating point"),
         ({"x_train": None}, "both x_train and y_train"),
         ({"x_train": None, "y_train": None}, "must hold x_train and y_train"),
-        ({"x_train": np.zeros((0, 6)), "y_train": np.zeros(0, int), "x_test": np.zeros((8, 6))}, "training part is empty"),
+        (
+            {"x_train": np.zeros((0, 6)), "y_train": np.zeros(0, int), "x_test": np.zeros((8, 6))},
+            "training part is empty",
+        ),
     ],
 )
 def test_unusable_arrays_are_refused_in_words(tmp_path, changes, message):

@@ -98,10 +98,15 @@ def test_cifar_is_found_by_name_as_folder_and_as_npz(tmp_path):
     bundle = load_data("cifar10", root=tmp_path, validation=0.0)
     assert bundle.input_shape == (3, 32, 32)
     assert len(bundle.train) == 100
-    np.savez(tmp_path / "cifar100.npz", **{
-        "x_train": random_images(200, 32, 32, 3), "y_train": np.arange(200) % 100,
-        "x_test": random_images(100, 32, 32, 3), "y_test": np.arange(100),
-    })
+    np.savez(
+        tmp_path / "cifar100.npz",
+        **{
+            "x_train": random_images(200, 32, 32, 3),
+            "y_train": np.arange(200) % 100,
+            "x_test": random_images(100, 32, 32, 3),
+            "y_test": np.arange(100),
+        },
+    )
     assert load_data("cifar100", root=tmp_path).num_classes == 100
 
 
@@ -155,7 +160,9 @@ def test_a_pickle_cannot_change_the_stand_ins_it_reaches(tmp_path):
         load_pickled_arrays(path)
 
 
-@pytest.mark.parametrize("bad", [np.array([object()]), np.array(["a"]), np.array([1.5]), np.zeros(2, "M8[s]")])
+@pytest.mark.parametrize(
+    "bad", [np.array([object()]), np.array(["a"]), np.array([1.5]), np.zeros(2, "M8[s]")]
+)
 def test_only_integer_arrays_are_built(tmp_path, bad):
     path = tmp_path / "batch"
     path.write_bytes(pickle.dumps({"data": bad.astype(object) if bad.dtype == object else bad}, protocol=2))
@@ -166,7 +173,12 @@ def test_only_integer_arrays_are_built(tmp_path, bad):
 def test_an_array_whose_bytes_do_not_fit_its_shape_is_refused(tmp_path):
     good = python2_batch(random_images(2, 4), [0, 1], b"labels")
     path = tmp_path / "batch"
-    path.write_bytes(good.replace(struct.pack("<i", 2) + b"J" + struct.pack("<i", 4), struct.pack("<i", 9) + b"J" + struct.pack("<i", 4)))
+    path.write_bytes(
+        good.replace(
+            struct.pack("<i", 2) + b"J" + struct.pack("<i", 4),
+            struct.pack("<i", 9) + b"J" + struct.pack("<i", 4),
+        )
+    )
     with pytest.raises(DataError, match="do not fit its shape"):
         load_pickled_arrays(path)
 

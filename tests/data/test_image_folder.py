@@ -85,9 +85,13 @@ def test_corrupt_files_are_named_and_counted(tmp_path):
     whole = (tmp_path / "set" / "cat" / "000.png").read_bytes()
     (tmp_path / "set" / "dog" / "cut.png").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "set" / "dog" / "empty.png").write_bytes(b"")
-    with pytest.raises(CorruptImageError, match=r"2 of 15 images cannot be read: cat/broken\.png.*dog/empty\.png"):
+    with pytest.raises(
+        CorruptImageError, match=r"2 of 15 images cannot be read: cat/broken\.png.*dog/empty\.png"
+    ):
         load_data(str(tmp_path / "set"))
-    with pytest.raises(CorruptImageError, match=r"3 of 15 images.*cat/broken\.png.*dog/cut\.png.*dog/empty\.png"):
+    with pytest.raises(
+        CorruptImageError, match=r"3 of 15 images.*cat/broken\.png.*dog/cut\.png.*dog/empty\.png"
+    ):
         load_data(str(tmp_path / "set"), image_size=8)
 
 
@@ -144,7 +148,9 @@ def test_a_decompression_bomb_is_treated_as_corrupt(tmp_path, monkeypatch):
 def large_tree(folder, per_class=4):
     for label, name in enumerate(("cat", "dog")):
         for number in range(per_class):
-            write_image(folder / name / f"{number}.jpg", size=(90 + 3 * number, 120), seed=10 * label + number)
+            write_image(
+                folder / name / f"{number}.jpg", size=(90 + 3 * number, 120), seed=10 * label + number
+            )
     return str(folder)
 
 
@@ -160,7 +166,9 @@ def test_large_images_are_streamed(tmp_path):
 
 
 def test_streamed_images_of_one_size_are_used_as_they_are(tmp_path):
-    pixels = [write_image(tmp_path / "set" / n / f"{k}.png", size=(66, 70), seed=k) for n in "ab" for k in range(3)]
+    pixels = [
+        write_image(tmp_path / "set" / n / f"{k}.png", size=(66, 70), seed=k) for n in "ab" for k in range(3)
+    ]
     bundle = load_data(str(tmp_path / "set"))
     assert bundle.streamed
     assert bundle.input_shape == (3, 66, 70)
@@ -194,7 +202,9 @@ def test_streamed_shards_make_up_the_single_process_batch(tmp_path):
 def test_streaming_leaves_the_global_random_state_alone(tmp_path):
     bundle = load_data(large_tree(tmp_path / "set"), image_size=66)
     before = torch.get_rng_state()
-    list(make_loader(bundle, "train", batch_size=2, training=True, augmentation="standard", workers=1).epoch(0))
+    list(
+        make_loader(bundle, "train", batch_size=2, training=True, augmentation="standard", workers=1).epoch(0)
+    )
     assert torch.equal(before, torch.get_rng_state())
 
 
@@ -222,6 +232,9 @@ def test_storage_does_not_change_what_small_images_become(tmp_path, monkeypatch)
     streamed = load_data(folder, image_size=10, validation=0.0)
     assert streamed.streamed
     assert not in_memory.streamed
-    pixels = [all_inputs(b, "train", **options) * torch.tensor(b.std).view(1, 3, 1, 1) for b in (in_memory, streamed)]
+    pixels = [
+        all_inputs(b, "train", **options) * torch.tensor(b.std).view(1, 3, 1, 1)
+        for b in (in_memory, streamed)
+    ]
     shift = [torch.tensor(b.mean).view(1, 3, 1, 1) for b in (in_memory, streamed)]
     assert torch.allclose(pixels[0] + shift[0], pixels[1] + shift[1], atol=1e-5)
