@@ -3,10 +3,17 @@
 # Importing a module registers its networks.
 from classmargin.backbones import (  # noqa: F401
     cifar_resnet,
+    clip_resnet,
+    clip_vit,
+    efficientnet_lite,
     feature_networks,
     imagenet_resnet,
+    mae,
+    moco,
     preact_resnet,
+    sentence_encoder,
     small_cnn,
+    transformers_folder,
     wide_resnet,
 )
 from classmargin.backbones.contract import Backbone, count_parameters

@@ -156,9 +156,11 @@ def load_weights(backbone: Backbone, weights: Weights, *, source: str) -> bool:
     Raises:
         ValueError: The encoder's weights do not fit; the message lists the first keys and counts the rest.
     """
-    _check_fit(backbone.encoder, weights.encoder, f"{source} does not fit the encoder of {backbone.name}")
+    adapt: Callable[[StateDict], StateDict] | None = getattr(backbone.encoder, "adapt_state", None)
+    encoder_state = weights.encoder if adapt is None else adapt(weights.encoder)
+    _check_fit(backbone.encoder, encoder_state, f"{source} does not fit the encoder of {backbone.name}")
     # Copying casts: half-precision checkpoints (OpenAI's CLIP) become the float32 that training needs.
-    backbone.encoder.load_state_dict(weights.encoder, strict=False)
+    backbone.encoder.load_state_dict(encoder_state, strict=False)
     fits = bool(weights.head) and _misfit(backbone.head, weights.head) is None
     if fits:
         backbone.head.load_state_dict(weights.head)

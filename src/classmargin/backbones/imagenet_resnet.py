@@ -15,12 +15,11 @@ from torch import Tensor, nn
 
 from classmargin._checks import check_choice
 from classmargin.backbones.checkpoints import StateDict, Weights, with_prefix
+from classmargin.backbones.pretrained import IMAGENET_MEAN, IMAGENET_STD
 from classmargin.backbones.registry import register_backbone
 from classmargin.backbones.residual_parts import conv3x3, initialise_convolutions
 
-PAPER = "He et al., Deep Residual Learning for Image Recognition, CVPR 2016"
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
+_PAPER = "He et al., Deep Residual Learning for Image Recognition, CVPR 2016"
 Stem = Literal["imagenet", "cifar"]
 
 
@@ -184,7 +183,9 @@ for _name, _title, _count, _build in (
         parameters=_count,
         parameters_for=1000,
         input_size=(224, 224),
-        paper=PAPER,
+        paper=_PAPER,
+        input_mean=IMAGENET_MEAN,
+        input_std=IMAGENET_STD,
         convert=convert_supervised,
         weights=f"a supervised {_title} checkpoint (keys conv1 … fc; .pth or .safetensors)",
     )(_build)

@@ -31,11 +31,12 @@ from classmargin.backbones.checkpoints import (
     read_state_dict,
 )
 from classmargin.backbones.contract import Backbone
+from classmargin.backbones.pretrained import grey_statistics
 
 Kind = Literal["image", "features", "text"]
 Finisher = Callable[..., None]
 _BUILDER_ARGUMENTS = ("in_channels", "input_size", "checkpoint")
-_FINISHER_ARGUMENTS = ("backbone", "state")
+_FINISHER_ARGUMENTS = ("backbone", "state", "checkpoint", "head_options")
 _BACKBONE_OPTIONS = ("head_options", "normalize_features")
 
 
@@ -50,7 +51,7 @@ class BackboneInfo:
         build: Makes the encoder.
         parameters: Number of parameters with a linear head for ``parameters_for`` classes; None where it
             depends on the options.
-        parameters_for: Number of classes K of that count.
+        parameters_for: Number of classes K of that count; None: the encoder alone was counted.
         paper: Where it was published.
         input_size: Image size it was made for; other sizes work unless it says otherwise.
         head: Its usual head.
@@ -60,7 +61,7 @@ class BackboneInfo:
         weights: Where pretrained weights come from; empty if there are none.
         extra: Extra of this package that it needs; empty if none.
         bundled: Finds weights that are installed with a package, for ``pretrained=True``.
-        convert: Renames the tensors of published checkpoints.
+        convert: Renames the tensors of published checkpoints; None where the builder reads them itself.
         finish: Runs after the weights are loaded, e.g. to start the head from class names.
     """
 
@@ -79,7 +80,7 @@ class BackboneInfo:
     weights: str = ""
     extra: str = ""
     bundled: Callable[[], Path] | None = field(default=None, repr=False)
-    convert: Converter = field(default=convert_own, repr=False)
+    convert: Converter | None = field(default=convert_own, repr=False)
     finish: Finisher | None = field(default=None, repr=False)
 
     @property
@@ -194,8 +195,9 @@ def create_backbone(
     check_options(f"backbone {name!r}", options, info.options)
     path = _weights_path(info, pretrained, checkpoint)
     size = _size(info, input_size)
+    encoder = _build_encoder(info, in_channels, size, path, options)
     backbone = Backbone(
-        encoder := _build_encoder(info, in_channels, size, path, options),
+        encoder,
         feature_dim=_feature_dim(info, encoder),
         num_classes=num_classes,
         head=head or info.head,
@@ -203,8 +205,7 @@ def create_backbone(
         normalize_features=options.get("normalize_features", info.normalize_features),
         name=name,
         input_size=size,
-        input_mean=info.input_mean,
-        input_std=info.input_std,
+        **_input_statistics(info, encoder, in_channels),
     )
     _fill(backbone, info, path, options)
     return backbone
@@ -220,6 +221,14 @@ def _size(info: BackboneInfo, input_size: int | Sequence[int] | None) -> tuple[i
     if info.kind != "text" and len(size) != single:
         raise ValueError(f"input_size of {info.name!r} must have {single} numbers, got {input_size!r}")
     return size
+
+
+def _input_statistics(info: BackboneInfo, encoder: nn.Module, in_channels: int) -> dict[str, Any]:
+    mean = getattr(encoder, "input_mean", info.input_mean)
+    std = getattr(encoder, "input_std", info.input_std)
+    if mean is not None and std is not None and in_channels == 1:
+        mean, std = grey_statistics(mean, std)
+    return {"input_mean": mean, "input_std": std}
 
 
 def _weights_path(info: BackboneInfo, pretrained: bool, checkpoint: str | Path | None) -> Path | None:
@@ -264,10 +273,11 @@ def _feature_dim(info: BackboneInfo, encoder: nn.Module) -> int:
 
 def _fill(backbone: Backbone, info: BackboneInfo, path: Path | None, options: Mapping[str, Any]) -> None:
     state: StateDict | None = None
-    if path is not None:
+    if path is not None and info.convert is not None:
         state = read_state_dict(path)
         convert = convert_own if is_own_format(state) else info.convert
         load_weights(backbone, convert(state), source=str(path))
     if info.finish is not None:
-        names = option_names(info.finish, skip=_FINISHER_ARGUMENTS)
-        info.finish(backbone, state, **{name: value for name, value in options.items() if name in names})
+        names = option_names(info.finish)
+        given = {"checkpoint": path, **options}
+        info.finish(backbone, state, **{name: value for name, value in given.items() if name in names})

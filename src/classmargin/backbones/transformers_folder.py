@@ -1,0 +1,83 @@
+"""Any image encoder that ``transformers`` can read from a folder (DINOv2, Swin, ConvNeXt, ViT …)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from classmargin._checks import require_extra
+from classmargin.backbones.registry import register_backbone
+
+
+def load_model(name: str, folder: Path | None) -> Any:
+    """Return the model saved in ``folder``, read from safetensors only, without any download.
+
+    Raises:
+        ValueError: No folder, or not one of a ``transformers`` model.
+    """
+    transformers = require_extra("transformers", "pretrained", f"backbone {name!r}")
+    if folder is None:
+        raise ValueError(f"backbone {name!r} needs checkpoint=, the folder of a saved transformers model")
+    if not (folder / "config.json").exists():
+        raise ValueError(
+            f"checkpoint {folder} of {name!r} must be a folder with config.json and model.safetensors"
+        )
+    try:
+        return transformers.AutoModel.from_pretrained(
+            str(folder), local_files_only=True, use_safetensors=True
+        )
+    except (OSError, ValueError) as error:
+        raise ValueError(f"checkpoint {folder} of {name!r} cannot be read: {error}") from error
+
+
+class TransformersImageEncoder(nn.Module):
+    """Images to the pooled output of a ``transformers`` vision model, or to the mean of its tokens.
+
+    Args:
+        folder: Folder of the saved model; its ``preprocessor_config.json`` gives the input statistics.
+        input_size: Height and width of the images.
+    """
+
+    def __init__(self, folder: Path | None, input_size: tuple[int, ...]) -> None:
+        super().__init__()
+        self.model = load_model("hf-image", folder)
+        self.input_mean, self.input_std = _statistics(folder)
+        with torch.no_grad():
+            self.feature_dim = self.eval()(torch.zeros(1, 3, *input_size)).shape[1]
+        self.train()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return features ``[B, d]``."""
+        output = self.model(pixel_values=inputs)
+        pooled: Tensor | None = getattr(output, "pooler_output", None)
+        if pooled is not None:
+            return pooled.flatten(1)
+        states: Tensor = output.last_hidden_state
+        return states.mean(dim=1) if states.dim() == 3 else states.mean(dim=(2, 3))
+
+
+def _statistics(folder: Path | None) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
+    file = None if folder is None else folder / "preprocessor_config.json"
+    if file is None or not file.exists():
+        return None, None
+    settings = json.loads(file.read_text(encoding="utf-8"))
+    mean, std = settings.get("image_mean"), settings.get("image_std")
+    return (None if mean is None else tuple(mean)), (None if std is None else tuple(std))
+
+
+@register_backbone(
+    "hf-image",
+    title="Any image model of transformers, from a folder",
+    kind="image",
+    input_size=(224, 224),
+    extra="pretrained",
+    convert=None,
+    weights="the folder of an image model from the Hugging Face hub (config.json, model.safetensors)",
+)
+def build_hf_image(*, input_size: tuple[int, ...], checkpoint: Path | None) -> nn.Module:
+    """Return the model in the folder."""
+    return TransformersImageEncoder(checkpoint, input_size)
