@@ -17,6 +17,7 @@ from classmargin.backbones import (  # noqa: F401
     wide_resnet,
 )
 from classmargin.backbones.contract import Backbone, count_parameters
+from classmargin.backbones.feature_cache import FeatureSet, cached_features, extract_features, probe_head
 from classmargin.backbones.heads import CosineHead, GaussianHead, LinearHead, create_head
 from classmargin.backbones.registry import (
     BackboneInfo,
@@ -31,13 +32,17 @@ __all__ = [
     "Backbone",
     "BackboneInfo",
     "CosineHead",
+    "FeatureSet",
     "GaussianHead",
     "LinearHead",
     "backbone_info",
+    "cached_features",
     "count_parameters",
     "create_backbone",
     "create_head",
+    "extract_features",
     "list_backbones",
+    "probe_head",
     "register_backbone",
     "register_family",
 ]
