@@ -18,6 +18,7 @@ import typer
 
 from classmargin.cli.audit import audit
 from classmargin.cli.compare import compare
+from classmargin.cli.compare_methods import compare_methods
 from classmargin.cli.gate import gate
 from classmargin.cli.train import train
 
@@ -26,6 +27,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "compare": compare,
     "gate": gate,
     "train": train,
+    "compare-methods": compare_methods,
 }
 
 # Bad input ends with this code; 1 is left to verbs whose answer is "no" (the gate).

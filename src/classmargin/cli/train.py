@@ -49,7 +49,7 @@ def train(
     from classmargin.training.errors import DivergedError, StoppedError
     from classmargin.training.run_folder import RunFolder
 
-    flags = {
+    flags: dict[str, dict[str, object]] = {
         "data": {
             "name": data,
             "fraction": fraction,

@@ -45,6 +45,23 @@ def gather_config(
     return build(merge(start, from_preset, from_file, given, explicit))
 
 
+def split_overrides(
+    words: Iterable[str], methods: Iterable[str]
+) -> tuple[list[str], dict[str, dict[str, Any]]]:
+    """Separate ``mr2.mean_margin=2`` (for one method) from settings of every run.
+
+    Example:
+        >>> split_overrides(["mr2.mean_margin=2", "loop.epochs=3"], ["erm", "mr2"])
+        (['loop.epochs=3'], {'mr2': {'mean_margin': 2}})
+    """
+    names = set(methods)
+    shared: list[str] = []
+    own: list[str] = []
+    for word in words:
+        (own if word.partition(".")[0] in names else shared).append(word)
+    return shared, parse_overrides(own)
+
+
 def _given(flags: Tables) -> dict[str, dict[str, Any]]:
     kept = {part: {k: v for k, v in table.items() if v is not None} for part, table in flags.items()}
     return {part: table for part, table in kept.items() if table}
