@@ -1,4 +1,4 @@
-"""The fine-grained sets and ImageNet in the layouts in which they are distributed, with three classes each."""
+"""The fine-grained sets and ImageNet in the layouts in which they are distributed, three classes each."""
 
 import numpy as np
 import pytest
@@ -226,7 +226,7 @@ def test_a_missing_list_is_named(tmp_path, name, file):
 def test_a_damaged_mat_file_is_refused(tmp_path):
     write_flowers(tmp_path / "flowers-102")
     (tmp_path / "flowers-102" / "setid.mat").write_bytes(b"not matlab" * 30)
-    with pytest.raises(DataError, match="setid.mat is not a readable"):
+    with pytest.raises(DataError, match=r"setid\.mat is not a readable"):
         load_data("flowers-102", root=tmp_path)
 
 

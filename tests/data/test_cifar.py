@@ -100,12 +100,10 @@ def test_cifar_is_found_by_name_as_folder_and_as_npz(tmp_path):
     assert len(bundle.train) == 100
     np.savez(
         tmp_path / "cifar100.npz",
-        **{
-            "x_train": random_images(200, 32, 32, 3),
-            "y_train": np.arange(200) % 100,
-            "x_test": random_images(100, 32, 32, 3),
-            "y_test": np.arange(100),
-        },
+        x_train=random_images(200, 32, 32, 3),
+        y_train=np.arange(200) % 100,
+        x_test=random_images(100, 32, 32, 3),
+        y_test=np.arange(100),
     )
     assert load_data("cifar100", root=tmp_path).num_classes == 100
 
