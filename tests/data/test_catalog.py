@@ -2,6 +2,7 @@ import functools
 import hashlib
 import http.server
 import io
+import json
 import subprocess
 import sys
 import tarfile
@@ -43,6 +44,7 @@ def test_the_catalogue_has_every_named_set_with_its_card():
         assert info.homepage.startswith("http")
         assert info.where_to_get
         assert info.where_to_put
+        assert json.loads(json.dumps(info.card()))["name"] == info.name
 
 
 def test_a_new_set_is_one_entry_and_a_taken_name_is_refused(tmp_path, monkeypatch):

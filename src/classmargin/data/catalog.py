@@ -63,6 +63,20 @@ class DataInfo:
             return "nowhere: it travels inside the package"
         return " or ".join(self.places) + f" below the data root (${ROOT_VARIABLE})"
 
+    def card(self) -> dict[str, str | int | bool]:
+        """Return what a list of data sets shows, ready for JSON."""
+        return {
+            "name": self.name,
+            "title": self.title,
+            "classes": self.classes,
+            "kind": self.kind,
+            "licence": self.licence,
+            "homepage": self.homepage,
+            "where_to_get": self.where_to_get,
+            "where_to_put": self.where_to_put,
+            "download": bool(self.downloads),
+        }
+
 
 _CATALOG: dict[str, DataInfo] = {}
 

@@ -7,6 +7,7 @@ Python strings, whose reference counts would otherwise make every forked worker 
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
@@ -45,14 +46,14 @@ class ImageFiles:
         if isinstance(relative, np.ndarray):
             self._names = relative
         else:
-            self._names = np.array([name.encode() for name in relative], dtype=np.bytes_)
+            self._names = np.array([os.fsencode(name) for name in relative], dtype=np.bytes_)
 
     def __len__(self) -> int:
         return len(self._names)
 
     def name(self, position: int) -> str:
         """Return the path below the folder."""
-        return bytes(self._names[position]).decode()
+        return os.fsdecode(bytes(self._names[position]))
 
     def open(self, position: int) -> Path:
         """Return the path of the file."""

@@ -31,7 +31,6 @@ class BatchLoader:
 
     Attributes:
         batch_size: Size of a full global batch.
-        samples: Samples visited per epoch over all processes (repetitions counted).
     """
 
     def __init__(
@@ -51,11 +50,15 @@ class BatchLoader:
         self._bundle, self._augmenter, self._sampler = bundle, augmenter, sampler
         self._views, self._seed, self._rank, self._world_size = views, seed, rank, world_size
         self._workers = workers
-        self.samples = sum(len(rows) for rows in sampler.plan(0))
 
     def __len__(self) -> int:
         """Return the number of steps of an epoch."""
         return self._sampler.steps
+
+    @property
+    def samples(self) -> int:
+        """Samples visited per epoch over all processes, repetitions counted."""
+        return sum(len(rows) for rows in self._sampler.plan(0))
 
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
         """Yield the batches of ``epoch`` from ``start_step`` on.
