@@ -82,13 +82,12 @@ def _place(features: NDArray[np.float32], seed: int) -> NDArray[np.float64]:
 
     decomposition = require_extra("sklearn.decomposition", "report", "a map of features")
     manifold = require_extra("sklearn.manifold", "report", "a map of features")
+    if features.shape[1] < 2 or not np.ptp(features, axis=0).any():  # nothing to arrange in two dimensions
+        return np.column_stack([features[:, 0], np.zeros(len(features))]).astype(np.float64)
     size = min(50, *features.shape)
-    reduced = decomposition.PCA(size, random_state=seed).fit_transform(features - features.mean(axis=0))
-    scale = float(reduced[:, 0].std())
-    if size < 2 or scale == 0:  # one dimension, or all features equal: nothing to arrange
-        return np.column_stack([reduced[:, 0], np.zeros(len(reduced))]).astype(np.float64)
+    reduced = decomposition.PCA(size, random_state=seed).fit_transform(features)
     # The usual start: the first two components, small against the final size of the map.
-    points = (reduced[:, :2] / scale * 1e-4).astype(np.float32)
+    points = (reduced[:, :2] / reduced[:, 0].std() * 1e-4).astype(np.float32)
     for stage in progress(range(_STAGES), "placing features (t-SNE)"):
         points = manifold.TSNE(
             init=points,

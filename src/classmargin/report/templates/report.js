@@ -57,7 +57,8 @@
     drawn.set(id, element);
     fitHeat(figure);
     return Plotly.react(element, figure.data, withTheme(figure.layout), {
-      responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+      // A class called "$x$" is a name, not an equation.
+      responsive: true, displaylogo: false, typesetMath: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
     });
   }
 

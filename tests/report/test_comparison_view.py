@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from classmargin.evaluation.comparison import compare_many
+from classmargin.evaluation.gate import gate
+from classmargin.report import comparison_view
+
+
+def test_pair_summary_has_one_row_a_headline(comparison):
+    table = comparison_view.pair_summary_table(comparison)
+    rows = {row["metric"]: row for row in table.rows}
+    assert set(rows) == {"overall", "easy", "medium", "hard", "worst", "gap"}
+    difference, low, high = comparison.delta("hard")
+    assert rows["hard"]["difference"] == difference
+    assert rows["hard"]["interval"] == (low, high)
+    assert [column.title for column in table.columns][1:3] == ["<i>old</i>", "new & improved"]
+
+
+def test_changes_come_greatest_loss_first(comparison):
+    difference = [row["difference"] for row in comparison_view.change_table(comparison).rows]
+    assert difference == sorted(difference)
+    assert len(difference) == len(comparison.class_names)
+
+
+def test_strongest_changes_are_the_best_supported(comparison):
+    table = comparison_view.top_changes_table(comparison, 2)
+    smallest = np.sort(comparison.by_class["q_value"].to_numpy())[:2]
+    np.testing.assert_array_equal([row["q_value"] for row in table.rows], smallest)
+    assert table.note == "and 4 more classes"
+
+
+def test_two_models_and_several_models_share_one_form(comparison):
+    several = comparison_view.as_set(comparison)
+    assert several.comparisons == (comparison,)
+    assert several.names == ("<i>old</i>", "new & improved")
+    assert len(several.summary) == 12
+    assert comparison_view.as_set(several) is several
+
+
+def test_several_models_get_a_table_each(make_audit):
+    models = {name: make_audit(noise=noise) for name, noise in (("a", 3.0), ("b", 1.0), ("c", 0.1))}
+    tables = comparison_view.report_tables(compare_many(models, bootstrap=200), 3)
+    assert [table.title for table in tables] == [
+        "Summary",
+        "Strongest changes, b against a",
+        "Strongest changes, c against a",
+    ]
+    assert {row["model"] for row in tables[0].rows} >= {"b", "c"}
+    assert all(np.isfinite(row["value"]) for row in tables[0].rows)
+
+
+def test_gate_lists_failed_classes_first(make_audit):
+    worse, better = (make_audit(per_class=60, noise=noise) for noise in (4.0, 0.1))
+    failed = gate(worse, better, max_drop=0.02)
+    classes = comparison_view.gate_tables(failed, 3)[0]
+    assert failed.by_class["failed"].any()
+    assert f"({int(failed.by_class['failed'].sum())})" in classes.title
+    assert classes.rows[0]["failed"]
+    passed = comparison_view.gate_tables(gate(better, better), 3)[0]
+    assert passed.title == "Classes nearest to failing"
+    assert len(passed.rows) == 3
+
+
+def test_absent_classes_are_not_in_the_gate_table(make_audit):
+    result = gate(make_audit(), make_audit())
+    frame = result.by_class.copy()
+    frame.loc[0, "n"] = 0
+    tables = comparison_view.gate_tables(dataclasses.replace(result, by_class=frame), 99)
+    assert len(tables[0].rows) == 5
