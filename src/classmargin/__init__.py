@@ -1,3 +1,57 @@
-"""classmargin: the toolkit for classifiers that leave some classes behind."""
+"""classmargin: the toolkit for classifiers that leave some classes behind.
+
+Public names are loaded when first used, so that ``import classmargin`` and the command line start at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from classmargin import functional, theory
+    from classmargin._types import LossTerms, ModelOutput
+    from classmargin.evaluation import Audit, Comparison, audit, compare
+    from classmargin.mr2 import ClassStatistics, FeatureCollapseWarning, MR2Loss
+
+_HOME_OF = {
+    "Audit": "classmargin.evaluation",
+    "ClassStatistics": "classmargin.mr2",
+    "Comparison": "classmargin.evaluation",
+    "FeatureCollapseWarning": "classmargin.mr2",
+    "LossTerms": "classmargin._types",
+    "MR2Loss": "classmargin.mr2",
+    "ModelOutput": "classmargin._types",
+    "audit": "classmargin.evaluation",
+    "compare": "classmargin.evaluation",
+}
+_MODULES = ("functional", "theory")
+
+__all__ = [
+    "Audit",
+    "ClassStatistics",
+    "Comparison",
+    "FeatureCollapseWarning",
+    "LossTerms",
+    "MR2Loss",
+    "ModelOutput",
+    "__version__",
+    "audit",
+    "compare",
+    "functional",
+    "theory",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"classmargin.{name}")
+    if name in _HOME_OF:
+        return getattr(importlib.import_module(_HOME_OF[name]), name)
+    raise AttributeError(f"module 'classmargin' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

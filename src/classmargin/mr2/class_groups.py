@@ -26,6 +26,7 @@ class CompactGroups(NamedTuple):
         counts: Rows of each segment ``[S]``.
         starts: First place of each segment in ``order`` ``[S]``.
         order: Rows sorted by class ``[B]``.
+        segment: Segment of each row ``[B]``.
         longest: Rows of the largest segment.
     """
 
@@ -33,6 +34,7 @@ class CompactGroups(NamedTuple):
     counts: Integers
     starts: Integers
     order: Integers
+    segment: Integers
     longest: int
 
     @property
@@ -83,7 +85,9 @@ def group_compact(labels: Tensor) -> CompactGroups:
     counts = np.empty_like(starts)
     counts[:-1] = starts[1:] - starts[:-1]
     counts[-1:] = size - starts[-1:]
-    return CompactGroups(ordered[starts], counts, starts, order, int(counts.max()) if size else 0)
+    segment = np.empty_like(order)
+    segment[order] = np.arange(len(starts)).repeat(counts)
+    return CompactGroups(ordered[starts], counts, starts, order, segment, int(counts.max()) if size else 0)
 
 
 def group_dense(labels: Tensor, num_classes: int, row_weight: Tensor | None) -> DenseGroups:
@@ -108,25 +112,52 @@ def same_class_pairs(groups: CompactGroups) -> tuple[Integers, Integers]:
     """
     size = len(groups.order)
     place = np.arange(size)
-    later = (groups.starts + groups.counts - 1).repeat(groups.counts) - place  # classmates still to come in sorted order
+    later = (groups.starts + groups.counts - 1).repeat(
+        groups.counts
+    ) - place  # classmates still to come in sorted order
     left = place.repeat(later)
     offset = np.arange(1, len(left) + 1) - (later.cumsum() - later).repeat(later)
     return groups.order[left], groups.order[left + offset]
 
 
+class PairList(NamedTuple):
+    """The same-class pairs of a batch with their differences.
+
+    Attributes:
+        left, right: Rows at both ends ``[P]``.
+        difference: ``φ_left - φ_right`` ``[P, d]``, without gradient.
+        distance: Its squared norm ``[P]``.
+    """
+
+    left: Integers
+    right: Integers
+    difference: Tensor
+    distance: NDArray[Any]
+
+    def sums(self, groups: CompactGroups) -> NDArray[Any]:
+        """Return the sum of squared distances in each segment ``[S]``."""
+        return np.bincount(groups.segment[self.left], self.distance, len(groups.counts))
+
+
+def list_pairs(rows: Tensor, groups: CompactGroups) -> PairList:
+    """Return all same-class pairs of detached ``rows``."""
+    left, right = same_class_pairs(groups)
+    difference = rows.index_select(0, torch.from_numpy(left))
+    difference.sub_(rows.index_select(0, torch.from_numpy(right)))
+    return PairList(left, right, difference, torch.linalg.vector_norm(difference, dim=1).square_().numpy())
+
+
 def segment_sums(rows: Tensor, groups: CompactGroups) -> Tensor:
     """Sum rows by segment: ``[B, d] -> [S, d]``."""
-    segment = np.empty_like(groups.order)
-    segment[groups.order] = np.arange(len(groups.counts)).repeat(groups.counts)
     out = rows.new_zeros((len(groups.counts), rows.shape[1]))
-    return out.index_add_(0, torch.from_numpy(segment), rows)
+    return out.index_add_(0, torch.from_numpy(groups.segment), rows)
 
 
 def segment_sums_on_host(values: NDArray[Any], groups: CompactGroups) -> NDArray[Any]:
     """Sum columns by segment: ``[n, B] -> [n, S]``."""
     if not len(groups.order):
         return values
-    sums: NDArray[Any] = np.add.reduceat(values[:, groups.order], groups.starts, axis=1)
+    sums: NDArray[Any] = np.add.reduceat(values.take(groups.order, axis=1), groups.starts, axis=1)
     return sums
 
 

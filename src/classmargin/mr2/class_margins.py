@@ -19,9 +19,9 @@ from classmargin._checks import check_floating, check_number
 
 PAPER_POWER = 1.0 / 3.0
 NO_LIMITS = (0.0, math.inf)
-# Floor of a_k relative to the largest: no power of it may be 0/0 or infinite.
+# Floor of a_k relative to the largest, before and after the power: both stay inside float32.
 SMALLEST_SHARE = 1e-36
-SMALLEST_SHARE_OF_NEGATIVE_POWER = 1e-12
+SMALLEST_POWERED_SHARE = 1e-30
 
 
 def class_margins(
@@ -72,16 +72,18 @@ def relative_margins(
     return _within_limits(ratio.to(statistic.dtype), limits)
 
 
-def relative_margins_on_host(statistic: NDArray[Any], power: float, limits: tuple[float, float]) -> NDArray[Any] | None:
+def relative_margins_on_host(
+    statistic: NDArray[Any], power: float, limits: tuple[float, float]
+) -> NDArray[Any] | None:
     """Return the same for the common case on the CPU in a few calls, or None where it does not apply.
 
     Applies when every class has been seen, every statistic is positive and no limit binds.
     """
     smallest, largest = float(statistic.min()), float(statistic.max())
-    if not (smallest > SMALLEST_SHARE_OF_NEGATIVE_POWER * largest and largest < math.inf):
+    if not (smallest > 1e-6 * largest and largest < math.inf and abs(power) <= 3.0):
         return None
     powered: NDArray[Any] = statistic**power
-    mean = float(powered.mean())
+    mean = float(powered.sum()) / len(powered)  # numpy's mean() costs five times its sum()
     extremes = (smallest**power / mean, largest**power / mean)
     if not (0.0 < mean < math.inf and min(extremes) >= limits[0] and max(extremes) <= limits[1]):
         return None
@@ -93,7 +95,9 @@ def _powered(statistic: Tensor, power: float) -> Tensor:
     # Relative to the largest, the power cannot overflow; the floor keeps margins positive and makes
     # all-zero statistics all equal instead of 0/0.
     scaled = statistic / statistic.max().clamp_min(torch.finfo(statistic.dtype).tiny)
-    floor = SMALLEST_SHARE if power >= 0 else SMALLEST_SHARE_OF_NEGATIVE_POWER
+    floor = (
+        SMALLEST_SHARE if power == 0.0 else max(SMALLEST_SHARE, SMALLEST_POWERED_SHARE ** (1.0 / abs(power)))
+    )
     return scaled.clamp_min(floor).pow(power)
 
 

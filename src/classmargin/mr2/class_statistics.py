@@ -33,6 +33,7 @@ from classmargin.mr2.class_groups import (
     CompactGroups,
     DenseGroups,
     Groups,
+    PairList,
     class_sums,
     group_compact,
     group_dense,
@@ -57,7 +58,7 @@ class ClassMoments(NamedTuple):
         lp_sqnorm_sum: Sum of squared Lp norms ``[K]``.
     """
 
-    count: Tensor
+    count: Tensor  # type: ignore[assignment]  # the name hides tuple.count, which nobody needs here
     feature_sum: Tensor
     sqnorm_sum: Tensor
     lp_sqnorm_sum: Tensor
@@ -83,7 +84,9 @@ class ClassMoments(NamedTuple):
         return (self.sqnorm_sum / self.count.clamp_min(1.0) - self.class_mean_sqnorm).clamp_min(0.0)
 
 
-def class_moments(features: Tensor, labels: Tensor, num_classes: int, norm_order: float = 2.0) -> ClassMoments:
+def class_moments(
+    features: Tensor, labels: Tensor, num_classes: int, norm_order: float = 2.0
+) -> ClassMoments:
     """Return the sums from which all class statistics of a batch follow.
 
     Args:
@@ -114,7 +117,8 @@ def class_moments(features: Tensor, labels: Tensor, num_classes: int, norm_order
 def squared_norm(rows: Tensor, norm_order: float) -> Tensor:
     """Return ``‖x‖_p²`` of each row; scaled by the largest entry, so no power overflows: ``[B, d] -> [B]``."""
     if norm_order == 2.0:  # one pass and no copy of the rows, unlike rows.square().sum(1)
-        return torch.linalg.vector_norm(rows, dim=1).square_()
+        norm: Tensor = torch.linalg.vector_norm(rows, dim=1)
+        return norm.square_()
     if norm_order == 1.0:
         return rows.abs().sum(1).square()
     magnitude = rows.abs()
@@ -161,7 +165,8 @@ class ClassStatistics(nn.Module):
         class_scalars: Four rows of ``[K]``, kept together because they move together: effective number of samples
             (0 = never seen), spread, mean squared L2 norm, mean squared Lp norm.
         feature_mean, feature_sqnorm: Moving averages over all samples, ``[d]`` and scalar.
-        updates: Batches so far.
+        feature_weight: Their accumulated weight, for the bias correction, scalar.
+        updates: Batches (with at least one row) so far.
 
     Example:
         >>> statistics = ClassStatistics(3)
@@ -175,6 +180,7 @@ class ClassStatistics(nn.Module):
     class_scalars: Tensor
     feature_mean: Tensor
     feature_sqnorm: Tensor
+    feature_weight: Tensor
     updates: Tensor
 
     def __init__(
@@ -195,11 +201,14 @@ class ClassStatistics(nn.Module):
         self.estimator = check_choice("estimator", estimator, ("moments", "batch"))
         self.sqnorm_form = check_choice("sqnorm_form", sqnorm_form, ("norm", "mean_plus_deviation"))
         if self.sqnorm_form == "mean_plus_deviation" and self.estimator != "batch":
-            raise ValueError("sqnorm_form='mean_plus_deviation' needs estimator='batch', got estimator='moments'")
+            raise ValueError(
+                "sqnorm_form='mean_plus_deviation' needs estimator='batch', got estimator='moments'"
+            )
         self.register_buffer("class_scalars", torch.zeros(4, num_classes))
         self.register_buffer("class_mean", torch.zeros(num_classes, 0))
         self.register_buffer("feature_mean", torch.zeros(0))
         self.register_buffer("feature_sqnorm", torch.zeros(()))
+        self.register_buffer("feature_weight", torch.zeros(()))
         self.register_buffer("updates", torch.zeros((), dtype=torch.long))
         if feature_dim is not None:
             self._take_shape(feature_dim)
@@ -247,7 +256,13 @@ class ClassStatistics(nn.Module):
     @property
     def total_variance(self) -> Tensor:
         """``mean ‖φ - mean φ‖²`` over all samples: within plus between classes, scalar."""
-        return (self.feature_sqnorm - torch.linalg.vector_norm(self.feature_mean).square()).clamp_min(0.0)
+        return (self.feature_sqnorm - (self.feature_mean * self.feature_mean).sum()).clamp_min(0.0)
+
+    def scales_on_host(self) -> tuple[float, float]:
+        """Return ``s̄`` and the total variance as numbers, for the CPU."""
+        scalars, mean = self.class_scalars.numpy(), self.feature_mean.numpy()
+        spread = float(scalars[1].sum()) / max(int(np.count_nonzero(scalars[0])), 1)
+        return spread, max(float(self.feature_sqnorm) - float(mean @ mean), 0.0)
 
     @property
     def spread_ratio(self) -> Tensor:
@@ -255,7 +270,9 @@ class ClassStatistics(nn.Module):
 
         Near 0: classes are compact against their distance. Large or growing: classes do not separate.
         """
-        between = (self.total_variance - self.mean_spread).clamp_min(torch.finfo(self.class_scalars.dtype).tiny)
+        between = (self.total_variance - self.mean_spread).clamp_min(
+            torch.finfo(self.class_scalars.dtype).tiny
+        )
         return self.mean_spread / between
 
     @torch.no_grad()
@@ -294,14 +311,18 @@ class ClassStatistics(nn.Module):
         row_weight: Tensor | None,
         synchronize: bool,
         square: Tensor | None = None,
+        pairs: PairList | None = None,
     ) -> None:
         """Move the averages, without checks and without gradient mode off (the caller sees to both).
 
         Args:
             rows: Finite, and zero where ``row_weight`` is 0.
-            labels, row_weight, synchronize: As in :meth:`update`.
+            labels: As in :meth:`update`.
+            row_weight: As in :meth:`update`.
+            synchronize: As in :meth:`update`.
             groups: Groups of ``labels`` where already known.
             square: Squared L2 norms of ``rows`` ``[B]`` where already known.
+            pairs: Same-class pairs of ``rows`` where already known.
         """
         self._take_shape(rows.shape[1])
         dtype = self.class_scalars.dtype
@@ -316,33 +337,43 @@ class ClassStatistics(nn.Module):
             self._update_soft(rows, square, labels, row_weight, synchronize)
         elif self.estimator == "batch" or synchronize or row_weight is not None or uses_dense_layout(rows):
             # Across processes the layout must be the same everywhere, so every class gets its row.
-            dense = groups if isinstance(groups, DenseGroups) else group_dense(labels, self.num_classes, row_weight)
+            dense = (
+                groups
+                if isinstance(groups, DenseGroups)
+                else group_dense(labels, self.num_classes, row_weight)
+            )
             update = self._update_batch if self.estimator == "batch" else self._update_dense
             update(rows, square, dense, synchronize)
         else:
             compact = groups if isinstance(groups, CompactGroups) else group_compact(labels)
-            self._update_compact(rows, square, labels, compact)
+            self._update_compact(rows, square, labels, compact, pairs)
         self._update_overall(rows, square, row_weight, synchronize)
-        self.updates += 1
 
-    def _update_compact(self, rows: Tensor, square: Tensor, labels: Tensor, groups: CompactGroups) -> None:
+    def _update_compact(
+        self, rows: Tensor, square: Tensor, labels: Tensor, groups: CompactGroups, pairs: PairList | None
+    ) -> None:
         if not len(groups.counts):
             return
-        deviation = self.class_mean.index_select(0, labels).neg_().add_(rows)  # in place: copies cost more than sums
-        values = [squared_norm(deviation, 2.0).numpy(), square.numpy()]
-        if self.norm_order != 2.0:
-            values.append(squared_norm(rows, self.norm_order).numpy())
-        sums = segment_sums_on_host(np.stack(values), groups)
-        scalars, classes = self.class_scalars.numpy(), groups.classes
-        rows_kept = scalars[: len(values) + 1]
-        weight, new, share = merge_scalars(rows_kept[:, classes], groups.counts, sums, self.ema_decay)
-        shift = segment_sums(deviation, groups).mul_(torch.from_numpy(share.astype(sums.dtype)).unsqueeze(1))
+        class_mean, scalars, classes = self.class_mean, self.class_scalars.numpy(), groups.classes
+        deviation = class_mean.index_select(0, labels)
+        torch.sub(rows, deviation, out=deviation)  # in place: a copy of [B, d] costs more than the arithmetic
+        values = np.empty((3, rows.shape[0]), dtype=scalars.dtype)
+        values[0], values[1] = squared_norm(deviation, 2.0).numpy(), square.numpy()
+        values[2] = values[1] if self.norm_order == 2.0 else squared_norm(rows, self.norm_order).numpy()
+        sums = segment_sums_on_host(values, groups)
+        weight, new, share = merge_scalars(scalars.take(classes, axis=1), groups.counts, sums, self.ema_decay)
         # Squared deviations were taken from the old mean; around the new one they are smaller by ‖shift‖².
-        new[0] = np.maximum(new[0] - squared_norm(shift, 2.0).numpy(), 0.0)
-        self.class_mean.index_add_(0, torch.from_numpy(classes), shift)
-        rows_kept[:, classes] = np.concatenate((weight[None], new))
-        if self.norm_order == 2.0:
-            scalars[3, classes] = new[1]
+        if pairs is None:
+            shift = segment_sums(deviation, groups).mul_(_column(share, scalars.dtype))
+            shift_sqnorm = squared_norm(shift, 2.0).numpy()
+            class_mean.index_add_(0, torch.from_numpy(classes), shift)
+        else:  # ‖Σ δ_i‖² = n Σ‖δ_i‖² - Σ_{i<j} ‖δ_i - δ_j‖², and the distances are known
+            shift_sqnorm = share * share * np.maximum(groups.counts * sums[0] - pairs.sums(groups), 0.0)
+            class_mean.index_add_(0, labels, deviation.mul_(_column(share[groups.segment], scalars.dtype)))
+        scalars[0, classes] = weight
+        new[0] -= shift_sqnorm
+        np.maximum(new[0], 0.0, out=new[0])
+        scalars[1:, classes] = new
 
     def _update_dense(self, rows: Tensor, square: Tensor, groups: DenseGroups, synchronize: bool) -> None:
         deviation = rows - self.class_mean.index_select(0, groups.labels)
@@ -350,10 +381,20 @@ class ClassStatistics(nn.Module):
             deviation = deviation * groups.row_weight.unsqueeze(1)
         power = square if self.norm_order == 2.0 else squared_norm(rows, self.norm_order)
         values = torch.stack((squared_norm(deviation, 2.0), square, power), 1)
-        self._merge(groups.counts.to(rows.dtype), class_sums(deviation, groups), class_sums(values, groups).T, synchronize)
+        self._merge(
+            groups.counts.to(rows.dtype),
+            class_sums(deviation, groups),
+            class_sums(values, groups).T,
+            synchronize,
+        )
 
     def _update_soft(
-        self, rows: Tensor, square: Tensor, probabilities: Tensor, row_weight: Tensor | None, synchronize: bool
+        self,
+        rows: Tensor,
+        square: Tensor,
+        probabilities: Tensor,
+        row_weight: Tensor | None,
+        synchronize: bool,
     ) -> None:
         if self.estimator == "batch":
             raise ValueError("labels given as probabilities need estimator='moments', got estimator='batch'")
@@ -364,7 +405,9 @@ class ClassStatistics(nn.Module):
         power = square if self.norm_order == 2.0 else squared_norm(rows, self.norm_order)
         square_sum, power_sum = target.T @ square, target.T @ power
         # Σ t‖φ - μ‖² = Σ t‖φ‖² - 2 μ·Σ tφ + ‖μ‖² Σ t
-        deviation = square_sum - 2.0 * (self.class_mean * total).sum(1) + count * squared_norm(self.class_mean, 2.0)
+        deviation = (
+            square_sum - 2.0 * (self.class_mean * total).sum(1) + count * squared_norm(self.class_mean, 2.0)
+        )
         shift = total - count.unsqueeze(1) * self.class_mean
         self._merge(count, shift, torch.stack((deviation.clamp_min(0.0), square_sum, power_sum)), synchronize)
 
@@ -373,7 +416,9 @@ class ClassStatistics(nn.Module):
         if synchronize:
             count, shift, sums = _reduce_together(count, shift, sums)
         present = count > 0
-        weight, new, share = merge_scalars(self.class_scalars, torch.where(present, count, 1.0), sums, self.ema_decay)
+        weight, new, share = merge_scalars(
+            self.class_scalars, torch.where(present, count, 1.0), sums, self.ema_decay
+        )
         shift = shift * share.unsqueeze(1)
         spread = (new[0] - squared_norm(shift, 2.0)).clamp_min(0.0)
         merged = torch.cat((weight.unsqueeze(0), spread.unsqueeze(0), new[1:]))
@@ -399,40 +444,55 @@ class ClassStatistics(nn.Module):
         sqnorm = squared_norm(mean, order) + spread
         values = torch.stack((spread, sqnorm, sqnorm if released else power_sum / safe))
         old = self.class_scalars
-        fresh = torch.where(old[0] > 0, 1.0 - self.ema_decay, 1.0).to(values.dtype)
+        fresh = torch.ones_like(old[0]).masked_fill_(old[0] > 0, 1.0 - self.ema_decay)
         weight = self.ema_decay * old[0] + (1.0 - self.ema_decay) * count
         new = torch.cat((weight.unsqueeze(0), torch.lerp(old[1:], values, fresh)))
         old.copy_(torch.where(count > 0, new, old))
 
-    def _update_overall(self, rows: Tensor, square: Tensor, row_weight: Tensor | None, synchronize: bool) -> None:
+    def _update_overall(
+        self, rows: Tensor, square: Tensor, row_weight: Tensor | None, synchronize: bool
+    ) -> None:
+        """Move the averages over all samples; bias-corrected like those of the classes."""
         if row_weight is None and not synchronize and not uses_dense_layout(rows):
             if rows.shape[0]:
-                mean, sqnorm = self.feature_mean.numpy(), self.feature_sqnorm.numpy()
-                fresh = (1.0 - self.ema_decay) / (1.0 - self.ema_decay ** (int(self.updates) + 1))
-                mean += (rows.sum(0).numpy() / rows.shape[0] - mean) * fresh
-                sqnorm += (square.numpy().mean() - sqnorm) * fresh
+                weight, mean, sqnorm = (
+                    b.numpy() for b in (self.feature_weight, self.feature_mean, self.feature_sqnorm)
+                )
+                weight += (1.0 - weight) * (1.0 - self.ema_decay)
+                fresh = (1.0 - self.ema_decay) / float(weight)
+                mean += (rows.sum(0).numpy() * (1.0 / rows.shape[0]) - mean) * fresh
+                sqnorm += (square.numpy().sum() / rows.shape[0] - sqnorm) * fresh
+                self.updates.add_(1)
             return
-        weight = rows.new_tensor(float(rows.shape[0])) if row_weight is None else row_weight.to(rows.dtype).sum()
+        count = (
+            rows.new_tensor(float(rows.shape[0])) if row_weight is None else row_weight.to(rows.dtype).sum()
+        )
         total, square_total = rows.sum(0), square.sum()
         if synchronize:
-            weight, total, square_total = _reduce_together(weight, total, square_total)
-        # Bias-corrected: the newest batch weighs 1, 1/(1+decay), 1/(1+decay+decay²), ...
-        fresh_share = (1.0 - self.ema_decay) / (1.0 - self.ema_decay ** (self.updates + 1).to(rows.dtype))
-        fresh_share = torch.where(weight > 0, fresh_share, 0.0).to(rows.dtype)
-        self.feature_mean.lerp_(total / weight.clamp_min(1.0), fresh_share)
-        self.feature_sqnorm.lerp_(square_total / weight.clamp_min(1.0), fresh_share)
+            count, total, square_total = _reduce_together(count, total, square_total)
+        some = count > 0
+        newest = (1.0 - self.ema_decay) * some.to(rows.dtype)
+        self.feature_weight.add_((1.0 - self.feature_weight) * newest)
+        share = newest / self.feature_weight.clamp_min(torch.finfo(rows.dtype).tiny)
+        self.feature_mean.lerp_(total / count.clamp_min(1.0), share)
+        self.feature_sqnorm.lerp_(square_total / count.clamp_min(1.0), share)
+        self.updates.add_(some)
 
     def _take_shape(self, feature_dim: int) -> None:
         if self.feature_mean.shape[0] == feature_dim:
             return
         if self.feature_dim is not None and self.feature_mean.shape[0]:
-            raise ValueError(f"features must have {self.feature_dim} columns (feature_dim), got {feature_dim}")
+            raise ValueError(
+                f"features must have {self.feature_dim} columns (feature_dim), got {feature_dim}"
+            )
         self.feature_dim = feature_dim
         self.feature_mean = self.feature_mean.new_zeros(feature_dim)
         if self.estimator == "moments":
             self.class_mean = self.class_mean.new_zeros(self.num_classes, feature_dim)
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
         saved = state_dict.get(f"{prefix}feature_mean")
         if isinstance(saved, Tensor) and saved.dim() == 1 and saved.shape[0]:
             if self.feature_dim is None:
@@ -442,8 +502,12 @@ class ClassStatistics(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
 
+def _column(values: NDArray[Any], dtype: Any) -> Tensor:
+    return torch.from_numpy(values.astype(dtype, copy=False)).unsqueeze(1)
+
+
 def _reduce_together(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Sum several tensors over all processes with one message."""
     flat = all_reduce_sum(torch.cat([tensor.reshape(-1) for tensor in tensors]))
-    parts = flat.split([tensor.numel() for tensor in tensors])
+    parts = torch.split(flat, [tensor.numel() for tensor in tensors])
     return tuple(part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True))

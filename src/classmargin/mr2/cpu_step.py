@@ -20,9 +20,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from classmargin.mr2.class_groups import CompactGroups, Integers, same_class_pairs
+from classmargin.mr2.class_groups import CompactGroups, PairList
 from classmargin.mr2.logit_margin import per_sample_losses
 from classmargin.mr2.representation_margin import listed_pair_losses
+
+SAFE_EXPONENT = 500.0  # float64 overflows at 709
+SAFE_PROBABILITY = 1e-30  # float32 underflows at 1e-38
 
 
 class StepConstants(NamedTuple):
@@ -31,6 +34,7 @@ class StepConstants(NamedTuple):
     Attributes:
         labels: Classes ``[B]``.
         groups: The same, grouped.
+        pairs: Same-class pairs of the features; None where there is none.
         inverse_margins: ``1 / γ_y`` of each row ``[B]``.
         log_prior: Offset ``[K]`` or None.
         mean_spread: ``s̄``.
@@ -40,6 +44,7 @@ class StepConstants(NamedTuple):
 
     labels: Tensor
     groups: CompactGroups
+    pairs: PairList | None
     inverse_margins: NDArray[Any]
     log_prior: Tensor | None
     mean_spread: float
@@ -49,81 +54,88 @@ class StepConstants(NamedTuple):
 
 def step_terms(logits: Tensor, features: Tensor, constants: StepConstants) -> tuple[Tensor, Tensor, Tensor]:
     """Return total, logit margin and representation margin, each a scalar with its own gradient."""
-    terms: tuple[Tensor, Tensor, Tensor] = _CpuStep.apply(logits, features, constants)  # type: ignore[no-untyped-call]
-    return terms
+    total, logit, pair = _CpuStep.apply(logits, features, constants)  # type: ignore[no-untyped-call]
+    return total, logit, pair
 
 
 class _CpuStep(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, features: Tensor, constants: StepConstants) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(ctx: Any, logits: Tensor, features: Tensor, constants: StepConstants) -> tuple[Tensor, ...]:
         logit, ctx.logit_gradient = _logit_margin(logits, constants)
         pair, ctx.feature_gradient = _representation_margin(features, constants, ctx.needs_input_grad[1])
         ctx.save_for_backward(logits, features)
         ctx.constants = constants
+        ctx.set_materialize_grads(False)
         total = logit + constants.representation_weight * pair
-        return logits.new_tensor(total), logits.new_tensor(logit), features.new_tensor(pair)
+        return tuple(torch.full((), value, dtype=logits.dtype) for value in (total, logit, pair))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         if torch.is_grad_enabled():  # a second derivative is wanted: differentiate the general form instead
             return (*_differentiable_gradients(ctx, gradients), None)
-        total, logit, pair = (float(gradient) for gradient in gradients)
-        for_logits = ctx.logit_gradient * (total + logit)
-        scale = total * ctx.constants.representation_weight + pair
-        gradient = ctx.feature_gradient
-        for_features = gradient if gradient is None else gradient * scale
-        if gradient is None and ctx.needs_input_grad[1]:
-            for_features = torch.zeros_like(ctx.saved_tensors[1])
-        return for_logits, for_features, None
+        total, logit, pair = (0.0 if gradient is None else float(gradient) for gradient in gradients)
+        logits, features = ctx.saved_tensors
+        constants: StepConstants = ctx.constants
+        # The gradients are handed over, not copied; a second backward pass over the same graph makes them again.
+        for_logits, ctx.logit_gradient = ctx.logit_gradient, None
+        if for_logits is None:
+            for_logits = _logit_margin(logits, constants)[1]
+        if total + logit != 1.0:
+            for_logits = for_logits * (total + logit)
+        if not ctx.needs_input_grad[1]:
+            return for_logits, None, None
+        for_features, ctx.feature_gradient = ctx.feature_gradient, None
+        if for_features is None:
+            for_features = _representation_margin(features, constants, True)[1]
+        weight = total + pair / constants.representation_weight
+        return for_logits, for_features if weight == 1.0 else for_features * weight, None
 
 
 def _logit_margin(logits: Tensor, constants: StepConstants) -> tuple[float, Tensor]:
     """Return the mean of Eq. 1 and its gradient ``(softmax - onehot) / (γ B)``, made in place."""
-    rows = logits.shape[0]
     inverse = torch.from_numpy(constants.inverse_margins).unsqueeze(1)
     scaled = logits * inverse
     if constants.log_prior is not None:
         scaled += constants.log_prior.to(scaled.dtype)
     label = constants.labels.unsqueeze(1)
-    true = scaled.gather(1, label)
-    largest = scaled.amax(1, keepdim=True)
-    gradient = scaled.sub_(largest).exp_()
-    total = gradient.sum(1, keepdim=True)
-    loss = float(total.log().add_(largest).sub_(true).mean())
-    inverse = inverse / rows
-    gradient.mul_(inverse / total)
-    gradient.scatter_add_(1, label, inverse.neg())
+    gradient = torch.softmax(scaled, 1)
+    true = gradient.gather(1, label)
+    if float(true.min()) > SAFE_PROBABILITY:
+        loss = -float(true.log_().mean())
+    else:  # the probability underflows long before its logarithm does
+        loss = float((torch.logsumexp(scaled, 1, keepdim=True) - scaled.gather(1, label)).mean())
+    inverse = inverse / logits.shape[0]
+    gradient.mul_(inverse).scatter_add_(1, label, inverse.neg_())
     return loss, gradient
 
 
 def _representation_margin(
     features: Tensor, constants: StepConstants, wants_gradient: bool
 ) -> tuple[float, Tensor | None]:
-    """Return the mean of Eq. 2 and its gradient (None where no row has a classmate)."""
-    if constants.groups.longest < 2:
-        return 0.0, None
-    rows = features.shape[0]
-    pairs = same_class_pairs(constants.groups)
-    left, right = torch.from_numpy(pairs[0]), torch.from_numpy(pairs[1])
-    difference = features.index_select(0, left).sub_(features.index_select(0, right))
-    distance = torch.linalg.vector_norm(difference, dim=1).square_().numpy()
-    losses, share = pair_softmax(distance, pairs, rows, constants.mean_spread, constants.temperature)
+    """Return the mean of Eq. 2, and the gradient of λ times it where wanted."""
+    pairs, rows = constants.pairs, features.shape[0]
+    if pairs is None:  # nobody has a classmate
+        return 0.0, torch.zeros_like(features) if wants_gradient else None
+    losses, share = pair_softmax(pairs, rows, constants.mean_spread, constants.temperature)
+    mean = float(losses.sum()) / rows
     if not wants_gradient:
-        return float(losses.sum()) / rows, None
-    pull = (share[: len(left)] + share[len(left) :]) * (2.0 / (constants.temperature * rows))
-    difference.mul_(torch.from_numpy(pull.astype(distance.dtype)).unsqueeze(1))
-    gradient = torch.zeros_like(features).index_add_(0, left, difference).index_add_(0, right, difference, alpha=-1)
-    return float(losses.sum()) / rows, gradient
+        return mean, None
+    count = len(pairs.left)
+    pull = (share[:count] + share[count:]) * (
+        2.0 * constants.representation_weight / (constants.temperature * rows)
+    )
+    force = pairs.difference * torch.from_numpy(pull.astype(pairs.distance.dtype)).unsqueeze(1)
+    gradient = torch.zeros_like(features).index_add_(0, torch.from_numpy(pairs.left), force)
+    return mean, gradient.index_add_(0, torch.from_numpy(pairs.right), force, alpha=-1)
 
 
 def pair_softmax(
-    distance: NDArray[Any], pairs: tuple[Integers, Integers], rows: int, mean_spread: float, temperature: float
+    pairs: PairList, rows: int, mean_spread: float, temperature: float
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return ``ln(1 + Σ_j exp e_ij)`` of each row and the weight ``exp(e_ij) / (1 + Σ exp)`` of each pair at either end.
 
     Args:
-        distance: Squared distances ``[P]``.
-        pairs: The rows at both ends, ``[P]`` each.
+        pairs: The pairs and their squared distances.
         rows: ``B``.
         mean_spread: ``s̄``.
         temperature: ``τ``.
@@ -131,31 +143,32 @@ def pair_softmax(
     Returns:
         Losses ``[B]``, and weights ``[2 P]``: seen from the first end, then from the second.
     """
-    exponent = (distance.astype(np.float64) - 2.0 * mean_spread) / temperature
-    both, twice = np.concatenate(pairs), np.concatenate((exponent, exponent))
+    exponent = (pairs.distance.astype(np.float64) - 2.0 * mean_spread) / temperature
+    both, twice = np.concatenate((pairs.left, pairs.right)), np.concatenate((exponent, exponent))
+    if exponent.max() <= SAFE_EXPONENT:
+        scaled = np.exp(twice)
+        total: NDArray[Any] = np.bincount(both, scaled, rows) + 1.0
+        return np.log(total), scaled / total[both]
     # Around the largest exponent of the row (at least 0, the exponent of the 1), so that nothing overflows.
     top = np.zeros(rows)
-    if exponent.max() > SAFE_EXPONENT:
-        np.maximum.at(top, both, twice)
-        scaled = np.exp(twice - top[both])
-    else:
-        scaled = np.exp(twice)
-    total = np.exp(-top) + np.bincount(both, scaled, rows)
+    np.maximum.at(top, both, twice)
+    scaled = np.exp(twice - top[both])
+    total = np.bincount(both, scaled, rows) + np.exp(-top)
     return top + np.log(total), scaled / total[both]
 
 
-SAFE_EXPONENT = 500.0  # float64 overflows at 709
-
-
-def _differentiable_gradients(ctx: Any, upstream: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor | None]:
+def _differentiable_gradients(ctx: Any, upstream: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor | None]:
     logits, features = ctx.saved_tensors
     constants: StepConstants = ctx.constants
+    total, logit_only, pair_only = (
+        logits.new_zeros(()) if gradient is None else gradient for gradient in upstream
+    )
     margins = torch.from_numpy(1.0 / constants.inverse_margins)
     losses = per_sample_losses(logits, constants.labels, margins, constants.log_prior, None, 0.0, -100)
-    logit = losses.mean() * (upstream[0] + upstream[1])
+    logit = losses.mean() * (total + logit_only)
     for_logits = torch.autograd.grad(logit, logits, create_graph=True)[0]
     if not ctx.needs_input_grad[1]:
         return for_logits, None
     pair = listed_pair_losses(features, constants.groups, constants.mean_spread, constants.temperature).mean()
-    pair = pair * (upstream[0] * constants.representation_weight + upstream[2])
+    pair = pair * (total * constants.representation_weight + pair_only)
     return for_logits, torch.autograd.grad(pair, features, create_graph=True)[0]

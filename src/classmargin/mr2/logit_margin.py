@@ -81,7 +81,9 @@ def check_targets(labels: Any, *, batch: int, num_classes: int, ignore_index: in
     """Check hard labels ``[B]`` or class probabilities ``[B, K]``."""
     if isinstance(labels, Tensor) and labels.is_floating_point():
         if tuple(labels.shape) != (batch, num_classes):
-            raise ValueError(f"labels given as probabilities must have shape ({batch}, {num_classes}), got {tuple(labels.shape)}")
+            raise ValueError(
+                f"labels given as probabilities must have shape ({batch}, {num_classes}), got {tuple(labels.shape)}"
+            )
         return
     check_hard_labels("labels", labels, batch=batch, num_classes=num_classes, ignore_index=ignore_index)
 
@@ -115,7 +117,12 @@ def per_sample_losses(
     target = labels.to(scaled.dtype) if labels.is_floating_point() else labels
     class_weight = None if weight is None else weight.to(scaled.dtype)
     return F.cross_entropy(
-        scaled, target, class_weight, ignore_index=ignore_index, reduction="none", label_smoothing=label_smoothing
+        scaled,
+        target,
+        class_weight,
+        ignore_index=ignore_index,
+        reduction="none",
+        label_smoothing=label_smoothing,
     )
 
 

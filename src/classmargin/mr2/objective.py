@@ -24,7 +24,15 @@ from classmargin._checks import check_choice, check_floating, check_int, check_l
 from classmargin._distributed import all_reduce_sum, gather_rows, global_mean, is_distributed
 from classmargin._types import LossTerms
 from classmargin.mr2 import logit_margin
-from classmargin.mr2.class_groups import CompactGroups, Groups, group_compact, group_dense, uses_dense_layout
+from classmargin.mr2.class_groups import (
+    CompactGroups,
+    Groups,
+    PairList,
+    group_compact,
+    group_dense,
+    list_pairs,
+    uses_dense_layout,
+)
 from classmargin.mr2.class_margins import (
     PAPER_POWER,
     check_limits,
@@ -32,8 +40,8 @@ from classmargin.mr2.class_margins import (
     relative_margins_on_host,
 )
 from classmargin.mr2.class_statistics import ClassStatistics, Estimator, SqnormForm, squared_norm
-from classmargin.mr2.cpu_step import StepConstants, step_terms
 from classmargin.mr2.collapse import COLLAPSE_FRACTION, collapse_ratio, warn_of_collapse
+from classmargin.mr2.cpu_step import StepConstants, step_terms
 from classmargin.mr2.logit_margin import at_least_float32, check_class_vector, check_targets
 from classmargin.mr2.positives import FeatureMemory, moment_losses
 from classmargin.mr2.presets import PRESETS
@@ -155,7 +163,9 @@ class MR2Loss(nn.Module):
             None if dimension_scale is None else check_number("dimension_scale", dimension_scale, above=0.0)
         )
         self.checks = bool(checks)
-        self.collapse_check_interval = check_int("collapse_check_interval", collapse_check_interval, minimum=0)
+        self.collapse_check_interval = check_int(
+            "collapse_check_interval", collapse_check_interval, minimum=0
+        )
         for name, vector in (("log_prior", log_prior), ("weight", weight)):
             check_class_vector(name, vector, num_classes)
             self.register_buffer(name, None if vector is None else vector.detach().clone())
@@ -170,7 +180,9 @@ class MR2Loss(nn.Module):
         if self.positives == "moments" and estimator != "moments":
             raise ValueError("positives='moments' needs estimator='moments', got estimator='batch'")
         if self.positives != "batch" and self.representation_reduction == "classes":
-            raise ValueError(f"representation_reduction='classes' needs positives='batch', got positives={positives!r}")
+            raise ValueError(
+                f"representation_reduction='classes' needs positives='batch', got positives={positives!r}"
+            )
         memory_size = check_int("memory_size", memory_size, minimum=1)
         self.memory = FeatureMemory(num_classes, memory_size) if self.positives == "memory" else None
         self.register_buffer("peak_variance", torch.zeros(()))
@@ -253,7 +265,9 @@ class MR2Loss(nn.Module):
                 return self._terms(logits, labels, features, update_statistics)
         return self._terms(logits, labels, features, update_statistics)
 
-    def _terms(self, logits: Tensor, labels: Tensor, features: Tensor, update_statistics: bool | None) -> LossTerms:
+    def _terms(
+        self, logits: Tensor, labels: Tensor, features: Tensor, update_statistics: bool | None
+    ) -> LossTerms:
         training = self.training and torch.is_grad_enabled()
         update = training if update_statistics is None else update_statistics
         synchronize = training and is_distributed()
@@ -262,16 +276,22 @@ class MR2Loss(nn.Module):
         groups, row_weight = None, None
         if hard:
             scores, labels, rows, groups, row_weight = self._group(scores, labels, rows)
-        square = squared_norm(rows.detach(), 2.0)
+        detached = rows.detach()
+        square = squared_norm(detached, 2.0)
         self._check_finite(rows, square)
+        common = isinstance(groups, CompactGroups) and self._is_common_step(scores, groups, synchronize)
+        pairs = list_pairs(detached, groups) if common and groups.longest > 1 else None  # type: ignore[union-attr, arg-type]
         if update:
-            self._update(rows.detach(), square, labels, groups, row_weight, synchronize)
-        if isinstance(groups, CompactGroups) and self._is_common_step(scores, groups, synchronize):
-            return LossTerms(*step_terms(scores, rows, self._step_constants(labels, groups, scores, rows)))
+            self._update(detached, square, labels, groups, row_weight, synchronize, pairs)
+        if common:
+            assert isinstance(groups, CompactGroups)
+            return LossTerms(
+                *step_terms(scores, rows, self._step_constants(labels, groups, pairs, scores.dtype))
+            )
         logit = self._logit_term(scores, labels, row_weight, synchronize)
         representation = self._representation_term(rows, labels, groups, row_weight, synchronize)
         if update and self.memory is not None and hard:
-            self._remember(rows.detach(), labels, row_weight, synchronize)
+            self._remember(detached, labels, row_weight, synchronize)
         total = logit if self.representation_weight == 0.0 else logit + self._ramped_weight() * representation
         return LossTerms(total, logit, representation)
 
@@ -291,17 +311,20 @@ class MR2Loss(nn.Module):
             and groups.num_pairs <= MOST_LISTED_PAIRS * len(groups.order)
         )
 
-    def _step_constants(self, labels: Tensor, groups: CompactGroups, logits: Tensor, rows: Tensor) -> StepConstants:
+    def _step_constants(
+        self, labels: Tensor, groups: CompactGroups, pairs: PairList | None, dtype: torch.dtype
+    ) -> StepConstants:
         relative = self._relative_margins().numpy()
-        inverse = ((1.0 / self.mean_margin) / relative[labels.numpy()]).astype(_NUMPY_TYPES[logits.dtype], copy=False)
+        inverse = ((1.0 / self.mean_margin) / relative[labels.numpy()]).astype(
+            _NUMPY_TYPES[dtype], copy=False
+        )
+        spread, variance = self.statistics.scales_on_host()
+        if self.unseen == "zero":
+            spread = float(self.mean_spread)
+        temperature = float(self._temperature(variance))
+        ramped = float(self._ramped_weight())
         return StepConstants(
-            labels,
-            groups,
-            inverse,
-            self.log_prior,
-            self.spread_slack * float(self.mean_spread),
-            float(self._temperature(rows.shape[1])),
-            float(self._ramped_weight()),
+            labels, groups, pairs, inverse, self.log_prior, self.spread_slack * spread, temperature, ramped
         )
 
     # --- input -------------------------------------------------------------------------------------------------
@@ -310,12 +333,18 @@ class MR2Loss(nn.Module):
         check_floating("logits", logits, dim=2)
         check_floating("features", features, dim=2)
         if logits.shape[1] != self.num_classes:
-            raise ValueError(f"logits must have {self.num_classes} columns (num_classes), got shape {tuple(logits.shape)}")
+            raise ValueError(
+                f"logits must have {self.num_classes} columns (num_classes), got shape {tuple(logits.shape)}"
+            )
         if features.shape[0] != logits.shape[0]:
-            raise ValueError(f"features must have {logits.shape[0]} rows like logits, got shape {tuple(features.shape)}")
+            raise ValueError(
+                f"features must have {logits.shape[0]} rows like logits, got shape {tuple(features.shape)}"
+            )
         expected = self.statistics.feature_dim
         if expected is not None and features.shape[1] != expected:
-            raise ValueError(f"features must have {expected} columns (feature_dim), got shape {tuple(features.shape)}")
+            raise ValueError(
+                f"features must have {expected} columns (feature_dim), got shape {tuple(features.shape)}"
+            )
         if isinstance(labels, Tensor) and labels.is_floating_point():
             check_targets(labels, batch=logits.shape[0], num_classes=self.num_classes, ignore_index=None)
         else:  # the range is checked where the labels are sorted anyway
@@ -337,7 +366,9 @@ class MR2Loss(nn.Module):
         ignorable = 0 <= self.ignore_index < self.num_classes
         lowest, highest = groups.lowest_and_highest
         if ignorable or lowest < 0 or highest >= self.num_classes:
-            check_targets(labels, batch=labels.shape[0], num_classes=self.num_classes, ignore_index=self.ignore_index)
+            check_targets(
+                labels, batch=labels.shape[0], num_classes=self.num_classes, ignore_index=self.ignore_index
+            )
             keep = labels != self.ignore_index
             logits, labels, features = logits[keep], labels[keep], features[keep]
             groups = group_compact(labels)
@@ -352,7 +383,6 @@ class MR2Loss(nn.Module):
 
     # --- state -------------------------------------------------------------------------------------------------
 
-    @torch.no_grad()
     def _update(
         self,
         rows: Tensor,
@@ -361,14 +391,20 @@ class MR2Loss(nn.Module):
         groups: Groups | None,
         row_weight: Tensor | None,
         synchronize: bool,
+        pairs: PairList | None,
     ) -> None:
         if uses_dense_layout(rows) or not self.checks:
             self.statistics.update(rows, labels, row_weight=row_weight, synchronize=synchronize)
         else:
-            self.statistics.apply_update(rows, labels, groups, row_weight, synchronize, square)
-        variance = self.statistics.total_variance
-        self.peak_variance.copy_(torch.maximum(self.peak_variance.to(variance.dtype), variance))
-        if self.collapse_check_interval and not uses_dense_layout(rows):
+            self.statistics.apply_update(rows, labels, groups, row_weight, synchronize, square, pairs)
+        if uses_dense_layout(rows):
+            variance = self.statistics.total_variance
+            self.peak_variance.copy_(torch.maximum(self.peak_variance.to(variance.dtype), variance))
+            return
+        on_host = self.statistics.scales_on_host()[1]
+        if on_host > float(self.peak_variance):
+            self.peak_variance.fill_(on_host)
+        if self.collapse_check_interval:
             self._look_for_collapse()
 
     def _look_for_collapse(self) -> None:
@@ -391,7 +427,6 @@ class MR2Loss(nn.Module):
 
     # --- constants of one step ---------------------------------------------------------------------------------
 
-    @torch.no_grad()
     def _relative_margins(self) -> Tensor:
         statistics = self.statistics
         if self.margin_source == "uniform" or self.margin_power == 0.0:
@@ -405,7 +440,9 @@ class MR2Loss(nn.Module):
             seen = None if self.unseen == "zero" else statistics.seen
             relative = relative_margins(source, self.margin_power, seen, self.margin_limits)
         if self.warmup_steps:
-            relative = torch.where(statistics.updates > self.warmup_steps, relative, torch.ones_like(relative))
+            relative = torch.where(
+                statistics.updates > self.warmup_steps, relative, torch.ones_like(relative)
+            )
         return relative
 
     def _ramped_weight(self) -> Tensor | float:
@@ -413,19 +450,23 @@ class MR2Loss(nn.Module):
             return self.representation_weight
         return self.representation_weight * (self.statistics.updates / self.warmup_steps).clamp_max(1.0)
 
-    def _temperature(self, feature_dim: int) -> Tensor | float:
+    def _temperature(self, variance: Tensor | float) -> Tensor | float:
         if self.temperature == "total-variance":
-            variance = self.statistics.total_variance
-            if self.temperature_factor != 1.0:
-                variance = variance * self.temperature_factor
-            return variance.clamp_min(SMALLEST_TEMPERATURE)
+            scaled = variance * self.temperature_factor
+            return (
+                scaled.clamp_min(SMALLEST_TEMPERATURE)
+                if isinstance(scaled, Tensor)
+                else max(scaled, SMALLEST_TEMPERATURE)
+            )
         if self.temperature == "dimension":
-            return self.temperature_factor * feature_dim
+            return self.temperature_factor * self.statistics.feature_mean.shape[0]
         return float(self.temperature)
 
     # --- the two terms -----------------------------------------------------------------------------------------
 
-    def _logit_term(self, logits: Tensor, labels: Tensor, row_weight: Tensor | None, synchronize: bool) -> Tensor:
+    def _logit_term(
+        self, logits: Tensor, labels: Tensor, row_weight: Tensor | None, synchronize: bool
+    ) -> Tensor:
         hard = not labels.is_floating_point()
         margins = logit_margin.sample_margins(self.class_margins.to(logits.dtype), labels)
         losses = logit_margin.per_sample_losses(
@@ -440,7 +481,12 @@ class MR2Loss(nn.Module):
         return _mean(losses, weights, synchronize)
 
     def _representation_term(
-        self, rows: Tensor, labels: Tensor, groups: Groups | None, row_weight: Tensor | None, synchronize: bool
+        self,
+        rows: Tensor,
+        labels: Tensor,
+        groups: Groups | None,
+        row_weight: Tensor | None,
+        synchronize: bool,
     ) -> Tensor:
         if self.representation_weight == 0.0:
             return rows[:, :0].sum()  # a zero that keeps the graph
@@ -448,10 +494,12 @@ class MR2Loss(nn.Module):
             mean_spread = self.mean_spread.to(rows.dtype)
             if self.spread_slack != 1.0:
                 mean_spread = mean_spread * self.spread_slack
-            temperature = self._temperature(rows.shape[1])
+            temperature = self._temperature(self.statistics.total_variance)
             if isinstance(temperature, Tensor):
                 temperature = temperature.to(rows.dtype)
-        losses = self._representation_losses(rows, labels, groups, row_weight, mean_spread, temperature, synchronize)
+        losses = self._representation_losses(
+            rows, labels, groups, row_weight, mean_spread, temperature, synchronize
+        )
         if self.representation_reduction == "classes":
             mean = self._mean_over_classes(losses, labels, row_weight, synchronize)
         else:
@@ -492,7 +540,11 @@ class MR2Loss(nn.Module):
         count = losses.new_zeros(self.num_classes).index_add(0, labels, ones)
         if synchronize:
             count = all_reduce_sum(count)
-        share = ones * (count > 1).to(losses.dtype).index_select(0, labels) / count.clamp_min(1.0).index_select(0, labels)
+        share = (
+            ones
+            * (count > 1).to(losses.dtype).index_select(0, labels)
+            / count.clamp_min(1.0).index_select(0, labels)
+        )
         total = (losses * share).sum() / self.num_classes
         if not synchronize:
             return total

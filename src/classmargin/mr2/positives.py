@@ -53,12 +53,16 @@ class FeatureMemory(nn.Module):
         if rows.dtype == torch.float64 and self.ring.dtype != torch.float64:
             self.ring = self.ring.double()
 
-    def exponents(self, features: Tensor, labels: Tensor, mean_spread: Tensor, temperature: Tensor | float) -> Tensor:
+    def exponents(
+        self, features: Tensor, labels: Tensor, mean_spread: Tensor, temperature: Tensor | float
+    ) -> Tensor:
         """Return the exponents of Eq. 2 against the stored classmates, ``[B, M]``; empty places count nothing."""
         self.take_shape(features)
         stored = self.ring.index_select(0, labels).to(features.dtype)
         distances = (features.unsqueeze(1) - stored).square().sum(2)
-        empty = torch.arange(self.size, device=features.device) >= self.filled.index_select(0, labels).unsqueeze(1)
+        empty = torch.arange(self.size, device=features.device) >= self.filled.index_select(
+            0, labels
+        ).unsqueeze(1)
         return ((distances - 2.0 * mean_spread) / temperature).masked_fill(empty, NO_PAIR)
 
     @torch.no_grad()
@@ -78,7 +82,9 @@ class FeatureMemory(nn.Module):
         counts = torch.zeros(self.num_classes + 1, dtype=torch.long, device=labels.device)
         counts.index_add_(0, classes, torch.ones_like(classes))
         count = counts[classes]
-        place = torch.arange(classes.shape[0], device=labels.device) - (torch.cumsum(counts, 0) - counts)[classes]
+        place = (
+            torch.arange(classes.shape[0], device=labels.device) - (torch.cumsum(counts, 0) - counts)[classes]
+        )
         # More rows of a class than places: every row that shares a place takes the value of the last of them.
         last = place + self.size * torch.div(count - 1 - place, self.size, rounding_mode="floor")
         source = order[torch.arange(classes.shape[0], device=labels.device) + last - place]
@@ -103,7 +109,11 @@ class FeatureMemory(nn.Module):
 
 
 def moment_losses(
-    features: Tensor, labels: Tensor, statistics: ClassStatistics, mean_spread: Tensor, temperature: Tensor | float
+    features: Tensor,
+    labels: Tensor,
+    statistics: ClassStatistics,
+    mean_spread: Tensor,
+    temperature: Tensor | float,
 ) -> Tensor:
     """Return ``ln[1 + exp((‖φ - μ̂_y‖² + ‖ŝ_y‖² - 2 s̄) / τ)]`` per row, ``[B]``.
 

@@ -12,6 +12,7 @@ features of norm 0.1 make it vanish.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -46,7 +47,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
                 "margin_source": "sqnorm",
                 "margin_power": 1.0 / 3.0,
                 "warmup_steps": 0,
-                "margin_limits": (1e-3, 1e3),
+                "margin_limits": (0.0, math.inf),
                 "sqnorm_form": "mean_plus_deviation",
                 "representation_reduction": "classes",
                 "dimension_scale": 0.1,

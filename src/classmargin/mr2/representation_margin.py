@@ -23,7 +23,13 @@ import torch
 from torch import Tensor
 
 from classmargin._checks import check_choice, check_floating, check_hard_labels, check_number
-from classmargin.mr2.class_groups import CompactGroups, Groups, group_compact, same_class_pairs, uses_dense_layout
+from classmargin.mr2.class_groups import (
+    CompactGroups,
+    Groups,
+    group_compact,
+    same_class_pairs,
+    uses_dense_layout,
+)
 from classmargin.mr2.logit_margin import REDUCTIONS, Reduction, at_least_float32
 
 NO_PAIR = -1e30  # exponent of a pair that does not exist: exp gives 0, and no inf - inf can arise
@@ -156,7 +162,9 @@ def listed_pair_losses(
     exponent = (difference.square().sum(1) - 2.0 * mean_spread) / temperature
     both, twice = torch.cat([left, right]), torch.cat([exponent, exponent])
     # ln(1 + Σ exp e) around the largest exponent of the row (at least 0, the exponent of the 1)
-    top = features.new_zeros(features.shape[0]).scatter_reduce(0, both, twice.detach(), "amax", include_self=True)
+    top = features.new_zeros(features.shape[0]).scatter_reduce(
+        0, both, twice.detach(), "amax", include_self=True
+    )
     return top + torch.log((-top).exp().index_add(0, both, (twice - top[both]).exp()))
 
 
