@@ -60,7 +60,8 @@ def test_it_has_easy_and_hard_classes(mini):
     }
     assert recall["ankle boot"] > 0.88
     assert recall["trouser"] > 0.9
-    assert recall["shirt"] < 0.6
+    assert recall["shirt"] < 0.65
+    assert recall["ankle boot"] - recall["shirt"] > 0.25
     assert min(recall, key=recall.get) == "shirt"
 
 
