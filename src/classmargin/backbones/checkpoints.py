@@ -34,6 +34,7 @@ _FOLDER_FILES = (
     "pytorch_model.bin",
 )
 _SHOWN = 4
+_COUNTER = "num_batches_tracked"
 
 
 class Weights(NamedTuple):
@@ -176,10 +177,10 @@ def _check_fit(module: nn.Module, state: StateDict, message: str) -> None:
 
 def _misfit(module: nn.Module, state: StateDict) -> str | None:
     """Return in words what is missing, unexpected or of another shape; None if everything fits."""
-    own = module.state_dict()
-    # Counters of batch norm are absent from old checkpoints and change nothing at momentum-based averaging.
-    missing = [key for key in own if key not in state and not key.endswith("num_batches_tracked")]
-    unexpected = [key for key in state if key not in own]
+    # Counters of batch norm are absent from old checkpoints and change nothing here.
+    own = {key: value for key, value in module.state_dict().items() if not key.endswith(_COUNTER)}
+    missing = [key for key in own if key not in state]
+    unexpected = [key for key in state if key not in own and not key.endswith(_COUNTER)]
     shapes = [
         f"{key}: file {tuple(state[key].shape)}, network {tuple(own[key].shape)}"
         for key in own
