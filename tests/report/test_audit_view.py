@@ -12,7 +12,9 @@ from classmargin.report.tables import to_markdown
 
 
 def audit_of(labels, predictions, num_classes, **options):
-    return audit(np.array(labels), predictions=np.array(predictions), num_classes=num_classes, bootstrap=200, **options)
+    return audit(
+        np.array(labels), predictions=np.array(predictions), num_classes=num_classes, bootstrap=200, **options
+    )
 
 
 def test_headlines_repeat_the_audit(small_audit):
@@ -62,7 +64,9 @@ def test_verdict_counts_classes_whose_whole_interval_lies_below_the_overall_accu
     labels = np.repeat(np.arange(10), 100)
     predictions = np.where((labels == 4) & (np.arange(1000) % 10 != 0), 5, labels)
     words = audit_view.audit_verdict(audit_of(labels, predictions, 10))
-    assert words.startswith("1 of 10 classes lags behind the overall accuracy of 91.0% (chance would give less than one)")
+    assert words.startswith(
+        "1 of 10 classes lags behind the overall accuracy of 91.0% (chance would give less than one)"
+    )
 
 
 def test_equal_classes_are_not_called_lagging():

@@ -24,7 +24,9 @@ FLAGS = [
 
 pytestmark = [
     pytest.mark.browser,
-    pytest.mark.skipif(EXECUTABLE is None, reason="no Chromium on this machine (.ci/install-browser installs one)"),
+    pytest.mark.skipif(
+        EXECUTABLE is None, reason="no Chromium on this machine (.ci/install-browser installs one)"
+    ),
 ]
 
 
@@ -198,11 +200,15 @@ def test_clicking_the_overview_opens_that_block(wide_page):
     overview = wide_page.page.locator("#figure-confusion .nsewdrag")
     overview.scroll_into_view_if_needed()
     box = overview.bounding_box()
-    overview.click(position={"x": box["width"] / 2, "y": box["height"] * 7.5 / 40})  # the eighth of forty rows
+    overview.click(
+        position={"x": box["width"] / 2, "y": box["height"] * 7.5 / 40}
+    )  # the eighth of forty rows
     assert wide_page.page.get_by_label("Block", exact=True).input_value() == "7"
 
 
-def test_names_with_html_run_nothing_and_are_shown_as_they_are(open_report, nasty_audit, nasty_names, tmp_path):
+def test_names_with_html_run_nothing_and_are_shown_as_they_are(
+    open_report, nasty_audit, nasty_names, tmp_path
+):
     opened = open_report(write_audit_html(nasty_audit, tmp_path / "nasty.html", feature_map=False))
     page = opened.page
     assert page.locator("main a[href^=http], .plot a").count() == 0

@@ -63,10 +63,17 @@ def test_classes_without_thirds_make_one_group():
 
 def test_gains_are_sorted_and_grouped_by_outcome():
     figure = plots.gains_figure(
-        NAMES, np.array([0.1, -0.2, np.nan, 0.0]), np.array([0.01, 0.0004, np.nan, 1.0]), ["gained", "lost", "absent", "noise"]
+        NAMES,
+        np.array([0.1, -0.2, np.nan, 0.0]),
+        np.array([0.01, 0.0004, np.nan, 1.0]),
+        ["gained", "lost", "absent", "noise"],
     )
     found = {trace.name: (list(trace.x), list(trace.y)) for trace in figure.data}
-    assert found == {"gained (1)": ([1], [10.0]), "lost (1)": ([3], [-20.0]), "may be noise (1)": ([2], [0.0])}
+    assert found == {
+        "gained (1)": ([1], [10.0]),
+        "lost (1)": ([3], [-20.0]),
+        "may be noise (1)": ([2], [0.0]),
+    }
     assert "q = &lt;0.001" in figure.data[1].text[0]
 
 

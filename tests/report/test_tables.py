@@ -112,7 +112,12 @@ def test_terminal_shows_markup_in_names_literally():
 
 
 def test_json_is_strict_and_knows_numpy():
-    data = {"a": np.array([1.0, np.nan, np.inf]), "b": np.float32(0.5), "c": (1, True, None), "d": "é</script>"}
+    data = {
+        "a": np.array([1.0, np.nan, np.inf]),
+        "b": np.float32(0.5),
+        "c": (1, True, None),
+        "d": "é</script>",
+    }
     text = json_text(data)
     assert json.loads(text, parse_constant=pytest.fail) == {
         "a": [1.0, None, None],
@@ -126,7 +131,10 @@ def test_json_is_strict_and_knows_numpy():
 def test_frame_rows_keep_values_and_order():
     import pandas as pd
 
-    assert frame_rows(pd.DataFrame({"x": [2, 1], "y": ["b", "a"]})) == [{"x": 2, "y": "b"}, {"x": 1, "y": "a"}]
+    assert frame_rows(pd.DataFrame({"x": [2, 1], "y": ["b", "a"]})) == [
+        {"x": 2, "y": "b"},
+        {"x": 1, "y": "a"},
+    ]
 
 
 def test_numbers_are_set_flush_right_and_words_flush_left():

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from classmargin._progress import progress
 from classmargin.evaluation.audit import Audit
 from classmargin.evaluation.comparison import Comparison
 from classmargin.report import audit_view, plots
 from classmargin.report.comparison_view import pair_summary_table
-from classmargin.report.confusion_view import confusion_view
+from classmargin.report.confusion_view import ConfusionView, confusion_view
 from classmargin.report.feature_map import feature_map, feature_map_figure
 from classmargin.report.figure_parts import Figure
 from classmargin.report.tables import format_value, printable
@@ -41,15 +43,9 @@ def audit_page(
 ) -> dict[str, Any]:
     """Return everything the template ``audit.html.j2`` shows."""
     hardest = _hardest(audit)
-    confusion = confusion_view(audit.confusion, audit.class_names)
-    figures = {
-        "gains": None if comparison is None else comparison_figure(comparison),
-        "thirds": _thirds(audit, baseline, comparison),
-        "accuracy": _accuracy(audit),
-        "spread": _spread(audit),
-        **confusion.figures,
-        "map": _map(audit, hardest) if with_map else None,
-    }
+    figures, confusion = _draw(audit, comparison, baseline)
+    if with_map:  # shows a progress bar of its own
+        figures["map"] = _map(audit, hardest)
     content = {
         "title": title,
         "verdict": printable(audit_view.audit_verdict(audit)),
@@ -74,6 +70,22 @@ def audit_page(
         "cells": confusion.cells,
     }
     return content | {"sections": _sections(content)}
+
+
+def _draw(
+    audit: Audit, comparison: Comparison | None, baseline: Audit | None
+) -> tuple[dict[str, Figure | None], ConfusionView]:
+    """Make all figures but the map; with a thousand classes that takes seconds."""
+    makers: dict[str, Callable[[], Any]] = {
+        "gains": lambda: None if comparison is None else comparison_figure(comparison),
+        "thirds": lambda: _thirds(audit, baseline, comparison),
+        "accuracy": lambda: _accuracy(audit),
+        "spread": lambda: _spread(audit),
+        "confusion": lambda: confusion_view(audit.confusion, audit.class_names),
+    }
+    made = {name: make() for name, make in progress(makers.items(), "drawing figures", total=len(makers))}
+    confusion: ConfusionView = made.pop("confusion")
+    return {**made, **confusion.figures}, confusion
 
 
 def comparison_figure(comparison: Comparison) -> Figure:

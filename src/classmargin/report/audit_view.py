@@ -102,7 +102,10 @@ GEOMETRY = {
     "weight_equinorm_cv": ("Lengths of centred weights, relative deviation", "0 at neural collapse"),
     "weight_equiangularity": ("Cosines of weights, deviation", "0: all angles equal"),
     "weight_max_angle_gap": ("Weights, distance from a simplex", "0 at neural collapse"),
-    "self_duality": ("Weights against class means", "Squared distance once both are normalised; 0 at neural collapse"),
+    "self_duality": (
+        "Weights against class means",
+        "Squared distance once both are normalised; 0 at neural collapse",
+    ),
     "spread_to_mean_norm": ("Mean of ‖ŝ‖ / ‖μ̂‖", "The paper's measure of how far features are from collapse"),
 }
 

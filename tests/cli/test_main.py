@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import typer
+
+from classmargin.cli import main as module
+
+
+def test_help_names_every_verb(run):
+    outcome = run("--help")
+    assert outcome.code == 0
+    for verb in module.VERBS:
+        assert verb in outcome.out
+
+
+@pytest.mark.parametrize("verb", sorted(module.VERBS))
+def test_every_verb_has_help(run, verb):
+    outcome = run(verb, "--help")
+    assert outcome.code == 0
+    assert "--class-names" in outcome.out or verb not in ("audit", "compare", "gate")
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys; from classmargin.cli.main import main; main(['--help'])\n"
+        "heavy = {'torch', 'numpy', 'pandas', 'plotly', 'scipy', 'sklearn', 'jinja2', 'lightning'} & set(sys.modules)\n"
+        "sys.exit(f'imported {sorted(heavy)}' if heavy else 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_version_is_the_packages(run):
+    import classmargin
+
+    assert run("--version") == (0, f"classmargin {classmargin.__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    "words", [["nonsense"], ["audit"], ["audit", "x.npz", "--format", "xml"], ["gate", "x.npz"]]
+)
+def test_wrong_usage_is_bad_input(run, words):
+    outcome = run(*words)
+    assert outcome.code == 2
+    assert outcome.out == ""
+    assert "Traceback" not in outcome.err
+
+
+@pytest.fixture
+def failing_verb(monkeypatch):
+    def install(error):
+        def fail() -> None:
+            raise error
+
+        def also() -> None:
+            """A second verb, because a single one would be the command itself."""
+
+        monkeypatch.setattr(module, "VERBS", {"fail": fail, "also": also})
+
+    return install
+
+
+@pytest.mark.parametrize("kind", [ValueError, TypeError, OSError, ImportError])
+def test_errors_of_the_input_become_one_line_and_code_two(run, failing_verb, kind):
+    failing_verb(kind("labels must\n be right"))
+    assert run("fail") == (2, "", "classmargin: error: labels must be right\n")
+
+
+def test_an_error_without_words_shows_its_type(run, failing_verb):
+    failing_verb(ValueError())
+    assert run("fail").err == "classmargin: error: ValueError\n"
+
+
+def test_escape_sequences_in_messages_do_not_reach_the_terminal(run, failing_verb):
+    failing_verb(ValueError("class \x1b[31mred"))
+    assert "\x1b" not in run("fail").err
+
+
+def test_debug_shows_the_traceback(run, failing_verb, monkeypatch):
+    failing_verb(ValueError("broken"))
+    assert "Traceback" in run("--debug", "fail").err
+    monkeypatch.setenv("CLASSMARGIN_DEBUG", "1")
+    outcome = run("fail")
+    assert "Traceback" in outcome.err
+    assert outcome.code == 2
+
+
+def test_errors_of_the_program_itself_are_not_hidden(failing_verb):
+    failing_verb(ZeroDivisionError("a bug"))
+    with pytest.raises(ZeroDivisionError):
+        module.main(["fail"])
+
+
+def test_a_verb_decides_its_exit_code(run, failing_verb):
+    failing_verb(typer.Exit(1))
+    assert run("fail").code == 1
+
+
+def test_warnings_are_one_line_each(run, monkeypatch):
+    import warnings
+
+    def warn() -> None:
+        warnings.simplefilter("always")
+        warnings.warn("few samples", stacklevel=1)
+
+    def also() -> None:
+        pass
+
+    monkeypatch.setattr(module, "VERBS", {"warn": warn, "also": also})
+    assert run("warn") == (0, "", "classmargin: warning: few samples\n")
+
+
+def test_module_and_command_are_the_same(run_process):
+    outcome = run_process("--version")
+    assert outcome.code == 0
+    assert outcome.out.startswith("classmargin ")
