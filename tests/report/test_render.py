@@ -217,3 +217,10 @@ def test_sort_values_are_numbers_or_empty():
     assert sort_value((0.5, 0.9)) == "0.5"
     assert sort_value(float("nan")) == ""
     assert sort_value(None) == ""
+
+
+@pytest.mark.slow
+def test_a_thousand_classes_fit_in_fifteen_megabytes(make_audit, tmp_path):
+    result = make_audit(1000, 20, class_names=[f"class number {k} with a long name" for k in range(1000)])
+    path = write_audit_html(result, tmp_path / "r.html", baseline=make_audit(1000, 20, noise=2.0))
+    assert path.stat().st_size < 15e6
