@@ -19,7 +19,10 @@ import typer
 from classmargin.cli.audit import audit
 from classmargin.cli.compare import compare
 from classmargin.cli.compare_methods import compare_methods
+from classmargin.cli.export import export
 from classmargin.cli.gate import gate
+from classmargin.cli.list_things import list_things
+from classmargin.cli.predict import predict
 from classmargin.cli.train import train
 
 VERBS: dict[str, Callable[..., None]] = {
@@ -28,6 +31,9 @@ VERBS: dict[str, Callable[..., None]] = {
     "gate": gate,
     "train": train,
     "compare-methods": compare_methods,
+    "list": list_things,
+    "predict": predict,
+    "export": export,
 }
 
 # Bad input ends with this code; 1 is left to verbs whose answer is "no" (the gate).
@@ -107,8 +113,10 @@ def _options(
 def _report(error: Exception, *, debug: bool) -> int:
     if debug:
         traceback.print_exception(error)
+    from classmargin.report.tables import printable
+
     # Some libraries raise without words; the type is then better than an empty line.
-    words = " ".join(str(error).split()) or type(error).__name__
+    words = printable(" ".join(str(error).split())) or type(error).__name__
     typer.echo(f"classmargin: error: {words}", err=True)
     return BAD_INPUT
 

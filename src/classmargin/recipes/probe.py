@@ -1,37 +1,23 @@
-"""Linear probe: features of a frozen encoder are computed once, kept on the disk, and trained on.
+"""Linear probe: images are swapped for the features of a frozen encoder, computed once and kept on the disk.
 
-``feature_bundle`` swaps images for their features and ``head_alone`` the network for its head (the same head
-object, so the full network is trained when the head is). Features are found again by a fingerprint of encoder
-and samples: a second seed, another method or a resumed run reads them instead of computing them.
+A second seed, another method or a resumed run finds them again by a fingerprint of encoder and samples.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from classmargin._atomic import atomic_path
-from classmargin._progress import progress
-from classmargin.backbones.contract import Backbone
+from classmargin.backbones import Backbone, cached_features
 from classmargin.data import DataBundle, Split, make_loader
 
 BATCH = 128
-SPLITS = ("train", "validation", "test")
-
-
-def head_alone(backbone: Backbone) -> Backbone:
-    """Return a network from features to logits that shares the head of ``backbone``."""
-    network = Backbone(nn.Identity(), feature_dim=backbone.feature_dim, num_classes=backbone.num_classes)
-    network.head = backbone.head
-    network.name = f"head of {backbone.name}"
-    return network
 
 
 def feature_bundle(bundle: DataBundle, backbone: Backbone, *, cache: Path | None = None) -> DataBundle:
@@ -42,11 +28,9 @@ def feature_bundle(bundle: DataBundle, backbone: Backbone, *, cache: Path | None
         backbone: Its encoder makes the features.
         cache: Folder for computed features; ``$CLASSMARGIN_CACHE`` or ``~/.cache/classmargin`` if left out.
     """
-    encoder = encoder_fingerprint(backbone)
     folder = (cache or cache_folder()) / "features"
     train, validation, test = (
-        _split_features(bundle, name, backbone, folder / f"{encoder}-{_data_fingerprint(bundle, name)}")
-        for name in SPLITS
+        _split_features(bundle, name, backbone, folder) for name in ("train", "validation", "test")
     )
     return replace(
         bundle,
@@ -66,69 +50,30 @@ def cache_folder() -> Path:
     return Path(os.environ.get("CLASSMARGIN_CACHE", Path.home() / ".cache" / "classmargin"))
 
 
-def _split_features(bundle: DataBundle, name: str, backbone: Backbone, stem: Path) -> Split:
+def _split_features(bundle: DataBundle, name: str, backbone: Backbone, folder: Path) -> Split:
     split = bundle.split(name)
     if len(split) == 0:
         return replace(split, inputs=torch.zeros(0, backbone.feature_dim), images=None)
-    file = stem.with_name(f"{stem.name}.safetensors")
-    features = _read(file, len(split))
-    if features is None:
-        features = _compute(bundle, name, backbone)
-        _write(file, features)
-    return replace(split, inputs=features, images=None)
-
-
-def _compute(bundle: DataBundle, name: str, backbone: Backbone) -> Tensor:
     loader = make_loader(bundle, name, batch_size=BATCH, training=False)
-    backbone.eval()
-    rows = []
-    with torch.inference_mode():
-        for batch in progress(loader.epoch(0), f"features of {name}", total=len(loader)):
-            rows.append(backbone.encode(batch.inputs).float())
-    return torch.cat(rows).clone()
+    found = cached_features(
+        backbone, loader.epoch(0), cache_dir=folder, data_key=data_fingerprint(bundle, name)
+    )
+    return replace(split, inputs=found.features, images=None)
 
 
-def _read(file: Path, rows: int) -> Tensor | None:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        features = load_file(file)["features"]
-    except (FileNotFoundError, SafetensorError, KeyError):
-        return None
-    return features if len(features) == rows else None
-
-
-def _write(file: Path, features: Tensor) -> None:
-    from safetensors.torch import save_file
-
-    with atomic_path(file) as temporary:
-        save_file({"features": features.contiguous()}, temporary)
-
-
-def encoder_fingerprint(backbone: Backbone) -> str:
-    """Return 16 hexadecimal digits that change with any weight of the encoder or its input normalisation."""
-    digest = hashlib.sha256(repr((backbone.name, backbone.normalize_features)).encode())
-    for name, tensor in sorted(backbone.encoder.state_dict().items()):
-        digest.update(name.encode())
-        _add(digest.update, tensor)
-    return digest.hexdigest()[:16]
-
-
-def _data_fingerprint(bundle: DataBundle, name: str) -> str:
+def data_fingerprint(bundle: DataBundle, name: str) -> str:
+    """Return a hash of the samples of a split as the encoder sees them."""
     split = bundle.split(name)
     digest = hashlib.sha256(repr((bundle.name, name, bundle.mean, bundle.std, bundle.input_shape)).encode())
-    _add(digest.update, split.index)
-    _add(digest.update, split.labels)
+    for tensor in (split.index, split.labels):
+        digest.update(_bytes(tensor))
     if split.inputs is not None:
-        _add(digest.update, split.inputs)
+        digest.update(_bytes(split.inputs))
     else:
         # Reading every file of a large set would cost as much as the features; names and order must do.
         digest.update("\n".join(split.paths or []).encode())
-    return digest.hexdigest()[:16]
+    return digest.hexdigest()
 
 
-def _add(update: Callable[[Any], None], tensor: Tensor) -> None:
-    plain = tensor.detach().cpu().contiguous()
-    if plain.numel():
-        update(plain.reshape(-1).view(torch.uint8).numpy().data)
+def _bytes(tensor: Tensor) -> Any:
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data

@@ -12,20 +12,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from classmargin._distributed import rank, world_size
-from classmargin.backbones import backbone_info, create_backbone
-from classmargin.backbones.contract import Backbone
+from classmargin.backbones import Backbone, backbone_info, create_backbone, probe_head
+from classmargin.backbones.feature_cache import encoder_fingerprint
 from classmargin.data import DataBundle, load_data
 from classmargin.methods import Method, Requirements, TaskInfo, create, requirements_of
 from classmargin.methods.registry import resolve_hyperparameters
 from classmargin.recipes.data_loaders import BundleLoaders
-from classmargin.recipes.probe import feature_bundle, head_alone
+from classmargin.recipes.model_record import ModelRecord
+from classmargin.recipes.probe import feature_bundle
 from classmargin.training.config import RunConfig
 from classmargin.training.loop import Ingredients
 from classmargin.training.random_state import seed_for, seed_process
+from classmargin.training.recorder import say
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class Session:
     Attributes:
         config: What was asked for.
         bundle: The data as the network gets it (features for a cached probe).
+        record: What a network must know of its data.
         backbone: The whole network, from images to logits.
         network: What is trained: the backbone, or its head alone for a cached probe.
         method: Built for this task.
@@ -44,6 +48,7 @@ class Session:
 
     config: RunConfig
     bundle: DataBundle
+    record: ModelRecord
     backbone: Backbone
     network: Backbone
     method: Method
@@ -93,32 +98,58 @@ def load_bundle(config: RunConfig) -> DataBundle:
     )
 
 
-def make_backbone(config: RunConfig, bundle: DataBundle, needs: Requirements) -> Backbone:
+def describe(bundle: DataBundle) -> ModelRecord:
+    """Return what a network must know of its data."""
+    return ModelRecord(
+        class_names=tuple(bundle.class_names),
+        class_counts=tuple(bundle.train.class_counts.tolist()),
+        full_size=bundle.train.full_size,
+        kind=bundle.kind,
+        input_shape=tuple(bundle.input_shape),
+        mean=tuple(bundle.mean),
+        std=tuple(bundle.std),
+    )
+
+
+def build_network(config: RunConfig, record: ModelRecord, needs: Requirements) -> Backbone:
     """Build the network for the data, with the head the method needs."""
-    kind = backbone_info(config.backbone.name).kind
-    expected = "images" if kind == "image" else "features"
-    if bundle.kind != expected:
+    info = backbone_info(config.backbone.name)
+    expected = {"image": "images"}.get(info.kind, info.kind)
+    if record.kind != expected:
         raise ValueError(
-            f"backbone {config.backbone.name} reads {expected}, but data {bundle.name} holds {bundle.kind}"
-            + ("; use linear or mlp" if bundle.kind == "features" else "")
+            f"backbone {config.backbone.name} reads {expected}, but data {config.data.name} holds {record.kind}"
+            + ("; use linear or mlp" if record.kind == "features" else "")
         )
+    images = record.kind == "images"
     options = dict(config.backbone.options)
     head = _head(config, needs)
     if head == needs.head and needs.head_options:
         options["head_options"] = {**needs.head_options, **options.get("head_options", {})}
-    backbone = create_backbone(
-        config.backbone.name,
-        num_classes=bundle.num_classes,
-        in_channels=bundle.input_shape[0] if bundle.kind == "images" else 1,
-        input_size=bundle.input_shape[1:] if bundle.kind == "images" else bundle.input_shape,
-        head=head,
-        pretrained=config.backbone.pretrained,
-        checkpoint=config.backbone.checkpoint,
+    arguments: dict[str, Any] = {
+        "num_classes": record.num_classes,
+        "in_channels": record.input_shape[0] if images else 1,
+        "input_size": record.input_shape[1:] if images else record.input_shape,
+        "head": head,
+        "pretrained": config.backbone.pretrained,
+        "checkpoint": config.backbone.checkpoint,
         **options,
-    )
+    }
+    backbone = _create(config.backbone.name, record.class_names, info.options, arguments)
     if config.backbone.mode == "probe":
         backbone.freeze_encoder()
     return backbone
+
+
+def _create(name: str, class_names: tuple[str, ...], known: list[str], arguments: dict[str, Any]) -> Backbone:
+    """Build a network; one that can start its head from class names (CLIP) does so where it can."""
+    if "class_names" not in known or "class_names" in arguments or arguments["checkpoint"] is None:
+        return create_backbone(name, **arguments)
+    try:
+        return create_backbone(name, class_names=list(class_names), **arguments)
+    except ValueError as error:
+        backbone = create_backbone(name, **arguments)
+        say(f"the head of {name} starts at random: {error}")
+        return backbone
 
 
 def _head(config: RunConfig, needs: Requirements) -> str | None:
@@ -140,43 +171,47 @@ def build_session(config: RunConfig) -> Session:
     """
     needs = method_needs(config)
     bundle = load_bundle(config)
-    seed = config.loop.seed
-
-    def new_backbone() -> Backbone:
-        return make_backbone(config, bundle, needs)
-
-    seed_process(seed, "weights", 0)
-    backbone = new_backbone()
+    record = describe(bundle)
+    seed_process(config.loop.seed, "weights", 0)
+    backbone = build_network(config, record, needs)
     if backbone.input_mean is not None and backbone.input_std is not None:
         bundle = replace(bundle, mean=backbone.input_mean, std=backbone.input_std)
-    network, new_network = backbone, new_backbone
-    if backbone.encoder_frozen and config.backbone.cache:
-        bundle = feature_bundle(bundle, backbone)
-        network = head_alone(backbone)
+        record = replace(record, mean=backbone.input_mean, std=backbone.input_std)
+    network, cached = backbone, backbone.encoder_frozen and config.backbone.cache
+    if cached:
+        record = replace(record, encoder=encoder_fingerprint(backbone))
+        bundle, network = feature_bundle(bundle, backbone), probe_head(backbone)
 
-        def new_network() -> Backbone:
-            return head_alone(new_backbone())
+    def new_network() -> Backbone:
+        fresh = build_network(config, record, needs)
+        return probe_head(fresh) if cached else fresh
 
-    loaders = BundleLoaders(
+    loaders = _loaders(config, bundle, needs)
+    steps = len(loaders.training(sampler=None, views=None, multiplicity=None))
+    record = replace(record, steps_per_epoch=steps)
+    seed_process(config.loop.seed, "method", 0)
+    method = _make_method(config, bundle, network, steps, new_network)
+    return Session(config, bundle, record, backbone, network, method, loaders, new_network)
+
+
+def _loaders(config: RunConfig, bundle: DataBundle, needs: Requirements) -> BundleLoaders:
+    return BundleLoaders(
         bundle,
         needs,
         config.loop.batch_size,
         config.data.augmentation,
-        seed_for(seed, "data"),
+        seed_for(config.loop.seed, "data"),
         rank(),
         world_size(),
         config.machine.workers,
     )
-    seed_process(seed, "method", 0)
-    method = _make_method(config, bundle, network, loaders, new_network)
-    return Session(config, bundle, backbone, network, method, loaders, new_network)
 
 
 def _make_method(
     config: RunConfig,
     bundle: DataBundle,
     network: Backbone,
-    loaders: BundleLoaders,
+    steps_per_epoch: int,
     new_network: Callable[[], Backbone],
 ) -> Method:
     labels = torch.full((bundle.train.full_size,), -1, dtype=torch.long)
@@ -187,7 +222,7 @@ def _make_method(
         class_counts=bundle.train.class_counts,
         labels=labels,
         epochs=config.loop.epochs,
-        steps_per_epoch=len(loaders.training(sampler=None, views=None, multiplicity=None)),
+        steps_per_epoch=steps_per_epoch,
         new_model=new_network,
     )
     return create(config.method.name, task, preset=config.method.preset, **config.method.options)

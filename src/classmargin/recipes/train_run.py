@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from classmargin._distributed import is_distributed, rank, world_size
+from classmargin.recipes.model_record import write_record
 from classmargin.recipes.session import Session, build_session, effective
 from classmargin.training import machine
 from classmargin.training.config import RunConfig, identity
@@ -94,6 +95,7 @@ def _train_locked(config: RunConfig, run: RunFolder, fabric: Any, show: bool | N
         say(note)
     config = _settle_machine(config, run, session)
     if rank() == 0 and not run.started:
+        write_record(run, session.record)
         run.write_config(config)
     recorder = Recorder(run, config, tuple(session.bundle.class_names))
     title = f"{config.method.name} seed {config.loop.seed}"

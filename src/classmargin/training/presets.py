@@ -66,7 +66,7 @@ PRESETS: dict[str, Preset] = {
             {
                 "data": {"name": "imagenet", "augmentation": "standard"},
                 "backbone": {
-                    "name": "clip-vit-b-32",
+                    "name": "clip-vit-b32",
                     "mode": "fine-tune",
                     "pretrained": True,
                     "head": "cosine",
@@ -83,7 +83,7 @@ PRESETS: dict[str, Preset] = {
             "MAE fine-tuning: AdamW, layer decay, cosine with 5 warm-up epochs, 100 epochs, batch 1024",
             {
                 "data": {"name": "imagenet", "augmentation": "standard"},
-                "backbone": {"name": "mae-vit-b-16", "mode": "fine-tune", "pretrained": True},
+                "backbone": {"name": "mae-vit-b16", "mode": "fine-tune", "pretrained": True},
                 "optimizer": {
                     "name": "adamw",
                     "learning_rate": 1e-3,
@@ -105,7 +105,7 @@ PRESETS: dict[str, Preset] = {
             "MoCo v2 linear probe: SGD, step decay at 60 and 80, 100 epochs, batch 256",
             {
                 "data": {"name": "imagenet", "augmentation": "standard"},
-                "backbone": {"name": "moco-v2-resnet50", "mode": "probe", "pretrained": True},
+                "backbone": {"name": "moco-resnet50", "mode": "probe", "pretrained": True},
                 "optimizer": {"name": "sgd", "learning_rate": 30.0, "momentum": 0.9, "weight_decay": 0.0},
                 "schedule": {"name": "step", "milestones": (60, 80), "factor": 0.1},
                 "loop": {"epochs": 100, "batch_size": 256},

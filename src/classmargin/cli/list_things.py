@@ -1,0 +1,27 @@
+"""``classmargin list``: what can be named."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def list_things(
+    kind: Annotated[
+        str, typer.Argument(metavar="data|backbones|methods|recipes|presets", help="What to list.")
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Every field, for machines.")] = False,
+) -> None:
+    """List data sets, networks, methods, recipes or presets."""
+    from classmargin.recipes.catalogue import SHORT
+    from classmargin.recipes.catalogue import list_things as rows_of
+    from classmargin.report.tables import Column, Table, json_text, to_rich
+    from classmargin.report.text import terminal
+
+    rows = rows_of(kind)
+    if as_json:
+        typer.echo(json_text(rows))
+        return
+    columns = tuple(Column(name, name.capitalize()) for name in SHORT[kind])
+    terminal().print(to_rich(Table(kind.capitalize(), columns, rows)))

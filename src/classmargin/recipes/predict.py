@@ -1,0 +1,91 @@
+"""Scores of a trained network on any labelled data with the same classes: ``classmargin predict RUN DATA``."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from classmargin._types import Batch
+from classmargin.data import DataBundle, load_data, make_loader
+from classmargin.recipes.model_record import ModelRecord
+from classmargin.recipes.saved_model import SavedModel
+from classmargin.training.finish import Arrays, predict_arrays
+
+BATCH = 256
+SPLITS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class HostPlace:
+    """This process's CPU in full precision."""
+
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        """Return a context that changes nothing."""
+        return contextlib.nullcontext()
+
+
+def predict(model: SavedModel, data: str, *, split: str = "test", root: Path | None = None) -> Arrays:
+    """Return logits, labels, features and ids of a split (or of ``all`` of them).
+
+    Args:
+        model: From :func:`classmargin.recipes.saved_model.load_model`.
+        data: Name or path of a data set whose classes the network knows.
+        split: ``train``, ``validation``, ``test`` or ``all``.
+        root: Folder of data sets.
+
+    Raises:
+        ValueError: Other classes, another kind of input, or an empty split.
+    """
+    record = model.record
+    size = record.input_shape[1] if record.kind == "images" else None
+    own = model.config.data
+    bundle = load_data(data, root=root or (Path(own.root) if own.root else None), image_size=size)
+    bundle = replace(bundle, mean=record.mean, std=record.std)
+    _check_inputs(bundle, record)
+    positions = class_positions(bundle, record)
+    names = SPLITS if split == "all" else (split,)
+    batches = _batches(bundle, names, positions)
+    return predict_arrays(model.backbone, model.method, batches, record.class_names, HostPlace())
+
+
+def _check_inputs(bundle: DataBundle, record: ModelRecord) -> None:
+    if bundle.kind != record.kind or tuple(bundle.input_shape) != tuple(record.input_shape):
+        raise ValueError(
+            f"the network reads {record.kind} of shape {tuple(record.input_shape)}, but {bundle.name} holds "
+            f"{bundle.kind} of shape {tuple(bundle.input_shape)}"
+        )
+
+
+def class_positions(bundle: DataBundle, record: ModelRecord) -> torch.Tensor:
+    """Return the network's label of each class of the data, matched by name.
+
+    Raises:
+        ValueError: A class that the network does not know.
+    """
+    known = {name: position for position, name in enumerate(record.class_names)}
+    unknown = [name for name in bundle.class_names if name not in known]
+    if unknown:
+        some = ", ".join(unknown[:5]) + (f" and {len(unknown) - 5} more" if len(unknown) > 5 else "")
+        raise ValueError(f"{bundle.name} has classes that the network does not know: {some}")
+    return torch.tensor([known[name] for name in bundle.class_names])
+
+
+def _batches(bundle: DataBundle, names: tuple[str, ...], positions: torch.Tensor) -> Iterator[Batch]:
+    offset = 0
+    for name in names:
+        split = bundle.split(name)
+        if len(split) == 0:
+            if len(names) == 1:
+                raise ValueError(f"{bundle.name} has no {name} samples")
+            continue
+        for batch in make_loader(bundle, name, batch_size=BATCH, training=False).epoch(0):
+            yield replace(batch, labels=positions[batch.labels], index=batch.index + offset)
+        # Train and validation share one numbering, test has its own: keep ids of several splits apart.
+        offset = split.full_size if len(names) > 1 and name == "validation" else offset
