@@ -98,7 +98,9 @@ class Bomb:
 def test_code_in_a_torch_file_is_not_run(saved, tmp_path):
     target = tmp_path / "ran"
     path = saved({"state_dict": STATE, "bomb": Bomb(str(target))})
-    with pytest.raises(ValueError, match="cannot be read as plain weights .* save the weights alone as safetensors"):
+    with pytest.raises(
+        ValueError, match=r"cannot be read as plain weights .* save the weights alone as safetensors"
+    ):
         read_state_dict(path)
     assert not target.exists()
 
@@ -129,9 +131,9 @@ def test_file_without_weights_is_refused(saved, content):
 
 
 def test_missing_file_and_empty_folder_are_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match="nothing.pth does not exist"):
+    with pytest.raises(FileNotFoundError, match=r"nothing.pth does not exist"):
         read_state_dict(tmp_path / "nothing.pth")
-    with pytest.raises(FileNotFoundError, match="holds none of model.safetensors"):
+    with pytest.raises(FileNotFoundError, match=r"holds none of model.safetensors"):
         read_state_dict(tmp_path)
 
 
@@ -164,7 +166,9 @@ def test_wrong_checkpoint_lists_the_first_keys_and_counts_the_rest(tmp_path):
 
 def test_other_width_lists_both_shapes(tmp_path):
     save_file(create_backbone("resnet18", num_classes=4, width=4).state_dict(), tmp_path / "w.safetensors")
-    with pytest.raises(ValueError, match=r"of another shape \(conv1.weight: file \(4, 3, 7, 7\), network \(8, 3, 7, 7\)"):
+    with pytest.raises(
+        ValueError, match=r"of another shape \(conv1.weight: file \(4, 3, 7, 7\), network \(8, 3, 7, 7\)"
+    ):
         create_backbone("resnet18", num_classes=4, width=8, checkpoint=tmp_path / "w.safetensors")
 
 

@@ -64,7 +64,11 @@ def transformer_shapes(prefix):
     for block in range(2):
         name = f"{prefix}transformer.resblocks.{block}"
         shapes[f"{name}.attn.in_proj_weight"], shapes[f"{name}.attn.in_proj_bias"] = (192, 64), (192,)
-        for layer, shape in {"attn.out_proj": (64, 64), "mlp.c_fc": (256, 64), "mlp.c_proj": (64, 256)}.items():
+        for layer, shape in {
+            "attn.out_proj": (64, 64),
+            "mlp.c_fc": (256, 64),
+            "mlp.c_proj": (64, 256),
+        }.items():
             shapes[f"{name}.{layer}.weight"], shapes[f"{name}.{layer}.bias"] = shape, shape[:1]
         for norm in ("ln_1", "ln_2"):
             shapes[f"{name}.{norm}.weight"] = shapes[f"{name}.{norm}.bias"] = (64,)
@@ -73,7 +77,11 @@ def transformer_shapes(prefix):
 
 def clip_vit_shapes():
     shapes = transformer_shapes("visual.") | transformer_shapes("")
-    shapes |= {"visual.class_embedding": (64,), "visual.positional_embedding": (5, 64), "visual.proj": (64, 6)}
+    shapes |= {
+        "visual.class_embedding": (64,),
+        "visual.positional_embedding": (5, 64),
+        "visual.proj": (64, 6),
+    }
     shapes |= {"visual.conv1.weight": (64, 3, 8, 8), "token_embedding.weight": (VOCABULARY, 64)}
     shapes |= {"positional_embedding": (12, 64), "text_projection": (64, 6), "logit_scale": ()}
     for norm in ("visual.ln_pre", "visual.ln_post", "ln_final"):
@@ -107,7 +115,9 @@ def full_state(vit_state, make_noise):
 
 
 def test_resnet_features_equal_those_of_open_clip(resnet_state, saved, make_noise):
-    backbone = create_backbone("clip-resnet50", num_classes=3, checkpoint=saved(resnet_state), **RESNET).eval()
+    backbone = create_backbone(
+        "clip-resnet50", num_classes=3, checkpoint=saved(resnet_state), **RESNET
+    ).eval()
     with torch.no_grad():
         features = backbone.encoder(make_noise(2, 3, 64, 64, seed=7))
     torch.testing.assert_close(features, torch.tensor(RESNET_FEATURES), atol=1e-4, rtol=1e-4)
@@ -129,7 +139,9 @@ def test_text_features_equal_those_of_open_clip(vit_state):
 
 
 def test_half_precision_checkpoint_trains_in_float32(resnet_state, saved):
-    halves = {key: value.half() if value.is_floating_point() else value for key, value in resnet_state.items()}
+    halves = {
+        key: value.half() if value.is_floating_point() else value for key, value in resnet_state.items()
+    }
     backbone = create_backbone("clip-resnet50", num_classes=3, checkpoint=saved(halves), **RESNET)
     assert all(parameter.dtype == torch.float32 for parameter in backbone.parameters())
 
@@ -155,10 +167,14 @@ class Archived(nn.Module):
 
 def test_openai_archive_loads_directly(resnet_state, tmp_path, make_noise):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # TorchScript is deprecated; the published files are not going to change
+        warnings.simplefilter(
+            "ignore"
+        )  # TorchScript is deprecated; the published files are not going to change
         archive = torch.jit.script(Archived(resnet_state | {"input_resolution": torch.tensor(64)}))
         archive.save(str(tmp_path / "RN50.pt"))
-    backbone = create_backbone("clip-resnet50", num_classes=3, checkpoint=tmp_path / "RN50.pt", **RESNET).eval()
+    backbone = create_backbone(
+        "clip-resnet50", num_classes=3, checkpoint=tmp_path / "RN50.pt", **RESNET
+    ).eval()
     with torch.no_grad():
         features = backbone.encoder(make_noise(2, 3, 64, 64, seed=7))
     torch.testing.assert_close(features, torch.tensor(RESNET_FEATURES), atol=1e-4, rtol=1e-4)
@@ -275,19 +291,25 @@ def test_checkpoint_of_the_visual_tower_alone_has_no_prompts(resnet_state, saved
 
 def test_missing_tokenizer_is_named(full_state, saved, tmp_path):
     options = {"checkpoint": saved(full_state), "class_names": ["cat", "dog"], "tokenizer": tmp_path / "none"}
-    with pytest.raises(FileNotFoundError, match="tokenizer .*none does not exist"):
+    with pytest.raises(FileNotFoundError, match=r"tokenizer .*none does not exist"):
         create_backbone("clip-vit-b32", num_classes=2, **options, **VIT)
 
 
 def test_text_tower_of_the_resnet_starts_its_head_too(resnet_state, full_state, saved, merges_file):
     text = {key: value for key, value in full_state.items() if not key.startswith("visual.")}
-    options = {"checkpoint": saved(resnet_state | text), "class_names": ["cat", "dog"], "tokenizer": merges_file}
+    options = {
+        "checkpoint": saved(resnet_state | text),
+        "class_names": ["cat", "dog"],
+        "tokenizer": merges_file,
+    }
     backbone = create_backbone("clip-resnet50", num_classes=2, **options, **RESNET)
     torch.testing.assert_close(backbone.head.weight.norm(dim=1), torch.ones(2))
     assert backbone.head.log_scale.item() == pytest.approx(4.0)
 
 
-@pytest.mark.parametrize(("name", "sizes", "factor"), [("clip-resnet50", RESNET, 2), ("clip-vit-b32", VIT, 2)])
+@pytest.mark.parametrize(
+    ("name", "sizes", "factor"), [("clip-resnet50", RESNET, 2), ("clip-vit-b32", VIT, 2)]
+)
 def test_positions_are_interpolated_for_larger_images(resnet_state, vit_state, saved, name, sizes, factor):
     state = resnet_state if name == "clip-resnet50" else vit_state
     larger = sizes | {"input_size": sizes["input_size"] * factor}
@@ -310,7 +332,7 @@ def test_grey_images_are_seen_as_grey_colour_images(resnet_state, saved):
 
 @pytest.mark.parametrize(("name", "sizes"), [("clip-resnet50", RESNET), ("clip-vit-b32", VIT)])
 def test_other_channels_are_refused(name, sizes):
-    with pytest.raises(ValueError, match="in_channels of .* must be 1 or 3, got 4"):
+    with pytest.raises(ValueError, match=r"in_channels of .* must be 1 or 3, got 4"):
         create_backbone(name, num_classes=3, in_channels=4, **sizes)
 
 
@@ -326,5 +348,9 @@ def test_vit_layers_learn_slower_towards_the_input():
 
 
 def test_supervised_file_is_refused_as_clip(saved):
-    with pytest.raises(ValueError, match=r"does not fit the encoder of clip-resnet50: \d+ missing \(conv1.weight"):
-        create_backbone("clip-resnet50", num_classes=3, checkpoint=saved({"fc.weight": torch.zeros(2)}), **RESNET)
+    with pytest.raises(
+        ValueError, match=r"does not fit the encoder of clip-resnet50: \d+ missing \(conv1.weight"
+    ):
+        create_backbone(
+            "clip-resnet50", num_classes=3, checkpoint=saved({"fc.weight": torch.zeros(2)}), **RESNET
+        )

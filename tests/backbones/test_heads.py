@@ -11,7 +11,9 @@ HEADS = ("linear", "cosine", "gaussian")
 def naive_gaussian(features, means):
     rows = []
     for feature in features.double().tolist():
-        rows.append([-0.5 * sum((a - b) ** 2 for a, b in zip(feature, mean)) for mean in means.double().tolist()])
+        rows.append(
+            [-0.5 * sum((a - b) ** 2 for a, b in zip(feature, mean)) for mean in means.double().tolist()]
+        )
     return torch.tensor(rows, dtype=torch.float64)
 
 
@@ -45,7 +47,9 @@ def test_gaussian_logits_of_the_toy_batch_are_minus_half_squared_distances():
 def test_gaussian_logits_equal_a_naive_loop():
     torch.manual_seed(0)
     features, head = torch.randn(5, 7), GaussianHead(7, 4)
-    torch.testing.assert_close(head(features).double(), naive_gaussian(features, head.means), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        head(features).double(), naive_gaussian(features, head.means), atol=1e-5, rtol=1e-5
+    )
 
 
 def test_gaussian_logits_stay_exact_for_features_far_from_the_origin():
@@ -61,7 +65,9 @@ def test_gaussian_logits_stay_exact_for_features_far_from_the_origin():
 def test_cosine_logits_equal_a_naive_loop():
     torch.manual_seed(0)
     features, head = torch.randn(5, 7), CosineHead(7, 4, scale=30.0)
-    torch.testing.assert_close(head(features).double(), naive_cosine(features, head.weight, 30.0), atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        head(features).double(), naive_cosine(features, head.weight, 30.0), atol=1e-5, rtol=0
+    )
 
 
 def test_cosine_logits_ignore_the_length_of_features_and_weights():
@@ -148,7 +154,7 @@ def test_unknown_head_is_answered_with_the_nearest_name():
 
 
 def test_unknown_option_is_answered_with_the_nearest_name():
-    with pytest.raises(ValueError, match="cosine head has no option 'scal' .did you mean 'scale'"):
+    with pytest.raises(ValueError, match=r"cosine head has no option 'scal' .did you mean 'scale'"):
         create_head("cosine", 3, 2, scal=1.0)
 
 

@@ -96,7 +96,11 @@ def test_averaged_features_equal_those_of_transformers_without_its_norm(hub_mode
 
 
 def test_decoder_and_mask_token_are_left_behind(release_state):
-    extra = {"mask_token": torch.zeros(1), "decoder_embed.weight": torch.zeros(1), "decoder_blocks.0.x": torch.zeros(1)}
+    extra = {
+        "mask_token": torch.zeros(1),
+        "decoder_embed.weight": torch.zeros(1),
+        "decoder_blocks.0.x": torch.zeros(1),
+    }
     assert convert_mae(release_state | extra).encoder.keys() == release_state.keys()
 
 

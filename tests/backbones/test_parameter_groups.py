@@ -10,7 +10,9 @@ def ids(groups):
 
 @pytest.fixture(scope="module")
 def vit():
-    return create_backbone("mae-vit-b16", num_classes=5, input_size=16, patch_size=8, width=8, depth=3, heads=2)
+    return create_backbone(
+        "mae-vit-b16", num_classes=5, input_size=16, patch_size=8, width=8, depth=3, heads=2
+    )
 
 
 def group_of(backbone, groups, name):
@@ -77,11 +79,13 @@ def test_groups_are_taken_by_an_optimiser_and_keep_their_scale(vit):
 
 
 def test_layer_decay_needs_layers():
-    with pytest.raises(ValueError, match="layer_decay=0.65 needs an encoder with layers"):
+    with pytest.raises(ValueError, match=r"layer_decay=0.65 needs an encoder with layers"):
         create_backbone("small-cnn", num_classes=5).parameter_groups(0.1, layer_decay=0.65)
 
 
-@pytest.mark.parametrize(("option", "value"), [("weight_decay", -0.1), ("layer_decay", 0.0), ("layer_decay", 1.5)])
+@pytest.mark.parametrize(
+    ("option", "value"), [("weight_decay", -0.1), ("layer_decay", 0.0), ("layer_decay", 1.5)]
+)
 def test_values_out_of_range_are_refused(vit, option, value):
     with pytest.raises(ValueError, match=option):
         vit.parameter_groups(**{"weight_decay": 0.1, option: value})

@@ -91,5 +91,5 @@ def test_moco_probe_trains_the_head_alone(moco_file):
 
 
 def test_supervised_file_is_refused_as_moco(resnet50_state, saved):
-    with pytest.raises(ValueError, match="not a MoCo checkpoint: no keys 'module.encoder_q"):
+    with pytest.raises(ValueError, match=r"not a MoCo checkpoint: no keys 'module.encoder_q"):
         create_backbone("moco-resnet50", num_classes=5, width=WIDTH, checkpoint=saved(resnet50_state))

@@ -88,7 +88,5 @@ def patch_grid(input_size: Sequence[int], patch_size: int) -> tuple[int, int]:
     """
     height, width = input_size
     if height % patch_size or width % patch_size:
-        raise ValueError(
-            f"input_size must be a multiple of {patch_size}, got {height}x{width}"
-        )
+        raise ValueError(f"input_size must be a multiple of {patch_size}, got {height}x{width}")
     return height // patch_size, width // patch_size

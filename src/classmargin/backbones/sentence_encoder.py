@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from classmargin._checks import require_extra
 from classmargin.backbones.checkpoints import StateDict, Weights
 from classmargin.backbones.registry import register_backbone
+from classmargin.backbones.transformers_folder import load_model
 
 # MiniLM-L6-H384, the network of all-MiniLM-L6-v2.
 _MINILM = {
@@ -135,6 +136,8 @@ def build_minilm(*, checkpoint: Path | None, dropout: float = 0.1) -> nn.Module:
 )
 def build_hf_text(*, checkpoint: Path | None, longest: int = _LONGEST) -> nn.Module:
     """Return the model in the folder, averaged over tokens."""
-    from classmargin.backbones.transformers_folder import load_model
-
-    return SentenceEncoder(load_model("hf-text", checkpoint), _folder_with_tokenizer(checkpoint), longest)
+    model = load_model("hf-text", checkpoint)
+    if getattr(model, "pooler", None) is not None:
+        # Never asked for here; its parameters without gradient would trouble data-parallel training.
+        model.pooler = None
+    return SentenceEncoder(model, _folder_with_tokenizer(checkpoint), longest)

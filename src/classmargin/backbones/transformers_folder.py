@@ -16,22 +16,28 @@ from classmargin.backbones.registry import register_backbone
 def load_model(name: str, folder: Path | None) -> Any:
     """Return the model saved in ``folder``, read from safetensors only, without any download.
 
+    A pooler that the file has no weights for would be random; it is taken off.
+
     Raises:
-        ValueError: No folder, or not one of a ``transformers`` model.
+        ValueError: No folder, not one of a ``transformers`` model, or one with weights missing.
     """
     transformers = require_extra("transformers", "pretrained", f"backbone {name!r}")
     if folder is None:
         raise ValueError(f"backbone {name!r} needs checkpoint=, the folder of a saved transformers model")
     if not (folder / "config.json").exists():
-        raise ValueError(
-            f"checkpoint {folder} of {name!r} must be a folder with config.json and model.safetensors"
-        )
+        raise ValueError(f"checkpoint {folder} of {name!r} must be a folder with config.json and weights")
+    settings = {"local_files_only": True, "use_safetensors": True, "output_loading_info": True}
     try:
-        return transformers.AutoModel.from_pretrained(
-            str(folder), local_files_only=True, use_safetensors=True
-        )
+        model, report = transformers.AutoModel.from_pretrained(str(folder), **settings)
     except (OSError, ValueError) as error:
         raise ValueError(f"checkpoint {folder} of {name!r} cannot be read: {error}") from error
+    missing = sorted(report["missing_keys"])
+    if any("pooler" in key for key in missing):
+        model.pooler = None
+    lost = [key for key in missing if "pooler" not in key]
+    if lost:
+        raise ValueError(f"checkpoint {folder} of {name!r} lacks {len(lost)} weights ({', '.join(lost[:4])})")
+    return model
 
 
 class TransformersImageEncoder(nn.Module):

@@ -1,0 +1,142 @@
+import logging
+
+import pytest
+import torch
+from torch import nn
+
+from classmargin._types import Batch
+from classmargin.backbones import cached_features, create_backbone, extract_features, probe_head
+from classmargin.backbones.feature_cache import cache_file, encoder_fingerprint
+
+
+@pytest.fixture
+def backbone():
+    torch.manual_seed(0)
+    return create_backbone("resnet20", num_classes=3)
+
+
+@pytest.fixture
+def batches():
+    torch.manual_seed(1)
+    return [
+        Batch(torch.randn(n, 3, 8, 8), torch.arange(n) % 3, torch.arange(start, start + n))
+        for start, n in ((10, 4), (20, 3))
+    ]
+
+
+class Once:
+    """Batches that may be read a given number of times."""
+
+    def __init__(self, batches, times=1):
+        self.batches, self.times = batches, times
+
+    def __iter__(self):
+        assert self.times > 0, "the cache should have answered"
+        self.times -= 1
+        return iter(self.batches)
+
+
+def test_features_are_those_of_the_encoder_at_rest(backbone, batches):
+    features, labels, index = extract_features(backbone.train(), batches)
+    assert backbone.training
+    backbone.eval()
+    with torch.no_grad():
+        expected = torch.cat([backbone.encode(batch.inputs) for batch in batches])
+    assert torch.equal(features, expected)
+    assert labels.tolist() == [0, 1, 2, 0, 0, 1, 2]
+    assert index.tolist() == [10, 11, 12, 13, 20, 21, 22]
+
+
+def test_extraction_leaves_the_encoder_as_it_was(backbone, batches):
+    before = {key: value.clone() for key, value in backbone.state_dict().items()}
+    extract_features(backbone.train(), batches)
+    assert all(torch.equal(before[key], value) for key, value in backbone.state_dict().items())
+
+
+def test_features_can_be_trained_on(backbone, batches):
+    features, labels, _ = extract_features(backbone, batches)
+    nn.functional.cross_entropy(probe_head(backbone)(features).logits, labels).backward()
+    assert backbone.head.weight.grad.abs().sum() > 0
+
+
+def test_pairs_without_index_are_numbered(backbone):
+    pairs = [(torch.randn(2, 3, 8, 8), torch.tensor([0, 1])), (torch.randn(1, 3, 8, 8), torch.tensor([2]))]
+    assert extract_features(backbone, pairs).index.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [([], "at least one batch"), ([(torch.zeros(1),)], "a batch must be")],
+    ids=["none", "short"],
+)
+def test_batches_must_hold_inputs_and_labels(backbone, bad, message):
+    with pytest.raises(ValueError, match=message):
+        extract_features(backbone, bad)
+
+
+def test_training_mode_is_restored_after_an_error(backbone):
+    with pytest.raises(RuntimeError):
+        extract_features(backbone.train(), [(torch.zeros(2, 5), torch.zeros(2))])
+    assert backbone.training
+
+
+def test_second_call_reads_the_cache(backbone, batches, tmp_path):
+    once = Once(batches)
+    first = cached_features(backbone, once, cache_dir=tmp_path, data_key="cifar10 train 32")
+    second = cached_features(backbone, once, cache_dir=tmp_path, data_key="cifar10 train 32")
+    assert once.times == 0
+    assert all(torch.equal(a, b) for a, b in zip(first, second))
+    assert [path.suffix for path in tmp_path.iterdir()] == [".safetensors"]
+
+
+def test_other_data_weights_or_size_make_another_file(backbone, tmp_path):
+    path = lambda key="a": cache_file(backbone, cache_dir=tmp_path, data_key=key)
+    paths = [path(), path("b")]
+    backbone.input_size = (64, 64)
+    paths.append(path())
+    with torch.no_grad():
+        backbone.encoder.stem.weight[0, 0, 0, 0] += 1e-6
+    paths.append(path())
+    backbone.encoder.stem_norm.running_mean += 1.0
+    paths.append(path())
+    assert len(set(paths)) == len(paths)
+
+
+def test_head_does_not_change_the_fingerprint(backbone):
+    before = encoder_fingerprint(backbone)
+    backbone.replace_head("gaussian")
+    assert encoder_fingerprint(backbone) == before
+
+
+def test_damaged_cache_is_computed_again_and_said_so(backbone, batches, tmp_path, caplog):
+    first = cached_features(backbone, batches, cache_dir=tmp_path, data_key="a")
+    file = cache_file(backbone, cache_dir=tmp_path, data_key="a")
+    file.write_bytes(file.read_bytes()[:100])
+    with caplog.at_level(logging.WARNING):
+        second = cached_features(backbone, batches, cache_dir=tmp_path, data_key="a")
+    assert "damaged" in caplog.text
+    assert torch.equal(first.features, second.features)
+
+
+def test_interrupted_extraction_leaves_no_file(backbone, batches, tmp_path):
+    def broken():
+        yield batches[0]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cached_features(backbone, broken(), cache_dir=tmp_path, data_key="a")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_probe_trains_the_head_of_the_whole_network(backbone, batches):
+    backbone.freeze_encoder()
+    features, labels, _ = extract_features(backbone, batches)
+    probe = probe_head(backbone)
+    optimizer = torch.optim.SGD(probe.parameters(), lr=0.5)
+    for _ in range(3):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(probe(features).logits, labels).backward()
+        optimizer.step()
+    backbone.eval()
+    whole = torch.cat([backbone(batch.inputs).logits for batch in batches])
+    torch.testing.assert_close(whole, probe(features).logits)

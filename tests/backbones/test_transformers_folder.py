@@ -1,0 +1,75 @@
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from classmargin.backbones import create_backbone
+
+transformers = pytest.importorskip("transformers")
+
+
+@pytest.fixture
+def vit_folder(tmp_path):
+    config = transformers.ViTConfig(
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        image_size=16,
+        patch_size=8,
+    )
+    model = transformers.ViTModel(config, add_pooling_layer=False).eval()
+    model.save_pretrained(tmp_path)
+    (tmp_path / "preprocessor_config.json").write_text(
+        json.dumps({"image_mean": [0.5] * 3, "image_std": [0.4] * 3})
+    )
+    return tmp_path, model
+
+
+def test_image_folder_becomes_a_backbone_with_its_statistics(vit_folder):
+    folder, model = vit_folder
+    backbone = create_backbone("hf-image", num_classes=3, input_size=16, checkpoint=folder).eval()
+    images = torch.randn(2, 3, 16, 16)
+    with torch.no_grad():
+        expected = model(images).last_hidden_state.mean(dim=1)
+        torch.testing.assert_close(backbone.encode(images), expected)
+    assert backbone.input_mean == (0.5, 0.5, 0.5)
+    assert backbone.input_std == (0.4, 0.4, 0.4)
+
+
+def test_pooled_maps_of_a_convolutional_model_are_flattened(tmp_path):
+    config = transformers.ResNetConfig(
+        embedding_size=4, hidden_sizes=[4, 8], depths=[1, 1], layer_type="basic"
+    )
+    transformers.ResNetModel(config).save_pretrained(tmp_path)
+    backbone = create_backbone("hf-image", num_classes=3, input_size=32, checkpoint=tmp_path)
+    assert backbone(torch.randn(2, 3, 32, 32)).features.shape == (2, 8)
+    assert backbone.input_mean is None
+
+
+def test_folder_with_weights_missing_is_refused(vit_folder):
+    folder, _ = vit_folder
+    weights = load_file(folder / "model.safetensors")
+    weights.pop("layernorm.weight")
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"lacks 1 weights \(layernorm.weight\)"):
+        create_backbone("hf-image", num_classes=3, input_size=16, checkpoint=folder)
+
+
+def test_folder_must_be_given():
+    with pytest.raises(ValueError, match="needs checkpoint="):
+        create_backbone("hf-image", num_classes=3)
+
+
+def test_folder_must_hold_a_model(tmp_path):
+    with pytest.raises(ValueError, match=r"must be a folder with config.json"):
+        create_backbone("hf-image", num_classes=3, checkpoint=tmp_path)
+
+
+def test_folder_with_pickled_weights_only_is_refused(vit_folder):
+    folder, model = vit_folder
+    (folder / "model.safetensors").unlink()
+    torch.save(model.state_dict(), folder / "pytorch_model.bin")
+    with pytest.raises(ValueError, match="cannot be read"):
+        create_backbone("hf-image", num_classes=3, input_size=16, checkpoint=folder)
