@@ -56,8 +56,6 @@ def parse_overrides(words: Iterable[str]) -> Tables:
 
 
 def _value(text: str) -> Any:
-    if text.lower() == "none":
-        return None
     try:
         return tomllib.loads(f"x = {text}")["x"]
     except tomllib.TOMLDecodeError:
@@ -118,7 +116,7 @@ def _typed(name: str, value: Any, hint: Any) -> Any:
     """Return ``value`` as the type of ``hint``, or say what was expected. Ints pass as floats, never back."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        if value is None:
+        if value is None or value == "none":  # TOML has no word for nothing
             return None
         hint = next(option for option in arguments if option is not type(None))
         return _typed(name, value, hint)
