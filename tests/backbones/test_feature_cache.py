@@ -102,6 +102,20 @@ def test_other_data_weights_or_size_make_another_file(backbone, tmp_path):
     assert len(set(paths)) == len(paths)
 
 
+def test_options_that_change_no_weight_change_the_fingerprint():
+    sizes = {"num_classes": 2, "input_size": 16, "width": 8, "depth": 1}
+    one, two = (create_backbone("mae-vit-b16", heads=heads, **sizes) for heads in (1, 2))
+    two.load_state_dict(one.state_dict())
+    assert encoder_fingerprint(one) != encoder_fingerprint(two)
+
+
+def test_equal_networks_have_equal_fingerprints(backbone):
+    twin = create_backbone("resnet20", num_classes=3)
+    assert encoder_fingerprint(twin) != encoder_fingerprint(backbone)
+    twin.load_state_dict(backbone.state_dict())
+    assert encoder_fingerprint(twin) == encoder_fingerprint(backbone)
+
+
 def test_head_does_not_change_the_fingerprint(backbone):
     before = encoder_fingerprint(backbone)
     backbone.replace_head("gaussian")

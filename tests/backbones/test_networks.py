@@ -104,10 +104,25 @@ SLOW_TO_TRACE = [
 @pytest.mark.parametrize("name", ["small-cnn", "resnet20", *SLOW_TO_TRACE])
 def test_network_is_one_graph_for_the_compiler(name):
     torch.manual_seed(0)
-    backbone = create_backbone(name, num_classes=7).eval()
+    backbone = create_backbone(name, num_classes=7).train()
     images = torch.randn(2, 3, 32, 32)
     compiled = torch.compile(backbone, fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(images).logits, backbone(images).logits)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["resnet32", "preact-resnet20", "wide-resnet-16-4"])
+def test_compiled_gradients_equal_eager_ones(name):
+    torch.manual_seed(0)
+    backbone = create_backbone(name, num_classes=7).train()
+    images = torch.randn(4, 3, 32, 32)
+    gradients = []
+    for network in (backbone, torch.compile(backbone, fullgraph=True, backend="aot_eager")):
+        backbone.zero_grad()
+        network(images).logits.square().mean().backward()
+        gradients.append([parameter.grad.clone() for parameter in backbone.parameters()])
+    for eager, compiled in zip(*gradients):
+        torch.testing.assert_close(compiled, eager, atol=1e-4, rtol=1e-3)
 
 
 def test_every_stage_of_a_cifar_resnet_halves_the_image_and_doubles_the_channels():

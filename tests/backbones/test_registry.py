@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -151,3 +154,23 @@ def test_head_options_reach_the_head():
 
 def test_network_from_scratch_takes_the_statistics_of_the_data():
     assert create_backbone("resnet20", num_classes=3).input_mean is None
+
+
+def test_importing_the_networks_imports_no_optional_library():
+    code = (
+        "import sys, classmargin.backbones; "
+        "heavy = {'transformers', 'tokenizers', 'efficientnet_lite_pytorch', 'sklearn', 'pandas', 'lightning'}; "
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [("clip-vit-b32", "transformers"), ("minilm", "transformers"), ("hf-image", "transformers")],
+)
+def test_missing_library_is_answered_with_the_extra(monkeypatch, name, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=r"needs the package 'transformers'.*classmargin\[pretrained\]"):
+        create_backbone(name, num_classes=3)

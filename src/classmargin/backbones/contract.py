@@ -68,6 +68,8 @@ class Backbone(nn.Module):
         self.input_size = None if input_size is None else tuple(input_size)
         self.input_mean = None if input_mean is None else tuple(input_mean)
         self.input_std = None if input_std is None else tuple(input_std)
+        # Options the encoder was built with; they may change features without changing a single weight.
+        self.encoder_options: dict[str, Any] = {}
         self.encoder_frozen = False
         self.encoder = encoder
         self.head: nn.Module = create_head(head, feature_dim, num_classes, **(head_options or {}))
@@ -149,8 +151,8 @@ class Backbone(nn.Module):
 
         Args:
             weight_decay: Decay of weights; never applied to the logarithmic scale of a cosine head.
-            layer_decay: Factor between the learning rates of neighbouring layers (vision transformers; 0.65
-                in the fine-tuning of MAE ViT-B).
+            layer_decay: Factor between the learning rates of neighbouring layers (vision transformers; 0.65 to
+                0.75 in the fine-tuning of MAE).
             decay_norms_and_biases: Whether parameters with fewer than two dimensions are decayed too.
 
         Example:

@@ -126,9 +126,9 @@ def cache_file(backbone: Backbone, *, cache_dir: str | Path, data_key: str) -> P
 def encoder_fingerprint(backbone: Backbone) -> str:
     """Return a hash of everything that features depend on besides the data."""
     digest = hashlib.blake2b(digest_size=16)
-    digest.update(repr((backbone.name, backbone.input_size, backbone.normalize_features)).encode())
-    # The structure counts too: two encoders may hold equal tensors and differ in pooling or stride.
-    digest.update(repr(backbone.encoder).encode())
+    options = sorted(backbone.encoder_options.items())
+    settings = (backbone.name, type(backbone.encoder).__name__, options)
+    digest.update(repr((*settings, backbone.input_size, backbone.normalize_features)).encode())
     for key, tensor in sorted(backbone.encoder.state_dict().items()):
         digest.update(repr((key, str(tensor.dtype), tuple(tensor.shape))).encode())
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())

@@ -207,6 +207,7 @@ def create_backbone(
         input_size=size,
         **_input_statistics(info, encoder, in_channels),
     )
+    backbone.encoder_options = {name: options[name] for name in option_names(info.build) if name in options}
     _fill(backbone, info, path, options)
     return backbone
 

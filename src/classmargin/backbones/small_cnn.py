@@ -51,9 +51,8 @@ class SmallCNN(nn.Module):
         return features
 
 
-@register_backbone(
-    "small-cnn", title="Small CNN", kind="image", parameters=103_898, parameters_for=10, input_size=(32, 32)
-)
+# No input size: it takes images as they are, 28, 32 or 64 pixels alike.
+@register_backbone("small-cnn", title="Small CNN", kind="image", parameters=103_898, parameters_for=10)
 def build_small_cnn(*, in_channels: int) -> nn.Module:
     """Return the encoder of the small CNN."""
     return SmallCNN(in_channels)
