@@ -289,6 +289,14 @@ def test_checkpoint_of_the_visual_tower_alone_has_no_prompts(resnet_state, saved
         create_backbone("clip-resnet50", num_classes=2, **options, **RESNET)
 
 
+def test_trained_clip_network_keeps_its_head_when_class_names_are_given(full_state, saved, tmp_path):
+    first = create_backbone("clip-vit-b32", num_classes=2, checkpoint=saved(full_state), **VIT)
+    save_file(first.state_dict(), tmp_path / "run.safetensors")
+    options = {"checkpoint": tmp_path / "run.safetensors", "class_names": ["cat", "dog"]}
+    second = create_backbone("clip-vit-b32", num_classes=2, **options, **VIT)
+    assert torch.equal(first.head.weight, second.head.weight)
+
+
 def test_missing_tokenizer_is_named(full_state, saved, tmp_path):
     options = {"checkpoint": saved(full_state), "class_names": ["cat", "dog"], "tokenizer": tmp_path / "none"}
     with pytest.raises(FileNotFoundError, match=r"tokenizer .*none does not exist"):

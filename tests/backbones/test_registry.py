@@ -152,6 +152,11 @@ def test_head_options_reach_the_head():
     assert backbone.head.scale.item() == pytest.approx(30.0)
 
 
+def test_statistics_of_colour_images_are_not_declared_for_other_channels():
+    assert create_backbone("resnet18", num_classes=3, width=4, in_channels=4).input_mean is None
+    assert len(create_backbone("resnet18", num_classes=3, width=4, in_channels=1).input_mean) == 1
+
+
 def test_network_from_scratch_takes_the_statistics_of_the_data():
     assert create_backbone("resnet20", num_classes=3).input_mean is None
 

@@ -38,6 +38,17 @@ def test_image_folder_becomes_a_backbone_with_its_statistics(vit_folder):
     assert backbone.input_std == (0.4, 0.4, 0.4)
 
 
+def test_grey_images_are_seen_as_grey_colour_images(vit_folder):
+    folder, model = vit_folder
+    backbone = create_backbone(
+        "hf-image", num_classes=3, in_channels=1, input_size=16, checkpoint=folder
+    ).eval()
+    images = torch.randn(2, 1, 16, 16)
+    with torch.no_grad():
+        expected = model(images.expand(-1, 3, -1, -1)).last_hidden_state.mean(dim=1)
+        torch.testing.assert_close(backbone.encode(images), expected, atol=1e-5, rtol=1e-5)
+
+
 def test_pooled_maps_of_a_convolutional_model_are_flattened(tmp_path):
     config = transformers.ResNetConfig(
         embedding_size=4, hidden_sizes=[4, 8], depths=[1, 1], layer_type="basic"

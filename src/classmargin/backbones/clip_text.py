@@ -1,6 +1,6 @@
 """A classifier from words: the text tower of CLIP turns class names into the rows of a cosine head.
 
-class names --templates--> prompts --tokens--> text tower --mean, length 1--> head.weight [K, d]
+Data flow: class names, prompts (templates), tokens, text tower, mean of length 1, ``head.weight`` ``[K, d]``.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class BackboneInfo:
         extra: Extra of this package that it needs; empty if none.
         bundled: Finds weights that are installed with a package, for ``pretrained=True``.
         convert: Renames the tensors of published checkpoints; None where the builder reads them itself.
-        finish: Runs after the weights are loaded, e.g. to start the head from class names.
+        finish: Runs after the weights are loaded, unless they brought a head: starts it from class names.
     """
 
     name: str
@@ -227,7 +227,9 @@ def _size(info: BackboneInfo, input_size: int | Sequence[int] | None) -> tuple[i
 def _input_statistics(info: BackboneInfo, encoder: nn.Module, in_channels: int) -> dict[str, Any]:
     mean = getattr(encoder, "input_mean", info.input_mean)
     std = getattr(encoder, "input_std", info.input_std)
-    if mean is not None and std is not None and in_channels == 1:
+    if mean is None or std is None or in_channels not in (1, len(mean)):
+        return {"input_mean": None, "input_std": None}
+    if in_channels == 1:
         mean, std = grey_statistics(mean, std)
     return {"input_mean": mean, "input_std": std}
 
@@ -274,11 +276,12 @@ def _feature_dim(info: BackboneInfo, encoder: nn.Module) -> int:
 
 def _fill(backbone: Backbone, info: BackboneInfo, path: Path | None, options: Mapping[str, Any]) -> None:
     state: StateDict | None = None
+    head_is_loaded = False
     if path is not None and info.convert is not None:
         state = read_state_dict(path)
         convert = convert_own if is_own_format(state) else info.convert
-        load_weights(backbone, convert(state), source=str(path))
-    if info.finish is not None:
+        head_is_loaded = load_weights(backbone, convert(state), source=str(path))
+    if info.finish is not None and not head_is_loaded:
         names = option_names(info.finish)
         given = {"checkpoint": path, **options}
         info.finish(backbone, state, **{name: value for name, value in given.items() if name in names})

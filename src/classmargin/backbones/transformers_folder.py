@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from classmargin._checks import require_extra
+from classmargin.backbones.pretrained import colour_adapter
 from classmargin.backbones.registry import register_backbone
 
 
@@ -46,19 +47,22 @@ class TransformersImageEncoder(nn.Module):
     Args:
         folder: Folder of the saved model; its ``preprocessor_config.json`` gives the input statistics.
         input_size: Height and width of the images.
+        in_channels: Channels of the images, 1 or 3.
     """
 
-    def __init__(self, folder: Path | None, input_size: tuple[int, ...]) -> None:
+    def __init__(self, folder: Path | None, input_size: tuple[int, ...], in_channels: int = 3) -> None:
         super().__init__()
         self.model = load_model("hf-image", folder)
         self.input_mean, self.input_std = _statistics(folder)
+        mean, std = self.input_mean or (0.0, 0.0, 0.0), self.input_std or (1.0, 1.0, 1.0)
+        self.colour = colour_adapter("hf-image", in_channels, mean, std)
         with torch.no_grad():
-            self.feature_dim = self.eval()(torch.zeros(1, 3, *input_size)).shape[1]
+            self.feature_dim = self.eval()(torch.zeros(1, in_channels, *input_size)).shape[1]
         self.train()
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return features ``[B, d]``."""
-        output = self.model(pixel_values=inputs)
+        output = self.model(pixel_values=self.colour(inputs))
         pooled: Tensor | None = getattr(output, "pooler_output", None)
         if pooled is not None:
             return pooled.flatten(1)
@@ -84,6 +88,6 @@ def _statistics(folder: Path | None) -> tuple[tuple[float, ...] | None, tuple[fl
     convert=None,
     weights="the folder of an image model from the Hugging Face hub (config.json, model.safetensors)",
 )
-def build_hf_image(*, input_size: tuple[int, ...], checkpoint: Path | None) -> nn.Module:
+def build_hf_image(*, in_channels: int, input_size: tuple[int, ...], checkpoint: Path | None) -> nn.Module:
     """Return the model in the folder."""
-    return TransformersImageEncoder(checkpoint, input_size)
+    return TransformersImageEncoder(checkpoint, input_size, in_channels)
