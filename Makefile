@@ -51,7 +51,7 @@ test: check browser
 test-slow: $(VENV)/.test browser
 	$(BIN)/python -m pytest -q -m slow
 
-bench: $(VENV)/.test
+bench: $(VENV)/.test  
 	$(BIN)/python -m benchmarks
 
 clean:

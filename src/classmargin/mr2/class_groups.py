@@ -8,6 +8,7 @@ on a few hundred numbers is done by NumPy, whose calls cost a third of torch's. 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -65,9 +66,15 @@ class DenseGroups(NamedTuple):
 Groups = CompactGroups | DenseGroups
 
 
+# torch.func.grad and friends wrap tensors so that NumPy cannot see them; torch has no public name for the question.
+_transforms_are_active: Callable[[], bool] = getattr(
+    torch._C, "_are_functorch_transforms_active", lambda: False
+)
+
+
 def uses_dense_layout(tensor: Tensor) -> bool:
-    """Return whether value-dependent shapes are to be avoided for ``tensor``."""
-    return torch.compiler.is_compiling() or tensor.device.type != "cpu"
+    """Return whether value-dependent shapes (and NumPy views) are to be avoided for ``tensor``."""
+    return torch.compiler.is_compiling() or tensor.device.type != "cpu" or _transforms_are_active()
 
 
 def group_compact(labels: Tensor) -> CompactGroups:

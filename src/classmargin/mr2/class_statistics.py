@@ -25,7 +25,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from classmargin._checks import check_choice, check_floating, check_int, check_number
 from classmargin._distributed import all_reduce_sum, is_distributed
@@ -41,6 +41,7 @@ from classmargin.mr2.class_groups import (
     segment_sums_on_host,
     uses_dense_layout,
 )
+from classmargin.mr2.full_precision import FullPrecisionModule
 from classmargin.mr2.logit_margin import at_least_float32, check_targets
 
 Estimator = Literal["moments", "batch"]
@@ -109,7 +110,7 @@ def class_moments(
     if labels.is_floating_point():
         target = labels.to(rows.dtype).T
         return ClassMoments(target.sum(1), target @ rows, target @ square, target @ power)
-    groups = group_dense(labels, num_classes, torch.ones_like(square))
+    groups = group_dense(labels.long(), num_classes, torch.ones_like(square))
     sums = (class_sums(rows, groups), class_sums(square, groups), class_sums(power, groups))
     return ClassMoments(groups.counts, *sums)
 
@@ -147,7 +148,7 @@ def merge_scalars(old: Array, count: Array, sums: Array, decay: float) -> tuple[
     return weight, old[1:] * (past / weight) + sums * share, share
 
 
-class ClassStatistics(nn.Module):
+class ClassStatistics(FullPrecisionModule):
     """Moving averages of class statistics, as persistent buffers.
 
     Args:
@@ -289,6 +290,7 @@ class ClassStatistics(nn.Module):
         """
         check_floating("features", features, dim=2)
         check_targets(labels, batch=features.shape[0], num_classes=self.num_classes, ignore_index=None)
+        labels = labels if labels.is_floating_point() else labels.long()
         rows = at_least_float32(features.detach())
         weight = self._finite_rows(rows, row_weight)
         if weight is not None:

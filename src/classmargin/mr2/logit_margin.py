@@ -61,6 +61,7 @@ def margin_cross_entropy(
     for name, vector in (("class_margins", class_margins), ("log_prior", log_prior), ("weight", weight)):
         check_class_vector(name, vector, num_classes)
     check_targets(labels, batch=logits.shape[0], num_classes=num_classes, ignore_index=ignore_index)
+    labels = labels if labels.is_floating_point() else labels.long()
     scores = at_least_float32(logits)
     margins = sample_margins(class_margins.to(scores.dtype), labels, ignore_index)
     losses = per_sample_losses(scores, labels, margins, log_prior, weight, label_smoothing, ignore_index)

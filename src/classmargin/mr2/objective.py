@@ -18,7 +18,7 @@ import math
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from classmargin._checks import check_choice, check_floating, check_int, check_label_shape, check_number
 from classmargin._distributed import all_reduce_sum, gather_rows, global_mean, is_distributed
@@ -42,6 +42,7 @@ from classmargin.mr2.class_margins import (
 from classmargin.mr2.class_statistics import ClassStatistics, Estimator, SqnormForm, squared_norm
 from classmargin.mr2.collapse import COLLAPSE_FRACTION, collapse_ratio, warn_of_collapse
 from classmargin.mr2.cpu_step import StepConstants, step_terms
+from classmargin.mr2.full_precision import FullPrecisionModule
 from classmargin.mr2.logit_margin import at_least_float32, check_class_vector, check_targets
 from classmargin.mr2.positives import FeatureMemory, moment_losses
 from classmargin.mr2.presets import PRESETS
@@ -54,7 +55,7 @@ TemperatureRule = Literal["total-variance", "dimension"]
 SMALLEST_TEMPERATURE = 1e-12  # all features equal: every distance is 0, and 0 / this is 0
 
 
-class MR2Loss(nn.Module):
+class MR2Loss(FullPrecisionModule):
     """Margin regularisation for class-wise disparity: ``ℓ_γ + λ ℓ_s̄`` (Eq. 4), a drop-in for ``nn.CrossEntropyLoss``.
 
     Args:
@@ -68,8 +69,10 @@ class MR2Loss(nn.Module):
         positives: Where classmates come from: ``"batch"``, ``"memory"`` or ``"moments"``
             (see :mod:`classmargin.mr2.positives` for cost and bias of each).
         temperature: ``τ`` dividing the exponent of Eq. 2: a number (1 in the paper), or a rule times
-            ``temperature_factor``: ``"total-variance"`` (running ``mean ‖φ - mean φ‖²``, a stop-gradient scale that
-            makes the term scale-free and does not vanish when classes become compact) or ``"dimension"`` (``d``).
+            ``temperature_factor``: ``"total-variance"`` (the largest running ``mean ‖φ - mean φ‖²`` so far; a
+            stop-gradient scale that makes the term scale-free. The largest, not the current one: a temperature that
+            shrank with the features would pull the harder the smaller they are, and speed collapse up) or
+            ``"dimension"`` (``d``).
         margin_source: Statistic behind the margins: ``"sqnorm"`` (``r²``, the paper), ``"spread"`` (``‖ŝ‖²``) or
             ``"uniform"`` (``γ_k = c̄``, the control).
         margin_power: Exponent of that statistic; 1/3 in Corollary 1.
@@ -151,7 +154,7 @@ class MR2Loss(nn.Module):
         self.margin_power = check_number("margin_power", margin_power)
         self.warmup_steps = check_int("warmup_steps", warmup_steps, minimum=0)
         self.label_smoothing = check_number("label_smoothing", label_smoothing, minimum=0.0, maximum=1.0)
-        self.ignore_index = ignore_index
+        self.ignore_index = check_int("ignore_index", ignore_index, minimum=-(2**62))
         check_limits(margin_limits)
         self.margin_limits = margin_limits
         self.spread_slack = check_number("spread_slack", spread_slack, minimum=0.0)
@@ -259,6 +262,8 @@ class MR2Loss(nn.Module):
             are right after DDP's averaging. With λ = 0 the representation margin is not computed and reported as 0.
         """
         self._check(logits, labels, features)
+        if not labels.is_floating_point():
+            labels = labels.long()
         device = logits.device.type
         if torch.is_autocast_enabled(device):
             with torch.autocast(device, enabled=False):
@@ -278,11 +283,17 @@ class MR2Loss(nn.Module):
             scores, labels, rows, groups, row_weight = self._group(scores, labels, rows)
         detached = rows.detach()
         square = squared_norm(detached, 2.0)
-        self._check_finite(rows, square)
-        common = isinstance(groups, CompactGroups) and self._is_common_step(scores, groups, synchronize)
+        finite = self._all_finite(rows, square)
+        common = (
+            isinstance(groups, CompactGroups) and finite and self._is_common_step(scores, groups, synchronize)
+        )
         pairs = list_pairs(detached, groups) if common and groups.longest > 1 else None  # type: ignore[union-attr, arg-type]
         if update:
-            self._update(detached, square, labels, groups, row_weight, synchronize, pairs)
+            if finite:
+                self.statistics.apply_update(detached, labels, groups, row_weight, synchronize, square, pairs)
+            else:  # rows that cannot be squared are left out
+                self.statistics.update(detached, labels, row_weight=row_weight, synchronize=synchronize)
+            self._follow_variance()
         if common:
             assert isinstance(groups, CompactGroups)
             return LossTerms(
@@ -291,7 +302,9 @@ class MR2Loss(nn.Module):
         logit = self._logit_term(scores, labels, row_weight, synchronize)
         representation = self._representation_term(rows, labels, groups, row_weight, synchronize)
         if update and self.memory is not None and hard:
-            self._remember(detached, labels, row_weight, synchronize)
+            self._remember(
+                detached, labels, None if finite else torch.isfinite(square), row_weight, synchronize
+            )
         total = logit if self.representation_weight == 0.0 else logit + self._ramped_weight() * representation
         return LossTerms(total, logit, representation)
 
@@ -318,10 +331,8 @@ class MR2Loss(nn.Module):
         inverse = ((1.0 / self.mean_margin) / relative[labels.numpy()]).astype(
             _NUMPY_TYPES[dtype], copy=False
         )
-        spread, variance = self.statistics.scales_on_host()
-        if self.unseen == "zero":
-            spread = float(self.mean_spread)
-        temperature = float(self._temperature(variance))
+        spread = float(self.mean_spread) if self.unseen == "zero" else self.statistics.scales_on_host()[0]
+        temperature = float(self._temperature())
         ramped = float(self._ramped_weight())
         return StepConstants(
             labels, groups, pairs, inverse, self.log_prior, self.spread_slack * spread, temperature, ramped
@@ -374,36 +385,34 @@ class MR2Loss(nn.Module):
             groups = group_compact(labels)
         return logits, labels, features, groups, None
 
-    def _check_finite(self, rows: Tensor, square: Tensor) -> None:
-        if not self.checks or uses_dense_layout(rows):
-            return
-        if not math.isfinite(float(square.sum())) and not bool(torch.isfinite(rows).all()):
-            bad = int((~torch.isfinite(rows)).any(1).sum())
+    def _all_finite(self, rows: Tensor, square: Tensor) -> bool:
+        """Return whether no squared norm is NaN or inf, as far as can be told without making a device wait.
+
+        Raises:
+            ValueError: ``checks`` are on and a feature itself is NaN or inf.
+        """
+        if uses_dense_layout(rows):
+            return False
+        if math.isfinite(float(square.sum())):
+            return True
+        bad = int((~torch.isfinite(rows)).any(1).sum())
+        if self.checks and bad:
             raise ValueError(f"features must be finite, got NaN or inf in {bad} of {rows.shape[0]} rows")
+        return False
 
     # --- state -------------------------------------------------------------------------------------------------
 
-    def _update(
-        self,
-        rows: Tensor,
-        square: Tensor,
-        labels: Tensor,
-        groups: Groups | None,
-        row_weight: Tensor | None,
-        synchronize: bool,
-        pairs: PairList | None,
-    ) -> None:
-        if uses_dense_layout(rows) or not self.checks:
-            self.statistics.update(rows, labels, row_weight=row_weight, synchronize=synchronize)
-        else:
-            self.statistics.apply_update(rows, labels, groups, row_weight, synchronize, square, pairs)
-        if uses_dense_layout(rows):
-            variance = self.statistics.total_variance
-            self.peak_variance.copy_(torch.maximum(self.peak_variance.to(variance.dtype), variance))
+    def _follow_variance(self) -> None:
+        """Keep the largest total variance so far, and look for collapse."""
+        statistics = self.statistics
+        if self.peak_variance.dtype != statistics.feature_sqnorm.dtype:  # statistics have become float64
+            self.peak_variance = self.peak_variance.to(statistics.feature_sqnorm.dtype)
+        if uses_dense_layout(self.peak_variance):
+            self.peak_variance.copy_(torch.maximum(self.peak_variance, statistics.total_variance))
             return
-        on_host = self.statistics.scales_on_host()[1]
-        if on_host > float(self.peak_variance):
-            self.peak_variance.fill_(on_host)
+        variance = statistics.scales_on_host()[1]
+        if variance > float(self.peak_variance):
+            self.peak_variance.fill_(variance)
         if self.collapse_check_interval:
             self._look_for_collapse()
 
@@ -418,8 +427,17 @@ class MR2Loss(nn.Module):
             warn_of_collapse(ratio, self.representation_weight, float(self.mean_spread))
 
     @torch.no_grad()
-    def _remember(self, rows: Tensor, labels: Tensor, row_weight: Tensor | None, synchronize: bool) -> None:
+    def _remember(
+        self,
+        rows: Tensor,
+        labels: Tensor,
+        finite: Tensor | None,
+        row_weight: Tensor | None,
+        synchronize: bool,
+    ) -> None:
         assert self.memory is not None
+        if finite is not None:
+            row_weight = finite.to(rows.dtype) if row_weight is None else finite * row_weight
         if synchronize:
             rows, labels = gather_rows(rows)[0], gather_rows(labels)[0]
             row_weight = None if row_weight is None else gather_rows(row_weight)[0]
@@ -450,14 +468,9 @@ class MR2Loss(nn.Module):
             return self.representation_weight
         return self.representation_weight * (self.statistics.updates / self.warmup_steps).clamp_max(1.0)
 
-    def _temperature(self, variance: Tensor | float) -> Tensor | float:
+    def _temperature(self) -> Tensor | float:
         if self.temperature == "total-variance":
-            scaled = variance * self.temperature_factor
-            return (
-                scaled.clamp_min(SMALLEST_TEMPERATURE)
-                if isinstance(scaled, Tensor)
-                else max(scaled, SMALLEST_TEMPERATURE)
-            )
+            return (self.temperature_factor * self.peak_variance).clamp_min(SMALLEST_TEMPERATURE)
         if self.temperature == "dimension":
             return self.temperature_factor * self.statistics.feature_mean.shape[0]
         return float(self.temperature)
@@ -494,7 +507,7 @@ class MR2Loss(nn.Module):
             mean_spread = self.mean_spread.to(rows.dtype)
             if self.spread_slack != 1.0:
                 mean_spread = mean_spread * self.spread_slack
-            temperature = self._temperature(self.statistics.total_variance)
+            temperature = self._temperature()
             if isinstance(temperature, Tensor):
                 temperature = temperature.to(rows.dtype)
         losses = self._representation_losses(

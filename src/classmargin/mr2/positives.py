@@ -15,13 +15,15 @@ moments    none: class mean and spread    O(B·d)                    one average
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from classmargin.mr2.class_groups import uses_dense_layout
 from classmargin.mr2.class_statistics import ClassStatistics
+from classmargin.mr2.full_precision import FullPrecisionModule
 from classmargin.mr2.representation_margin import NO_PAIR
 
 
-class FeatureMemory(nn.Module):
+class FeatureMemory(FullPrecisionModule):
     """A ring of the ``M`` most recent detached features of each class.
 
     Args:
@@ -68,12 +70,13 @@ class FeatureMemory(nn.Module):
     @torch.no_grad()
     def store(self, rows: Tensor, labels: Tensor, row_weight: Tensor | None = None) -> None:
         """Put the rows of a batch into the rings, oldest out first; static shapes, no loop over classes."""
+        dense = uses_dense_layout(rows)
         if row_weight is not None:
-            if labels.device.type == "cpu" and not torch.compiler.is_compiling():
-                rows, labels = rows[row_weight > 0], labels[row_weight > 0]
-            # Elsewhere rows that do not count were zeroed and would be stored; they are sent past the last class.
+            keep = row_weight > 0
+            if dense:  # sent past the last class, where nothing is kept
+                labels = torch.where(keep, labels, self.num_classes)
             else:
-                labels = torch.where(row_weight > 0, labels, torch.full_like(labels, self.num_classes))
+                rows, labels = rows[keep], labels[keep]
         if labels.numel() == 0:
             return
         self.take_shape(rows)
@@ -81,23 +84,19 @@ class FeatureMemory(nn.Module):
         classes = labels[order]
         counts = torch.zeros(self.num_classes + 1, dtype=torch.long, device=labels.device)
         counts.index_add_(0, classes, torch.ones_like(classes))
-        count = counts[classes]
-        place = (
-            torch.arange(classes.shape[0], device=labels.device) - (torch.cumsum(counts, 0) - counts)[classes]
-        )
+        everyone = torch.arange(classes.shape[0], device=labels.device)
+        place = everyone - (torch.cumsum(counts, 0) - counts)[classes]
         # More rows of a class than places: every row that shares a place takes the value of the last of them.
-        last = place + self.size * torch.div(count - 1 - place, self.size, rounding_mode="floor")
-        source = order[torch.arange(classes.shape[0], device=labels.device) + last - place]
-        inside = classes < self.num_classes
-        safe = classes.clamp_max(self.num_classes - 1)
-        slot = (self.cursor[safe] + place) % self.size
+        last = place + self.size * torch.div(counts[classes] - 1 - place, self.size, rounding_mode="floor")
+        values = rows[order[everyone + last - place]].to(self.ring.dtype)
+        cursor = torch.cat((self.cursor, self.cursor.new_zeros(1)))
+        target = classes * self.size + (cursor[classes] + place) % self.size
         flat = self.ring.view(-1, self.ring.shape[2])
-        if row_weight is None or bool(labels.device.type == "cpu" and not torch.compiler.is_compiling()):
-            flat.index_copy_(0, safe * self.size + slot, rows[source].to(flat.dtype))
+        if dense:
+            spare = flat.new_zeros(self.size, flat.shape[1])
+            flat.copy_(torch.cat((flat, spare)).index_copy(0, target, values)[: flat.shape[0]])
         else:
-            target = safe * self.size + slot
-            kept = torch.where(inside.unsqueeze(1), rows[source].to(flat.dtype), flat[target])
-            flat.index_put_((target,), kept)
+            flat.index_copy_(0, target, values)
         self.filled.copy_((self.filled + counts[:-1]).clamp_max(self.size))
         self.cursor.copy_((self.cursor + counts[:-1]) % self.size)
 

@@ -7,7 +7,8 @@ features of norm 0.1 make it vanish.
 * ``release``: what the authors' code computes: Lp statistics with p = 5 as ``‖mean‖_p² + mean ‖φ - mean‖_p²``, τ = 10·d, the representation
   margin averaged inside each class, summed over classes and multiplied by ``d / (10 K)``, unseen classes counted as 0,
   λ = 0.1, decay 0.999, no c̄. (Its CIFAR variant sets s̄ = 0 and decay 0.9: ``spread_slack=0.0, ema_decay=0.9``.)
-* ``recommended``: unbiased moments, temperature relative to the total variance of the features (scale-free), a warm-up.
+* ``recommended``: the defaults of the constructor: unbiased moments, temperature relative to the largest total variance of
+  the features so far (scale-free, and no pull that grows as features shrink).
 """
 
 from __future__ import annotations

@@ -1,0 +1,38 @@
+"""Buffers that stay in full precision when a whole model is cast to half."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+Self = TypeVar("Self", bound="FullPrecisionModule")
+HALF_TYPES = (torch.float16, torch.bfloat16)
+
+
+class FullPrecisionModule(nn.Module):
+    """A module whose buffers follow ``.to(device)`` and ``.double()`` but not ``.half()`` or ``.bfloat16()``.
+
+    Sums of squares overflow in half precision and moving averages stop moving in it; a model cast to half for speed
+    must not take its statistics along.
+
+    Example:
+        >>> module = FullPrecisionModule()
+        >>> module.register_buffer("average", torch.zeros(2))
+        >>> module.half().average.dtype
+        torch.float32
+    """
+
+    def _apply(self: Self, fn: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any) -> Self:
+        def keep_precision(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            return (
+                tensor.to(moved.device)
+                if moved.dtype in HALF_TYPES and tensor.dtype not in HALF_TYPES
+                else moved
+            )
+
+        super()._apply(keep_precision, *args, **kwargs)  # type: ignore[no-untyped-call]
+        return self
