@@ -16,19 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from classmargin.evaluation.class_metrics import calibration_error, class_accuracy, confusion_counts
-from classmargin.evaluation.class_table import class_table
-from classmargin.evaluation.disparity import disparity_measures
-from classmargin.evaluation.feature_geometry import collapse_diagnostics, weight_diagnostics
+from classmargin.evaluation.headlines import HEADLINES
 from classmargin.evaluation.inputs import AnyArray, IntArray, check_inputs
 from classmargin.evaluation.plain import fields_to_plain, to_plain
-from classmargin.evaluation.streaming import AuditAccumulator, Evidence
-from classmargin.evaluation.tiers import REMAINDER_RULE, TIERS, tier_codes, tier_means
+from classmargin.evaluation.settings import check_settings
 
 if TYPE_CHECKING:
     import pandas as pd
-
-HEADLINES = ("overall", "easy", "medium", "hard", "worst", "gap")
 
 
 @dataclass(frozen=True)
@@ -196,7 +190,41 @@ def audit(
     mean_margin: float = 1.0,
     norm_order: float = 2.0,
 ) -> Audit:
-    """Audit one classifier on one test set."""
+    """Audit one classifier on one test set.
+
+    Arrays may be NumPy arrays, torch tensors, lists, or pandas and polars columns. The number of classes comes from the
+    scores, the head, ``class_names`` or ``num_classes``, never from the labels seen.
+
+    Args:
+        labels: True classes ``[N]``.
+        logits: Scores of the head ``[N, K]``, without any margin, prior or scale of a training loss.
+        probabilities: Probabilities ``[N, K]`` instead of logits; rows sum to one.
+        predictions: Predicted classes ``[N]``; by default the largest score.
+        features: Inputs of the head ``[N, d]``, for spread, margins and geometry.
+        classifier_weight: Weights of the linear head ``[K, d]``, for angles and bounds.
+        class_names: One name a class.
+        num_classes: Number of classes, needed if only predictions are given.
+        sample_id: Identity of each sample ``[N]``, by which models are paired in a comparison; position by default.
+        ranking: How classes are ranked into thirds: "own" (the paper), "reference" or "crossfit".
+        reference: Audit of another model, or one accuracy a class, for ``ranking="reference"``.
+        confidence: Level of all intervals.
+        bootstrap: Resampled copies for the headline intervals; 0 leaves those intervals out (NaN).
+        seed: Seed of all random draws.
+        mean_margin: Mean of the margins γ in the class table.
+        norm_order: p of the norm in r² and γ; 2, or 3 for cosine classifiers.
+
+    Raises:
+        ValueError: Shapes that do not fit, labels out of range, scores that are not finite, unknown number of classes.
+        TypeError: Values of the wrong kind.
+
+    Example:
+        >>> result = audit([0, 0, 1, 1, 2, 2], predictions=[0, 0, 1, 2, 2, 0], num_classes=3, bootstrap=100)
+        >>> round(result.overall, 3), result.easy, result.worst
+        (0.667, 1.0, 0.5)
+    """
+    from classmargin.evaluation.assembly import assemble_audit
+    from classmargin.evaluation.streaming import AuditAccumulator
+
     inputs = check_inputs(
         labels,
         logits=logits,
@@ -208,12 +236,8 @@ def audit(
         num_classes=num_classes,
         sample_id=sample_id,
     )
-    accumulator = AuditAccumulator(class_names=inputs.class_names, norm_order=norm_order, seed=seed)
-    accumulator._add(inputs)
-    return build_audit(
-        accumulator.evidence(),
-        inputs.class_names,
-        classifier_weight=inputs.classifier_weight,
+    settings = check_settings(
+        inputs.num_classes,
         ranking=ranking,
         reference=reference,
         confidence=confidence,
@@ -221,109 +245,12 @@ def audit(
         seed=seed,
         mean_margin=mean_margin,
     )
-
-
-def build_audit(
-    evidence: Evidence,
-    class_names: tuple[str, ...],
-    *,
-    classifier_weight: Any = None,
-    ranking: str = "own",
-    reference: Any = None,
-    confidence: float = 0.95,
-    bootstrap: int = 2000,
-    seed: int = 0,
-    mean_margin: float = 1.0,
-) -> Audit:
-    """Turn collected evidence into an audit."""
-    import pandas as pd
-
-    count = len(class_names)
-    confusion = confusion_counts(evidence.labels, evidence.predictions, count)
-    n = confusion.sum(axis=1)
-    accuracy = class_accuracy(confusion)
-    codes = tier_codes(accuracy)
-    by_class = class_table(
-        evidence,
-        class_names,
-        confusion,
-        codes,
-        classifier_weight=classifier_weight,
-        mean_margin=mean_margin,
-        confidence=confidence,
-    )
-    easy, medium, hard = tier_means(accuracy, codes).tolist()
-    values = {
-        "overall": float(np.diagonal(confusion).sum() / n.sum()),
-        "easy": easy,
-        "medium": medium,
-        "hard": hard,
-        "worst": float(np.nanmin(accuracy)),
-        "gap": easy - hard,
-    }
-    rng = np.random.default_rng(seed)
-    present = n > 0
-    draws = rng.binomial(n[present], accuracy[present], size=(bootstrap, int(present.sum())))
-    rates = draws / n[present]
-    tiers = tier_means(rates, tier_codes(rates))
-    samples = {
-        "overall": draws.sum(axis=1) / n.sum(),
-        "easy": tiers[:, 0],
-        "medium": tiers[:, 1],
-        "hard": tiers[:, 2],
-        "worst": rates.min(axis=1),
-        "gap": tiers[:, 0] - tiers[:, 2],
-    }
-    tail = (1 - confidence) / 2
-    intervals = {
-        k: (float(np.quantile(v, tail)), float(np.quantile(v, 1 - tail))) for k, v in samples.items()
-    }
-    tier_rows = []
-    for code, tier in enumerate(TIERS):
-        rows = by_class[codes == code]
-        tier_rows.append(
-            {
-                "tier": tier,
-                "classes": len(rows),
-                "n": int(rows["n"].sum()),
-                "accuracy": values[tier],
-                "low": intervals[tier][0],
-                "high": intervals[tier][1],
-                "output_margin": float(rows["output_margin"].mean()),
-                "spread": float(rows["spread"].mean()),
-                "names": tuple(rows["class_name"]),
-            }
-        )
-    correct = evidence.labels == evidence.predictions
-    keys = (
-        "output_margin",
-        "output_margin_easy",
-        "output_margin_medium",
-        "output_margin_hard",
-        "classifier_margin_degrees",
-    )
-    geometry: dict[str, float | None] = dict.fromkeys(keys)
-    geometry.update(weight_diagnostics(classifier_weight))
-    if evidence.feature_sums is not None:
-        geometry.update(collapse_diagnostics(evidence.feature_sums, classifier_weight))
-    return Audit(
-        class_names=class_names,
-        num_samples=len(evidence.labels),
-        **values,
-        intervals=intervals,
-        confidence=confidence,
-        ranking=ranking,
-        by_class=by_class,
-        tiers=pd.DataFrame(tier_rows),
-        disparity=disparity_measures(accuracy, class_names),
-        geometry=geometry,
-        bounds=None,
-        correlations=pd.DataFrame(columns=["x", "y", "measure", "value", "low", "high", "classes"]),
-        confusion=confusion,
-        notes=(f"Thirds: ranking {ranking!r}; {REMAINDER_RULE}.",),
-        ece=calibration_error(evidence.scores.confidence, correct) if evidence.scores else float("nan"),
-        feature_sample=None,
-        labels=evidence.labels,
-        predictions=evidence.predictions,
-        sample_id=evidence.sample_id,
+    accumulator = AuditAccumulator(class_names=inputs.class_names, norm_order=norm_order, seed=seed)
+    accumulator.add(inputs)
+    return assemble_audit(
+        accumulator.evidence(),
+        inputs.class_names,
+        settings,
+        classifier_weight=inputs.classifier_weight,
+        inputs=inputs,
     )

@@ -51,7 +51,7 @@ def share(part: AnyArray, whole: AnyArray) -> FloatArray:
         array([0.5, nan])
     """
     whole = np.asarray(whole, dtype=np.float64)
-    return np.divide(part, whole, out=np.full(whole.shape, np.nan), where=whole > 0)
+    return np.asarray(np.divide(part, whole, out=np.full(whole.shape, np.nan), where=whole > 0))
 
 
 def class_means(values: AnyArray, labels: IntArray, num_classes: int) -> FloatArray:
@@ -96,4 +96,4 @@ def _bin_gaps(
         np.ceil(np.asarray(confidence, dtype=np.float64) * bins).astype(np.int64) - 1, 0, bins - 1
     )
     gaps = np.bincount(groups * bins + index, weights=correct - confidence, minlength=num_groups * bins)
-    return gaps.reshape(num_groups, bins)
+    return np.asarray(gaps.reshape(num_groups, bins), dtype=np.float64)

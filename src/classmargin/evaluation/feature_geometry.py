@@ -44,13 +44,14 @@ class FeatureSums:
         gram = np.zeros((feature_dim, feature_dim)) if feature_dim <= MAX_GRAM_DIM else None
         return cls(norm_order, zeros, np.zeros((num_classes, feature_dim)), zeros.copy(), zeros.copy(), gram)
 
-    def add(self, features: AnyArray, labels: IntArray, *, first_row: int = 0) -> None:
-        """Add one chunk of features ``[B, d]``; refuses values that are not finite."""
+    def zeros_like(self) -> FeatureSums:
+        """Return sums over no samples of the same shape."""
+        return FeatureSums.empty(self.sums.shape[0], self.sums.shape[1], self.norm_order)
+
+    def add(self, features: AnyArray, labels: IntArray) -> None:
+        """Add one chunk of finite features ``[B, d]`` with their classes ``[B]``."""
         values = features.astype(np.float64)
         squares = np.einsum("ij,ij->i", values, values)
-        if not np.isfinite(squares).all():
-            row = first_row + int(np.flatnonzero(~np.isfinite(squares))[0])
-            raise ValueError(f"features must be finite, got NaN or infinite values in row {row}")
         order = np.argsort(labels, kind="stable")
         seen, starts = np.unique(labels[order], return_index=True)
         self.counts[seen] += np.diff(np.append(starts, len(order)))
@@ -89,6 +90,15 @@ class ClassGeometry:
     means: FloatArray
 
 
+def check_finite(name: str, rows: AnyArray, first_row: int = 0) -> None:
+    """Refuse rows ``[B, d]`` that hold NaN or infinity."""
+    # One pass without a temporary array: a sum is finite only if all terms are (float64: it cannot overflow).
+    sums = rows.sum(axis=1, dtype=np.float64)
+    if not np.isfinite(sums).all():
+        row = first_row + int(np.flatnonzero(~np.isfinite(sums))[0])
+        raise ValueError(f"{name} must be finite, got NaN or infinite values in row {row}")
+
+
 def class_geometry(sums: FeatureSums) -> ClassGeometry:
     """Return spread, mean norm and squared norm of each class (Eq. 1 and 17 of the paper, population moments)."""
     counts = np.where(sums.counts > 0, sums.counts, np.nan)
@@ -99,7 +109,20 @@ def class_geometry(sums: FeatureSums) -> ClassGeometry:
     return ClassGeometry(spread, np.sqrt(mean_sqnorm), sums.norm_sums / counts, means)
 
 
-def collapse_diagnostics(sums: FeatureSums, classifier_weight: AnyArray | None) -> dict[str, float | None]:
+COLLAPSE_KEYS = (
+    "nc1",
+    "within_between_ratio",
+    "mean_equinorm_cv",
+    "mean_equiangularity",
+    "mean_max_angle_gap",
+    "spread_to_mean_norm",
+    "self_duality",
+)
+
+
+def collapse_diagnostics(
+    sums: FeatureSums | None, classifier_weight: AnyArray | None
+) -> dict[str, float | None]:
     """Return the neural-collapse diagnostics of Papyan, Han and Donoho (2020) and the paper's MNIST table.
 
     Keys: ``nc1`` = tr(S_W pinv(S_B)) / K · ``within_between_ratio`` = tr(S_W) / tr(S_B) · ``mean_equinorm_cv``,
@@ -108,6 +131,8 @@ def collapse_diagnostics(sums: FeatureSums, classifier_weight: AnyArray | None) 
     ``weight_max_angle_gap`` = mean |cosine + 1/(K-1)| (0 = simplex) · ``self_duality`` = squared distance of
     normalised weights and means · ``spread_to_mean_norm`` = mean over classes of |s_k| / |mu_k|.
     """
+    if sums is None:
+        return dict.fromkeys(COLLAPSE_KEYS)
     present = sums.counts > 0
     geometry = class_geometry(sums)
     means, counts = geometry.means[present], sums.counts[present]

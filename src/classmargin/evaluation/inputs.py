@@ -104,7 +104,7 @@ def check_inputs(
         TypeError: Values of the wrong kind.
     """
     scores = _scores(logits, probabilities, predictions)
-    weight = None if classifier_weight is None else _floating("classifier_weight", classifier_weight, 2)
+    weight = None if classifier_weight is None else _weight(classifier_weight)
     count = _num_classes(scores, logits is not None, weight, class_names, num_classes)
     label_array = _classes("labels", labels, count)
     total = label_array.shape[0]
@@ -115,11 +115,7 @@ def check_inputs(
     _same_rows("predictions", predicted, total)
     feature_array = None if features is None else _floating("features", features, 2)
     _same_rows("features", feature_array, total)
-    if weight is not None and feature_array is not None and weight.shape[1] != feature_array.shape[1]:
-        raise ValueError(
-            f"classifier_weight must have as many columns as features ({feature_array.shape[1]}), "
-            f"got shape {weight.shape}"
-        )
+    check_weight(weight, count, None if feature_array is None else feature_array.shape[1])
     return AuditInputs(
         labels=label_array,
         scores=scores,
@@ -141,12 +137,26 @@ def check_class_names(class_names: Sequence[str] | None, num_classes: int) -> tu
     names = tuple(str(name) for name in to_array("class_names", class_names).tolist())
     if len(names) != num_classes:
         raise ValueError(f"class_names must have {num_classes} names, got {len(names)}")
-    doubles = (
-        sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
-    )
-    if doubles:
-        raise ValueError(f"class_names must be different from one another, got {doubles[0]!r} more than once")
-    return names
+    if len(set(names)) == len(names):
+        return names
+    # ImageNet has two cranes: equal names get their class number, so that one row can be told from another.
+    return tuple(f"{name} ({k})" if names.count(name) > 1 else name for k, name in enumerate(names))
+
+
+def check_weight(classifier_weight: Any, num_classes: int, feature_dim: int | None) -> AnyArray | None:
+    """Return the weights of the head as a finite array ``[K, d]``, or ``None``."""
+    if classifier_weight is None:
+        return None
+    weight = _weight(classifier_weight)
+    if weight.shape[0] != num_classes:
+        raise ValueError(
+            f"classifier_weight must have one row a class ({num_classes}), got shape {weight.shape}"
+        )
+    if feature_dim is not None and weight.shape[1] != feature_dim:
+        raise ValueError(
+            f"classifier_weight must have as many columns as features ({feature_dim}), got shape {weight.shape}"
+        )
+    return weight
 
 
 def row_chunks(total: int, rows: int = CHUNK_ROWS) -> Iterator[slice]:
@@ -172,6 +182,13 @@ def _scores(logits: Any, probabilities: Any, predictions: Any) -> AnyArray | Non
     if scores.shape[1] == 0:
         raise ValueError(f"{name} must have one column a class, got shape {scores.shape}")
     return scores
+
+
+def _weight(classifier_weight: Any) -> AnyArray:
+    weight = _floating("classifier_weight", classifier_weight, 2)
+    if not np.isfinite(weight).all():
+        raise ValueError("classifier_weight must be finite, got NaN or infinite values")
+    return weight
 
 
 def _floating(name: str, values: Any, dim: int) -> AnyArray:

@@ -1,4 +1,10 @@
-"""Intervals for proportions of one class."""
+"""Intervals: Wilson for one proportion, a centred bootstrap for everything that ranks, averages or takes minima.
+
+Why centred. A third of ranked classes, or the lowest of many accuracies, is a biased statistic: noise decides part of the ranking.
+The plain percentile interval then counts the bias twice (it misses in most cases; tests show it). Here the spread of the resampled
+values around *their own mean* is laid around the observed value: the interval covers what the same procedure gives on average over
+fresh test sets of the same size. Crossfit rankings remove the bias itself.
+"""
 
 from __future__ import annotations
 
@@ -49,3 +55,87 @@ def wilson_interval(
     return np.where(p <= 0, 0.0, np.maximum(centre - half, 0.0)) + 0 * p, np.where(
         p >= 1, 1.0, np.minimum(centre + half, 1.0)
     ) + 0 * p
+
+
+# With fewer wrong (or right) samples than this in a group, resampling knows too little about the tail.
+FEW = 10
+
+
+def centred_interval(
+    value: float, draws: FloatArray, confidence: float, *, proportion: bool, widen: float = 1.0
+) -> tuple[float, float]:
+    """Return the spread of ``draws`` around their mean, laid around ``value``.
+
+    Args:
+        value: Observed statistic.
+        draws: Resampled statistics ``[B]``.
+        confidence: Level in (0, 1).
+        proportion: Whether the statistic lies in [0, 1]; then the work is done on the arcsine scale, on which the variance of
+            a proportion does not depend on its value, and limits stay inside.
+        widen: Factor on all deviations (few runs, few samples a class).
+
+    Example:
+        >>> low, high = centred_interval(0.5, np.linspace(0.5, 0.7, 101), 0.9, proportion=False)
+        >>> round(low, 2), round(high, 2)
+        (0.41, 0.59)
+    """
+    if np.isnan(value):
+        return float("nan"), float("nan")
+    tail = (1 - confidence) / 2
+    if proportion:
+        angles = np.arcsin(np.sqrt(np.clip(draws, 0, 1)))
+        low, high = np.quantile(angles - angles.mean(), [tail, 1 - tail]) * widen
+        middle = np.arcsin(np.sqrt(value))
+        ends = np.sin(np.clip([middle - high, middle - low], 0, np.pi / 2)) ** 2
+        return min(float(ends[0]), value), max(float(ends[1]), value)
+    low, high = np.quantile(draws - draws.mean(), [tail, 1 - tail]) * widen
+    return min(float(value - high), value), max(float(value - low), value)
+
+
+def with_few_events(
+    interval: tuple[float, float], right: float, n: float, confidence: float
+) -> tuple[float, float]:
+    """Return the interval, joined with Wilson's where a group has very few wrong or very few right samples.
+
+    All right (or all wrong) leaves nothing to resample; Wilson still knows that n samples exclude only so much.
+
+    Example:
+        >>> low, high = with_few_events((1.0, 1.0), 100, 100, 0.95)
+        >>> round(low, 3), high
+        (0.963, 1.0)
+    """
+    if n == 0 or min(right, n - right) > FEW:
+        return interval
+    low, high = wilson_interval(np.array(right), np.array(n), confidence)
+    return min(interval[0], float(low)), max(interval[1], float(high))
+
+
+def with_few_changes(
+    interval: tuple[float, float], gained: float, lost: float, n: float, confidence: float
+) -> tuple[float, float]:
+    """Return the interval of a paired difference, joined with Newcombe's where hardly any sample changed sides.
+
+    Example:
+        >>> low, high = with_few_changes((0.0, 0.0), 0, 0, 100, 0.95)
+        >>> round(low, 3), round(high, 3)
+        (-0.037, 0.037)
+    """
+    if n == 0 or gained + lost > FEW:
+        return interval
+    low, high = wilson_interval(np.array([gained, lost]), np.array([n, n]), confidence)
+    up, down = gained / n, lost / n
+    below = float(np.hypot(up - low[0], high[1] - down))
+    above = float(np.hypot(high[0] - up, down - low[1]))
+    return min(interval[0], up - down - below), max(interval[1], up - down + above)
+
+
+def small_sample_factor(n: AnyArray) -> float:
+    """Return how much a resampled deviation is too short: drawing n of n has (n - 1) / n of the variance.
+
+    Example:
+        >>> round(small_sample_factor(np.array([10, 10])), 4)
+        1.0541
+    """
+    n = np.asarray(n, dtype=np.float64)
+    n = n[n > 1]
+    return float(np.sqrt(np.mean(n / (n - 1)))) if len(n) else 1.0

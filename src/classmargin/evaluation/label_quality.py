@@ -34,4 +34,4 @@ def label_issues(
     confident = candidate_probabilities >= thresholds[candidates]
     first = np.argmax(confident, axis=1)
     rows = np.arange(labels.shape[0])
-    return confident[rows, first] & (candidates[rows, first] != labels)
+    return np.asarray(confident[rows, first] & (candidates[rows, first] != labels))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from classmargin.evaluation.audit import Audit
@@ -32,16 +32,16 @@ def _class_lines(audit: Audit, top: int) -> list[str]:
     return ["| class | n | accuracy | interval | why |", "|---|---|---|---|---|", *rows, *tail]
 
 
-def percent(value: float) -> str:
+def percent(value: Any) -> str:
     """Return a share as text, e.g. ``56.7 %``; a dash for NaN."""
     return "–" if value != value else f"{100 * value:.1f} %"
 
 
-def escape(text: str) -> str:
-    """Return ``text`` so that Markdown (and the HTML inside it) shows it literally, on one line.
+def escape(text: object) -> str:
+    r"""Return ``text`` so that Markdown (and the HTML inside it) shows it literally, on one line.
 
     Example:
         >>> escape("a|b <c>")
-        'a\\\\|b \\\\<c\\\\>'
+        'a\\|b \\<c\\>'
     """
     return " ".join(str(text).split()).translate(_SPECIAL)

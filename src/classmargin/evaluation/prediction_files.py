@@ -130,7 +130,7 @@ def write_predictions(path: str | os.PathLike[str], labels: Any, **arrays: Any) 
         raise ValueError(f"path must end in .npz, got {target}")
     inputs = check_inputs(labels, **arrays)
     scores_name = "logits" if inputs.scores_are_logits else "probabilities"
-    content = {
+    content: dict[str, Any] = {
         "labels": inputs.labels,
         scores_name: inputs.scores,
         "predictions": inputs.predictions,

@@ -78,6 +78,15 @@ def join_scores(parts: list[SampleScores]) -> SampleScores:
     )
 
 
+def no_scores(num_classes: int) -> SampleScores:
+    """Return the records of no samples."""
+    none, width = np.zeros(0), min(CANDIDATES, num_classes)
+    classes = np.zeros(0, dtype=np.int64)
+    return SampleScores(
+        classes, none, none, none, none, np.zeros((0, width), dtype=np.int64), np.zeros((0, width))
+    )
+
+
 def _softmax(logits: FloatArray, first_row: int) -> FloatArray:
     top = logits.max(axis=1, keepdims=True)
     bad = ~np.isfinite(top[:, 0]) | np.isnan(logits).any(axis=1)

@@ -1,33 +1,35 @@
 """The accumulating audit: feed batches, in one or several processes, then compute.
 
 ``audit()`` is this accumulator fed with chunks, so both forms give the same numbers. What is kept: a few numbers a sample
-(:class:`SampleScores`) and sums over features; never the logits or the features themselves.
+(:class:`SampleScores`), sums over features, and a small subsample of features for a map; never the logits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from classmargin.evaluation.feature_geometry import FeatureSums
+from classmargin._progress import progress
+from classmargin.evaluation.feature_geometry import FeatureSums, check_finite
+from classmargin.evaluation.feature_sample import KeptFeatures
 from classmargin.evaluation.inputs import (
     AnyArray,
     AuditInputs,
-    FloatArray,
     IntArray,
     check_class_names,
     check_inputs,
     row_chunks,
 )
 from classmargin.evaluation.sample_scores import SampleScores, join_scores, score_samples
+from classmargin.evaluation.settings import check_settings
 
 if TYPE_CHECKING:
     from classmargin.evaluation.audit import Audit
 
-FEATURE_SAMPLE = 2000
+FEATURE_SAMPLES = 2000
 
 
 @dataclass(frozen=True)
@@ -51,19 +53,22 @@ class Evidence:
     kept: tuple[AnyArray, IntArray] | None
 
 
-@dataclass
-class _Parts:
-    labels: list[IntArray] = field(default_factory=list)
-    predictions: list[IntArray] = field(default_factory=list)
-    scores: list[SampleScores] = field(default_factory=list)
-    sample_id: list[AnyArray] = field(default_factory=list)
-    features: list[AnyArray] = field(default_factory=list)
-    positions: list[IntArray] = field(default_factory=list)
-    priorities: list[FloatArray] = field(default_factory=list)
+@dataclass(frozen=True)
+class Chunk:
+    """The records of some consecutive samples."""
+
+    labels: IntArray
+    predictions: IntArray
+    scores: SampleScores | None
+    sample_id: AnyArray | None
 
 
 class AuditAccumulator:
     """Collects an audit batch by batch.
+
+    Under ``torch.distributed`` every process feeds its own samples and :meth:`compute`, which all of them must call, returns the
+    audit of all samples to each of them. Samplers that repeat samples to fill the last batch would count those twice: give
+    ``sample_id`` and the repetition is refused.
 
     Args:
         num_classes: Number of classes K (or give ``class_names``).
@@ -86,28 +91,28 @@ class AuditAccumulator:
         *,
         class_names: Sequence[str] | None = None,
         norm_order: float = 2.0,
-        feature_samples: int = FEATURE_SAMPLE,
+        feature_samples: int = FEATURE_SAMPLES,
         seed: int = 0,
     ) -> None:
         if num_classes is None and class_names is None:
             raise ValueError("give num_classes or class_names, got neither")
-        count = len(class_names) if class_names is not None else num_classes
-        if not isinstance(count, int) or count < 1:
+        count = num_classes if num_classes is not None else len(class_names or ())
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise ValueError(f"num_classes must be a positive int, got {num_classes!r}")
-        if num_classes is not None and num_classes != count:
-            raise ValueError(f"class_names must have {num_classes} names, got {count}")
+        if not norm_order >= 1:
+            raise ValueError(f"norm_order must be at least 1, got {norm_order!r}")
         self.class_names = check_class_names(class_names, count)
-        self.norm_order = norm_order
+        self.norm_order = float(norm_order)
         self.feature_samples = feature_samples
         self.seed = seed
         self.reset()
 
     def reset(self) -> None:
         """Forget all samples."""
-        self._parts = _Parts()
-        self._feature_sums: FeatureSums | None = None
-        self._total = 0
-        self._kinds: tuple[bool, bool, bool] | None = None
+        self.chunks: list[Chunk] = []
+        self.feature_sums: FeatureSums | None = None
+        self.kept = KeptFeatures(self.feature_samples, self.seed)
+        self.num_samples = 0
 
     def update(
         self,
@@ -120,7 +125,7 @@ class AuditAccumulator:
         sample_id: Any = None,
     ) -> None:
         """Add one batch; arguments as in :func:`classmargin.audit`. A refused batch leaves the state as it was."""
-        self._add(
+        self.add(
             check_inputs(
                 labels,
                 logits=logits,
@@ -132,43 +137,110 @@ class AuditAccumulator:
             )
         )
 
-    def compute(self, **options: Any) -> Audit:
-        """Return the audit of all samples so far; ``options`` as in :func:`classmargin.audit`."""
-        from classmargin.evaluation.audit import build_audit
+    def add(self, inputs: AuditInputs) -> None:
+        """Add checked arrays; nothing is changed before everything has been read without an error."""
+        self._check_same_kind(inputs)
+        chunks = [
+            self._read(inputs, rows)
+            for rows in progress(list(row_chunks(len(inputs.labels))), "reading scores")
+        ]
+        if inputs.features is not None:
+            self._add_features(inputs.features, inputs.labels, inputs.sample_id)
+        self.chunks += chunks
+        self.num_samples += len(inputs.labels)
 
-        return build_audit(self.evidence(), self.class_names, **options)
+    def merge(self, other: AuditAccumulator) -> None:
+        """Add what another accumulator of the same classes has collected."""
+        if other.class_names != self.class_names or other.norm_order != self.norm_order:
+            raise ValueError("accumulators to merge must have the same class_names and norm_order")
+        if other.num_samples == 0:
+            return
+        if self.num_samples and self.kind() != other.kind():
+            raise ValueError("accumulators to merge must hold the same kinds of arrays")
+        self.kept.merge(other.kept, shift=self.num_samples)
+        self.chunks += other.chunks
+        self.num_samples += other.num_samples
+        if other.feature_sums is not None:
+            if self.feature_sums is None:
+                self.feature_sums = other.feature_sums.zeros_like()
+            self.feature_sums.merge(other.feature_sums)
+
+    def compute(self, *, classifier_weight: Any = None, **options: Any) -> Audit:
+        """Return the audit of all samples so far, over all processes.
+
+        Args:
+            classifier_weight: Weights of the head ``[K, d]``, for angles.
+            options: ``ranking``, ``reference``, ``confidence``, ``bootstrap``, ``seed``, ``mean_margin`` of
+                :func:`classmargin.audit`. Bounds are left out: they need a second pass over the logits.
+        """
+        from classmargin.evaluation.assembly import assemble_audit
+        from classmargin.evaluation.gathering import gather_evidence
+        from classmargin.evaluation.inputs import check_weight
+
+        settings = check_settings(len(self.class_names), **options)
+        evidence = gather_evidence(self)
+        dim = None if evidence.feature_sums is None else evidence.feature_sums.sums.shape[1]
+        weight = check_weight(classifier_weight, len(self.class_names), dim)
+        return assemble_audit(evidence, self.class_names, settings, classifier_weight=weight)
 
     def evidence(self) -> Evidence:
-        """Return what has been collected."""
-        if self._total == 0:
+        """Return what this process has collected."""
+        if self.num_samples == 0:
             raise ValueError("compute needs at least one sample, got none (call update first)")
-        parts = self._parts
+        scores = [chunk.scores for chunk in self.chunks if chunk.scores is not None]
+        ids = [chunk.sample_id for chunk in self.chunks if chunk.sample_id is not None]
+        sample_id = np.concatenate(ids) if ids else None
+        if sample_id is not None and len(np.unique(sample_id)) < len(sample_id):
+            raise ValueError(
+                "sample_id must name every sample once, got repeated values (a sampler that repeats samples?)"
+            )
         return Evidence(
-            labels=np.concatenate(parts.labels),
-            predictions=np.concatenate(parts.predictions),
-            scores=join_scores(parts.scores) if parts.scores else None,
-            feature_sums=self._feature_sums,
-            sample_id=np.concatenate(parts.sample_id) if parts.sample_id else None,
-            kept=None,
+            labels=np.concatenate([chunk.labels for chunk in self.chunks]),
+            predictions=np.concatenate([chunk.predictions for chunk in self.chunks]),
+            scores=join_scores(scores) if scores else None,
+            feature_sums=self.feature_sums,
+            sample_id=sample_id,
+            kept=self.kept.rows(),
         )
 
-    def _add(self, inputs: AuditInputs) -> None:
-        for rows in row_chunks(len(inputs.labels)):
-            labels = inputs.labels[rows]
-            if inputs.scores is not None:
-                scores = score_samples(
-                    inputs.scores[rows], labels, are_logits=inputs.scores_are_logits, first_row=self._total
+    def kind(self) -> tuple[bool, bool, bool]:
+        """Return whether scores, features and sample_id are being collected."""
+        first = self.chunks[0]
+        return first.scores is not None, self.feature_sums is not None, first.sample_id is not None
+
+    def _check_same_kind(self, inputs: AuditInputs) -> None:
+        if not self.chunks:
+            return
+        kind = (inputs.scores is not None, inputs.features is not None, inputs.sample_id is not None)
+        for name, before, now in zip(("scores", "features", "sample_id"), self.kind(), kind, strict=True):
+            if before != now:
+                raise ValueError(f"every update must bring the same arrays, got {name} in some updates only")
+        if self.feature_sums is not None and inputs.features is not None:
+            size = self.feature_sums.sums.shape[1]
+            if inputs.features.shape[1] != size:
+                raise ValueError(
+                    f"features must have {size} columns as before, got shape {inputs.features.shape}"
                 )
-                self._parts.scores.append(scores)
-            predictions = inputs.predictions[rows] if inputs.predictions is not None else scores.predictions
-            if inputs.features is not None:
-                if self._feature_sums is None:
-                    self._feature_sums = FeatureSums.empty(
-                        len(self.class_names), inputs.features.shape[1], self.norm_order
-                    )
-                self._feature_sums.add(inputs.features[rows], labels, first_row=self._total)
-            self._parts.labels.append(labels)
-            self._parts.predictions.append(predictions)
-            if inputs.sample_id is not None:
-                self._parts.sample_id.append(inputs.sample_id[rows])
-            self._total += len(labels)
+
+    def _read(self, inputs: AuditInputs, rows: slice) -> Chunk:
+        labels = inputs.labels[rows]
+        first_row = self.num_samples + rows.start
+        scores = None
+        if inputs.scores is not None:
+            scores = score_samples(
+                inputs.scores[rows], labels, are_logits=inputs.scores_are_logits, first_row=first_row
+            )
+        if inputs.features is not None:
+            check_finite("features", inputs.features[rows], first_row)
+        given = None if inputs.predictions is None else inputs.predictions[rows]
+        predictions = given if given is not None else scores.predictions if scores is not None else labels
+        return Chunk(
+            labels, predictions, scores, None if inputs.sample_id is None else inputs.sample_id[rows]
+        )
+
+    def _add_features(self, features: AnyArray, labels: IntArray, sample_id: AnyArray | None) -> None:
+        if self.feature_sums is None:
+            self.feature_sums = FeatureSums.empty(len(self.class_names), features.shape[1], self.norm_order)
+        for rows in progress(list(row_chunks(len(labels))), "reading features"):
+            self.feature_sums.add(features[rows], labels[rows])
+        self.kept.add(features, sample_id, first=self.num_samples)

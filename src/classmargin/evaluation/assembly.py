@@ -1,0 +1,145 @@
+"""Putting an :class:`Audit` together from collected evidence; the one place where all parts meet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from classmargin.evaluation.audit import Audit, FeatureSample
+from classmargin.evaluation.bounds import risk_bounds
+from classmargin.evaluation.class_metrics import calibration_error, class_accuracy, confusion_counts
+from classmargin.evaluation.class_table import class_table
+from classmargin.evaluation.correlations import accuracy_correlations
+from classmargin.evaluation.disparity import disparity_measures
+from classmargin.evaluation.estimates import HeadlineEstimates, estimate_headlines
+from classmargin.evaluation.feature_geometry import collapse_diagnostics, weight_diagnostics
+from classmargin.evaluation.inputs import AnyArray, AuditInputs
+from classmargin.evaluation.margins import weight_angles
+from classmargin.evaluation.outcomes import outcome_table
+from classmargin.evaluation.settings import AuditSettings
+from classmargin.evaluation.streaming import Evidence
+from classmargin.evaluation.tiers import TIERS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def assemble_audit(
+    evidence: Evidence,
+    class_names: tuple[str, ...],
+    settings: AuditSettings,
+    *,
+    classifier_weight: AnyArray | None = None,
+    inputs: AuditInputs | None = None,
+) -> Audit:
+    """Turn evidence into an audit.
+
+    Args:
+        evidence: What was collected.
+        class_names: One name a class.
+        settings: Choices of the caller.
+        classifier_weight: Weights of the head ``[K, d]``, or ``None``.
+        inputs: The arrays themselves, where they are at hand: the bounds need a second pass over the logits.
+    """
+    labels, predictions = evidence.labels, evidence.predictions
+    confusion = confusion_counts(labels, predictions, len(class_names))
+    correct = labels == predictions
+    estimates = estimate_headlines(outcome_table(labels, correct[:, None], len(class_names)), settings)
+    by_class = class_table(
+        evidence,
+        class_names,
+        confusion,
+        estimates.codes,
+        classifier_weight=classifier_weight,
+        mean_margin=settings.mean_margin,
+        confidence=settings.confidence,
+    )
+    accuracy = class_accuracy(confusion)
+    tiers = tier_table(by_class, estimates)
+    bounds = None
+    if inputs is not None:
+        bounds = risk_bounds(inputs, evidence.feature_sums, by_class["margin"].to_numpy(copy=True), accuracy)
+    return Audit(
+        class_names=class_names,
+        num_samples=len(labels),
+        **estimates.values,
+        intervals=estimates.intervals,
+        confidence=settings.confidence,
+        ranking=settings.ranking,
+        by_class=by_class,
+        tiers=tiers,
+        disparity=disparity_measures(accuracy, class_names),
+        geometry=geometry_values(evidence, by_class, tiers, classifier_weight),
+        bounds=bounds,
+        correlations=accuracy_correlations(by_class, settings.confidence),
+        confusion=confusion,
+        notes=(*estimates.notes, *_more_notes(evidence, by_class)),
+        ece=calibration_error(evidence.scores.confidence, correct) if evidence.scores else float("nan"),
+        feature_sample=_feature_sample(evidence),
+        labels=labels,
+        predictions=predictions,
+        sample_id=evidence.sample_id,
+    )
+
+
+def tier_table(by_class: pd.DataFrame, estimates: HeadlineEstimates) -> pd.DataFrame:
+    """Return three rows (easy, medium, hard) with number of classes, samples, accuracy, interval, margin, spread, names."""
+    import pandas as pd
+
+    rows = []
+    for tier in TIERS:
+        inside = by_class[by_class["tier"] == tier]
+        low, high = estimates.intervals[tier]
+        rows.append(
+            {
+                "tier": tier,
+                "classes": len(inside),
+                "n": int(inside["n"].sum()),
+                "accuracy": estimates.values[tier],
+                "low": low,
+                "high": high,
+                "output_margin": float(inside["output_margin"].mean()),
+                "spread": float(inside["spread"].mean()),
+                "names": tuple(inside["class_name"]),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def geometry_values(
+    evidence: Evidence, by_class: pd.DataFrame, tiers: pd.DataFrame, classifier_weight: AnyArray | None
+) -> dict[str, float | None]:
+    """Return margins, weight norms and collapse diagnostics; ``None`` where the arrays do not tell."""
+    margins = {"output_margin": float(by_class["output_margin"].mean())}
+    margins |= {
+        f"output_margin_{tier}": float(tiers["output_margin"].iloc[code]) for code, tier in enumerate(TIERS)
+    }
+    values: dict[str, float | None] = {
+        name: None if np.isnan(value) else value for name, value in margins.items()
+    }
+    angle = float("nan") if classifier_weight is None else weight_angles(classifier_weight).minimum_degrees
+    values["classifier_margin_degrees"] = None if np.isnan(angle) else angle
+    values |= weight_diagnostics(classifier_weight)
+    values |= collapse_diagnostics(evidence.feature_sums, classifier_weight)
+    return values
+
+
+def _feature_sample(evidence: Evidence) -> FeatureSample | None:
+    if evidence.kept is None:
+        return None
+    features, index = evidence.kept
+    labels = evidence.labels[index]
+    return FeatureSample(features, labels, labels == evidence.predictions[index], index)
+
+
+def _more_notes(evidence: Evidence, by_class: pd.DataFrame) -> list[str]:
+    notes = []
+    if evidence.scores is not None:
+        notes.append(
+            f"Label issues ({int(np.nansum(by_class['label_issues']))} samples) are a confident-learning estimate: it counts samples that "
+            "the model places in another class with the confidence it has there; a weak model doubts good labels too."
+        )
+    if evidence.feature_sums is not None and evidence.feature_sums.gram is None:
+        notes.append("Features are too wide for the covariance matrix behind nc1, which is left out.")
+    return notes

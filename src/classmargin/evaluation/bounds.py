@@ -1,0 +1,134 @@
+"""The paper's bounds for the given features and head, evaluated class by class in bounded memory.
+
+:mod:`classmargin.theory` has the formulas. The bound of one class needs the samples of that class alone, so classes are handed over
+in groups of a few thousand samples; the total bound is put together from its terms.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from classmargin._progress import progress
+from classmargin.evaluation.feature_geometry import FeatureSums
+from classmargin.evaluation.inputs import CHUNK_ROWS, AnyArray, AuditInputs, FloatArray, IntArray
+
+DELTA = 0.05
+
+
+def risk_bounds(
+    inputs: AuditInputs, sums: FeatureSums | None, class_margins: FloatArray, class_accuracy: FloatArray
+) -> dict[str, Any] | None:
+    """Return the terms of Proposition 1 and the class bounds of Eq. 15, or ``None`` if something is missing.
+
+    Args:
+        inputs: Needs logits, features and classifier_weight, and at least two classes.
+        sums: Feature sums of the same samples.
+        class_margins: Margins γ ``[K]``.
+        class_accuracy: Accuracy of each class ``[K]``, NaN without samples.
+
+    Returns:
+        ``terms``: ``empirical``, ``complexity``, ``confidence``, ``total``, ``delta``, ``weight_bound``; ``by_class``: frame with
+        ``class_name``, ``bound``, ``empirical``, ``complexity``, ``confidence`` and the measured ``error`` (1 - accuracy);
+        ``statement``: how to read them.
+    """
+    if sums is None or inputs.classifier_weight is None or not _has_logits(inputs) or inputs.num_classes < 2:
+        return None
+    if not _reach(inputs.classifier_weight, sums.norm_order) > 0:
+        return None
+    terms, by_class = _evaluate(inputs, sums, class_margins)
+    by_class["error"] = 1 - class_accuracy
+    return {"terms": terms, "by_class": by_class, "statement": _statement(terms, by_class)}
+
+
+def _has_logits(inputs: AuditInputs) -> bool:
+    return inputs.scores is not None and inputs.scores_are_logits
+
+
+def _reach(weight: AnyArray, norm_order: float) -> float:
+    """Return Λ: the largest weight in the norm conjugate to that of the features."""
+    conjugate = (
+        1.0 if math.isinf(norm_order) else math.inf if norm_order == 1.0 else norm_order / (norm_order - 1.0)
+    )
+    return float(np.linalg.norm(np.asarray(weight, dtype=np.float64), ord=conjugate, axis=1).max())
+
+
+def _evaluate(
+    inputs: AuditInputs, sums: FeatureSums, class_margins: FloatArray
+) -> tuple[dict[str, float], Any]:
+    import pandas as pd
+
+    from classmargin.theory import class_risk_bounds, rademacher_bound_from_statistics, risk_bound
+
+    assert inputs.features is not None
+    assert inputs.scores is not None
+    assert inputs.classifier_weight is not None
+    reach = _reach(inputs.classifier_weight, sums.norm_order)
+    options: dict[str, Any] = {"weight_bound": reach, "norm_order": sums.norm_order, "delta": DELTA}
+    counts = sums.counts
+    complexity = rademacher_bound_from_statistics(
+        sums.norm_sums / np.maximum(counts, 1), counts, class_margins,
+        feature_dim=inputs.features.shape[1], weight_bound=reach, norm_order=sums.norm_order,
+    )  # fmt: skip
+    columns = np.full((4, inputs.num_classes), np.nan)
+    total = None
+    for rows in progress(list(class_groups(inputs.labels)), "bounds"):
+        part = (inputs.scores[rows], inputs.labels[rows], inputs.features[rows], class_margins)
+        bounds = np.stack([np.asarray(term) for term in class_risk_bounds(*part, **options)])
+        columns = np.where(np.isnan(bounds), columns, bounds)
+        if total is None:
+            # Complexity is given and the confidence term goes with one over the root of N: any part tells both.
+            total = risk_bound(*part, **options, complexity=complexity)
+            confidence = total.confidence * math.sqrt(len(rows) / counts.sum())
+    assert total is not None
+    empirical = float(np.nansum(columns[1] * counts) / counts.sum())
+    terms = {
+        "empirical": empirical,
+        "complexity": total.complexity,
+        "confidence": confidence,
+        "total": empirical + total.complexity + confidence,
+        "delta": DELTA,
+        "weight_bound": reach,
+    }
+    names = ("bound", "empirical", "complexity", "confidence")
+    frame = pd.DataFrame({"class_name": list(inputs.class_names), **dict(zip(names, columns, strict=True))})
+    return terms, frame
+
+
+def class_groups(labels: IntArray, rows: int = CHUNK_ROWS) -> Iterator[IntArray]:
+    """Yield row numbers of whole classes, class after class, at least ``rows`` at a time (the last group may be smaller).
+
+    Example:
+        >>> [group.tolist() for group in class_groups(np.array([1, 0, 1, 2]), rows=2)]
+        [[1, 0, 2], [3]]
+    """
+    order = np.argsort(labels, kind="stable")
+    ends = np.flatnonzero(np.diff(labels[order])) + 1
+    start = 0
+    for end in [*ends.tolist(), len(order)]:
+        if end - start >= rows or end == len(order):
+            yield order[start:end]
+            start = end
+
+
+def _statement(terms: dict[str, float], by_class: Any) -> str:
+    from classmargin.evaluation.correlations import spearman
+
+    useful = int((by_class["bound"] < 1).sum())
+    known = by_class["bound"].notna()
+    text = (
+        f"The bound on the error is {terms['total']:.3g}"
+        + (" and says nothing (an error is never above 1)" if terms["total"] >= 1 else "")
+        + f"; {useful} of {int(known.sum())} class bounds are below 1. Such bounds are usually vacuous: what they tell is an order, "
+        "namely which classes the theory expects to be harder for these features, head and margins."
+    )
+    order = spearman(by_class["bound"][known].to_numpy(), by_class["error"][known].to_numpy())
+    if not math.isnan(order):
+        text += f" Here the rank correlation of class bound and class error is {order:.2f}."
+    return text + (
+        " They assume features and margins fixed before the samples were drawn and a head without a bias; on other terms read "
+        "them as a description."
+    )

@@ -1,0 +1,119 @@
+"""Headline numbers of two models on the same samples, their differences and the intervals of these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from classmargin.evaluation.headlines import HEADLINES, TierRule, observed_headlines, resampled_headlines
+from classmargin.evaluation.inputs import AnyArray, FloatArray, IntArray
+from classmargin.evaluation.intervals import (
+    centred_interval,
+    normal_quantile,
+    small_sample_factor,
+    with_few_changes,
+)
+from classmargin.evaluation.outcomes import OutcomeTable, outcome_table
+from classmargin.evaluation.tiers import TIERS, tier_codes
+
+
+@dataclass(frozen=True)
+class HeadlineDifferences:
+    """Headline numbers of baseline and candidate.
+
+    Attributes:
+        values: ``{name: (baseline, candidate)}``.
+        deltas: ``{name: (difference, low, high)}``, candidate minus baseline.
+    """
+
+    values: Mapping[str, tuple[float, float]]
+    deltas: Mapping[str, tuple[float, float, float]]
+
+
+def headline_differences(
+    labels: IntArray,
+    correct: AnyArray,
+    runs: tuple[int, int],
+    num_classes: int,
+    *,
+    ranking: str,
+    confidence: float,
+    bootstrap: int,
+    seed: int,
+) -> HeadlineDifferences:
+    """Return the paired differences of all headline numbers.
+
+    Samples are resampled within classes, the same for all runs; with several runs of a model these are resampled too. Few runs make
+    their variance uncertain: deviations are stretched by Student's t over the normal quantile, with Satterthwaite's degrees of
+    freedom for the mix of run noise and sample noise.
+    """
+    table = outcome_table(labels, correct, num_classes)
+    rule = TierRule(ranking)
+    rng = np.random.default_rng(seed)
+    observed = observed_headlines(table, runs, rule, rng)
+    several = max(runs) > 1
+    draws = resampled_headlines(table, runs, rule, bootstrap, rng, resample_runs=several)
+    deltas = draws[:, 1] - draws[:, 0]
+    widen = np.full(len(HEADLINES), small_sample_factor(table.n))
+    if several:
+        fixed = resampled_headlines(table, runs, rule, bootstrap, rng, resample_runs=False)
+        widen *= _few_run_factor(
+            deltas.var(axis=0), (fixed[:, 1] - fixed[:, 0]).var(axis=0), runs, confidence
+        )
+    difference = observed[1] - observed[0]
+    intervals = {
+        name: centred_interval(
+            float(difference[j]), deltas[:, j], confidence, proportion=False, widen=float(widen[j])
+        )
+        for j, name in enumerate(HEADLINES)
+    }
+    intervals = _guard_few_changes(intervals, table, runs, difference, confidence)
+    return HeadlineDifferences(
+        values={name: (float(observed[0, j]), float(observed[1, j])) for j, name in enumerate(HEADLINES)},
+        deltas={name: (float(difference[j]), *intervals[name]) for j, name in enumerate(HEADLINES)},
+    )
+
+
+def _few_run_factor(
+    total: FloatArray, samples: FloatArray, runs: tuple[int, int], confidence: float
+) -> FloatArray:
+    from scipy.special import stdtrit
+
+    of_runs = np.maximum(total - samples, 0.0)
+    freedom = np.divide(total, of_runs, out=np.full(total.shape, 1e6), where=of_runs > 0) ** 2 * (
+        sum(runs) - 2
+    )
+    return np.asarray(stdtrit(np.minimum(freedom, 1e6), 0.5 + confidence / 2) / normal_quantile(confidence))
+
+
+def _guard_few_changes(
+    intervals: dict[str, tuple[float, float]],
+    table: OutcomeTable,
+    runs: tuple[int, int],
+    difference: FloatArray,
+    confidence: float,
+) -> dict[str, tuple[float, float]]:
+    """Keep intervals honest where hardly any sample changed sides, so that there is little to resample."""
+    first, second = table.patterns[..., : runs[0]].mean(axis=-1), table.patterns[..., runs[0] :].mean(axis=-1)
+    gained = (table.counts * second * (1 - first)).sum(axis=1)
+    lost = (table.counts * first * (1 - second)).sum(axis=1)
+    accuracy = table.class_accuracy()
+    pooled = (accuracy[:, : runs[0]].mean(axis=1) + accuracy[:, runs[0] :].mean(axis=1)) / 2
+    codes = tier_codes(pooled)
+    groups = {"overall": codes >= 0, **{name: codes == code for code, name in enumerate(TIERS)}}
+    groups["worst"] = np.arange(len(codes)) == np.nanargmin(pooled)
+    guarded = dict(intervals)
+    for name, inside in groups.items():
+        if not np.isnan(intervals[name][0]):
+            guarded[name] = with_few_changes(
+                intervals[name], gained[inside].sum(), lost[inside].sum(), table.n[inside].sum(), confidence
+            )
+    if (
+        intervals["gap"][0] == intervals["gap"][1]
+    ):  # no sample changed at all: combine the limits of the thirds
+        easy, hard = guarded["easy"], guarded["hard"]
+        reach = float(np.hypot((easy[1] - easy[0]) / 2, (hard[1] - hard[0]) / 2))
+        guarded["gap"] = (float(difference[-1]) - reach, float(difference[-1]) + reach)
+    return guarded

@@ -1,0 +1,149 @@
+"""Headline numbers of one model with their intervals, and what must be said about them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from classmargin.evaluation.headlines import (
+    HEADLINES,
+    MIN_CROSSFIT_SAMPLES,
+    TierRule,
+    observed_headlines,
+    resampled_headlines,
+)
+from classmargin.evaluation.inputs import FloatArray, IntArray
+from classmargin.evaluation.intervals import centred_interval, small_sample_factor, with_few_events
+from classmargin.evaluation.outcomes import OutcomeTable
+from classmargin.evaluation.settings import AuditSettings
+from classmargin.evaluation.tiers import REMAINDER_RULE, tier_codes
+
+
+@dataclass(frozen=True)
+class HeadlineEstimates:
+    """Headline numbers of one model.
+
+    Attributes:
+        values: Each of overall, easy, medium, hard, worst, gap.
+        intervals: Their intervals.
+        codes: Tier of each class ``[K]`` as shown in the class table.
+        notes: Sentences about ranking, remainder, absent classes and what the intervals cover.
+    """
+
+    values: Mapping[str, float]
+    intervals: Mapping[str, tuple[float, float]]
+    codes: IntArray
+    notes: tuple[str, ...]
+
+
+def estimate_headlines(table: OutcomeTable, settings: AuditSettings) -> HeadlineEstimates:
+    """Return headline numbers and intervals of a table of one run."""
+    codes = _codes(table, settings)
+    rule = TierRule(settings.ranking, codes if settings.ranking == "reference" else None)
+    rng = np.random.default_rng(settings.seed)
+    observed = observed_headlines(table, (1,), rule, rng)[0]
+    draws = None
+    if settings.bootstrap:
+        draws = resampled_headlines(table, (1,), rule, settings.bootstrap, rng, resample_runs=False)[:, 0]
+    crossfit = observed_headlines(table, (1,), TierRule("crossfit"), np.random.default_rng(settings.seed))[0]
+    return HeadlineEstimates(
+        values=dict(zip(HEADLINES, observed.tolist(), strict=True)),
+        intervals=_intervals(table, codes, observed, draws, settings.confidence),
+        codes=codes,
+        notes=_notes(table, settings, observed, crossfit),
+    )
+
+
+def _codes(table: OutcomeTable, settings: AuditSettings) -> IntArray:
+    accuracy = table.class_accuracy()[:, 0]
+    if settings.reference is None:
+        return tier_codes(accuracy)
+    unknown = np.flatnonzero(np.isnan(settings.reference) & ~np.isnan(accuracy))
+    if len(unknown):
+        raise ValueError(f"reference must rank every class with samples, got NaN for class {int(unknown[0])}")
+    return tier_codes(np.where(np.isnan(accuracy), np.nan, settings.reference))
+
+
+def _intervals(
+    table: OutcomeTable, codes: IntArray, observed: FloatArray, draws: FloatArray | None, confidence: float
+) -> dict[str, tuple[float, float]]:
+    if draws is None:
+        return dict.fromkeys(HEADLINES, (float("nan"), float("nan")))
+    widen = small_sample_factor(table.n)
+    intervals = {
+        name: centred_interval(float(value), draws[:, j], confidence, proportion=name != "gap", widen=widen)
+        for j, (name, value) in enumerate(zip(HEADLINES, observed, strict=True))
+    }
+    right = np.einsum("kc,kcm->k", table.counts, table.patterns)
+    for name, inside in _groups(table, codes, right).items():
+        intervals[name] = with_few_events(
+            intervals[name], right[inside].sum(), table.n[inside].sum(), confidence
+        )
+    intervals["gap"] = _gap_interval(intervals, observed, draws)
+    return intervals
+
+
+def _groups(table: OutcomeTable, codes: IntArray, right: FloatArray) -> dict[str, IntArray]:
+    """Classes behind each proportion; the worst class only where resampling cannot move it (all wrong or all right)."""
+    groups = {"overall": np.flatnonzero(codes >= 0)}
+    groups |= {name: np.flatnonzero(codes == code) for code, name in enumerate(("easy", "medium", "hard"))}
+    present = np.flatnonzero(table.n > 0)
+    rates = right[present] / table.n[present]
+    worst = present[np.argmin(rates)]
+    if rates.min() in (0.0, 1.0):
+        groups["worst"] = np.array([worst])
+    return groups
+
+
+def _gap_interval(
+    intervals: Mapping[str, tuple[float, float]], observed: FloatArray, draws: FloatArray
+) -> tuple[float, float]:
+    low, high = intervals["gap"]
+    if draws[:, -1].std() > 0 or np.isnan(observed[-1]):
+        return low, high
+    # Nothing to resample (all right or all wrong): the limits of the two thirds are combined (Newcombe 1998).
+    easy, hard = observed[1], observed[3]
+    below = np.hypot(easy - intervals["easy"][0], intervals["hard"][1] - hard)
+    above = np.hypot(intervals["easy"][1] - easy, hard - intervals["hard"][0])
+    return float(observed[-1] - below), float(observed[-1] + above)
+
+
+def _notes(
+    table: OutcomeTable, settings: AuditSettings, observed: FloatArray, crossfit: FloatArray
+) -> tuple[str, ...]:
+    n = table.n
+    notes = [f"Thirds: {_RULE_TEXT[settings.ranking]} Remainder: {REMAINDER_RULE}."]
+    if settings.ranking == "own" and not np.isnan(crossfit[3]):
+        notes.append(
+            f"On samples that took no part in the ranking (crossfit) the hard third measures {100 * crossfit[3]:.1f} % "
+            f"instead of {100 * observed[3]:.1f} %, the easy third {100 * crossfit[1]:.1f} % instead of "
+            f"{100 * observed[1]:.1f} %: the difference is made by ranking on noise."
+        )
+    absent = int((n == 0).sum())
+    if absent:
+        notes.append(f"{absent} of {len(n)} classes have no samples; they are left out of all means.")
+    if settings.ranking == "crossfit" and ((n > 0) & (n < MIN_CROSSFIT_SAMPLES)).any():
+        few = int(((n > 0) & (n < MIN_CROSSFIT_SAMPLES)).sum())
+        notes.append(
+            f"{few} classes with fewer than {MIN_CROSSFIT_SAMPLES} samples are left out of the thirds."
+        )
+    if len(n) - absent < 3:
+        notes.append("Thirds need at least three classes with samples; those without a class are not given.")
+    notes.append(_INTERVAL_TEXT.format(level=100 * settings.confidence))
+    return tuple(notes)
+
+
+_RULE_TEXT = {
+    "own": "classes are ranked by this model's accuracies on the same samples (ranking='own').",
+    "reference": "classes are ranked by the accuracies given as reference (ranking='reference').",
+    "crossfit": (
+        "classes are ranked on one half of the samples of each class and measured on the other, both ways, averaged over "
+        "ten splits (ranking='crossfit'); the tiers in the class table are those of all samples."
+    ),
+}
+_INTERVAL_TEXT = (
+    "Intervals ({level:g} %): Wilson for single classes; for the other numbers a stratified bootstrap centred on the observed "
+    "value, which covers what the same procedure gives on average over fresh test sets of this size."
+)
