@@ -183,6 +183,14 @@ def test_small_spread_on_a_large_mean_is_not_lost_to_cancellation():
     assert statistics.mean_spread.item() == pytest.approx(16 * 0.01, rel=0.05)
 
 
+def test_total_variance_is_not_lost_to_cancellation():
+    generator = torch.Generator().manual_seed(0)
+    statistics = ClassStatistics(2)
+    for rows in torch.randn(40, 64, 16, generator=generator):
+        statistics.update(1e3 + 0.1 * rows, torch.arange(64) % 2)
+    assert statistics.total_variance.item() == pytest.approx(16 * 0.01, rel=0.05)
+
+
 def test_class_probabilities_count_as_fractions_of_samples():
     batch = random_batch(20, 4, 3)
     hard, soft = ClassStatistics(4), ClassStatistics(4)

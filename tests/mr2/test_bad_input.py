@@ -1,0 +1,224 @@
+"""Bad input: ValueError or TypeError that names the argument, what was expected and what came."""
+
+import math
+import re
+
+import pytest
+import torch
+from mr2_batches import random_batch, same_state, state
+
+from classmargin.mr2 import (
+    ClassStatistics,
+    MR2Loss,
+    class_margins,
+    class_moments,
+    hard_representation_margin,
+    margin_cross_entropy,
+    representation_margin,
+)
+
+LOGITS, LABELS, FEATURES = random_batch(8, 4, 3, dtype=torch.float32, gradients=False)
+MARGINS = torch.ones(4)
+
+
+def refused(error, *words):
+    """Return a context that wants ``error`` with all ``words`` in its message, in this order."""
+    return pytest.raises(error, match=".*".join(re.escape(word) for word in words))
+
+
+CONSTRUCTOR = [
+    ({"num_classes": 0}, ValueError, ("num_classes", "at least 1", "0")),
+    ({"num_classes": 2.5}, TypeError, ("num_classes", "int", "2.5")),
+    ({"num_classes": "4"}, TypeError, ("num_classes", "int", "str")),
+    ({"feature_dim": 0}, ValueError, ("feature_dim", "at least 1", "0")),
+    ({"feature_dim": 3.0}, TypeError, ("feature_dim", "int", "3.0")),
+    ({"mean_margin": 0.0}, ValueError, ("mean_margin", "> 0", "0.0")),
+    ({"mean_margin": -1.0}, ValueError, ("mean_margin", "> 0", "-1.0")),
+    ({"mean_margin": math.inf}, ValueError, ("mean_margin", "finite", "inf")),
+    ({"mean_margin": math.nan}, ValueError, ("mean_margin", "finite", "nan")),
+    ({"mean_margin": "big"}, TypeError, ("mean_margin", "number", "str")),
+    ({"representation_weight": -0.1}, ValueError, ("representation_weight", ">= 0", "-0.1")),
+    ({"representation_weight": None}, TypeError, ("representation_weight", "number", "NoneType")),
+    ({"norm_order": 0.5}, ValueError, ("norm_order", ">= 1", "0.5")),
+    ({"norm_order": math.nan}, ValueError, ("norm_order", "nan")),
+    ({"ema_decay": 1.0}, ValueError, ("ema_decay", "< 1", "1.0")),
+    ({"ema_decay": -0.1}, ValueError, ("ema_decay", ">= 0", "-0.1")),
+    ({"estimator": "moment"}, ValueError, ("estimator", "moments, batch", "'moment'", "did you mean 'moments'")),
+    ({"positives": "all"}, ValueError, ("positives", "batch, memory, moments", "'all'")),
+    ({"temperature": 0.0}, ValueError, ("temperature", "> 0", "0.0")),
+    ({"temperature": -2}, ValueError, ("temperature", "> 0", "-2")),
+    ({"temperature": "variance"}, ValueError, ("temperature", "total-variance", "'variance'")),
+    ({"temperature": None}, TypeError, ("temperature", "NoneType")),
+    ({"temperature": 2.0, "temperature_factor": 3.0}, ValueError, ("temperature_factor", "1", "3.0")),
+    ({"temperature_factor": 0.0}, ValueError, ("temperature_factor", "> 0", "0.0")),
+    ({"margin_source": "norm"}, ValueError, ("margin_source", "sqnorm", "'norm'")),
+    ({"margin_power": "third"}, TypeError, ("margin_power", "number", "str")),
+    ({"margin_limits": (1.5, 2.0)}, ValueError, ("limits", "0 <= low <= 1 <= high", "(1.5, 2.0)")),
+    ({"margin_limits": (-0.1, 2.0)}, ValueError, ("limits", "0 <= low", "(-0.1, 2.0)")),
+    ({"warmup_steps": -1}, ValueError, ("warmup_steps", "at least 0", "-1")),
+    ({"warmup_steps": 1.5}, TypeError, ("warmup_steps", "int", "1.5")),
+    ({"log_prior": torch.zeros(3)}, ValueError, ("log_prior", "(4,)", "(3,)")),
+    ({"log_prior": torch.zeros(4, 1)}, ValueError, ("log_prior", "1 dimensions", "(4, 1)")),
+    ({"log_prior": torch.zeros(4, dtype=torch.long)}, TypeError, ("log_prior", "floating point", "int64")),
+    ({"log_prior": [0.0] * 4}, TypeError, ("log_prior", "Tensor", "list")),
+    ({"weight": torch.ones(5)}, ValueError, ("weight", "(4,)", "(5,)")),
+    ({"label_smoothing": 1.5}, ValueError, ("label_smoothing", "<= 1", "1.5")),
+    ({"label_smoothing": -0.1}, ValueError, ("label_smoothing", ">= 0", "-0.1")),
+    ({"ignore_index": 1.5}, TypeError, ("ignore_index", "int", "1.5")),
+    ({"memory_size": 0}, ValueError, ("memory_size", "at least 1", "0")),
+    ({"spread_slack": -1.0}, ValueError, ("spread_slack", ">= 0", "-1.0")),
+    ({"positives": "moments", "estimator": "batch"}, ValueError, ("positives", "estimator='moments'", "batch")),
+]
+
+
+@pytest.mark.parametrize(("options", "error", "words"), CONSTRUCTOR, ids=[str(case[0]) for case in CONSTRUCTOR])
+def test_constructor_refuses(options, error, words):
+    with refused(error, *words):
+        MR2Loss(**{"num_classes": 4, **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [case for case in CONSTRUCTOR if case[0].keys() <= {"num_classes", "feature_dim", "norm_order", "ema_decay", "estimator"}],
+    ids=str,
+)
+def test_statistics_refuse_the_same(options, error, words):
+    with refused(error, *words):
+        ClassStatistics(**{"num_classes": 4, **options})
+
+
+def test_unknown_preset_names_the_known_ones():
+    with refused(ValueError, "preset", "paper, release, recommended", "'papers'", "did you mean 'paper'"):
+        MR2Loss.preset("papers", 4)
+
+
+def test_unknown_override_is_refused():
+    with pytest.raises(TypeError, match="mean_margins"):
+        MR2Loss.preset("paper", 4, mean_margins=2.0)
+
+
+CALLS = [
+    ({"logits": LOGITS[:, :3]}, ValueError, ("logits", "4 columns", "(8, 3)")),
+    ({"logits": LOGITS[0]}, ValueError, ("logits", "2 dimensions", "(4,)")),
+    ({"logits": LOGITS.long()}, TypeError, ("logits", "floating point", "int64")),
+    ({"logits": LOGITS.tolist()}, TypeError, ("logits", "Tensor", "list")),
+    ({"features": FEATURES[:5]}, ValueError, ("features", "8 rows", "(5, 3)")),
+    ({"features": FEATURES[:, :2]}, ValueError, ("features", "3 columns", "(8, 2)")),
+    ({"features": FEATURES[:, 0]}, ValueError, ("features", "2 dimensions", "(8,)")),
+    ({"features": FEATURES.long()}, TypeError, ("features", "floating point", "int64")),
+    ({"features": FEATURES.numpy()}, TypeError, ("features", "Tensor", "ndarray")),
+    ({"labels": LABELS[:7]}, ValueError, ("labels", "(8,)", "(7,)")),
+    ({"labels": LABELS.unsqueeze(1)}, ValueError, ("labels", "(8,)", "(8, 1)")),
+    ({"labels": LABELS + 4}, ValueError, ("labels", "[0, 4)", "ignore_index=-100")),
+    ({"labels": LABELS - 9}, ValueError, ("labels", "[0, 4)")),
+    ({"labels": LABELS.float()}, ValueError, ("labels", "(8, 4)", "(8,)")),
+    ({"labels": torch.rand(8, 5)}, ValueError, ("labels", "(8, 4)", "(8, 5)")),
+    ({"labels": LABELS.bool()}, TypeError, ("labels", "integer", "bool")),
+    ({"labels": LABELS.tolist()}, TypeError, ("labels", "Tensor", "list")),
+]
+
+
+@pytest.mark.parametrize(("change", "error", "words"), CALLS, ids=[f"{list(c[0])[0]}-{c[2][1]}-{i}" for i, c in enumerate(CALLS)])
+def test_call_refuses_and_leaves_the_state_alone(change, error, words):
+    loss = MR2Loss(4, positives="memory")
+    loss(LOGITS, LABELS, FEATURES, update_statistics=True)
+    before = state(loss)
+    with refused(error, *words):
+        loss(**{"logits": LOGITS, "labels": LABELS, "features": FEATURES, **change}, update_statistics=True)
+    assert same_state(state(loss), before)
+
+
+def works_or_is_refused(call, labels, dtype):
+    try:
+        ours = call(labels.to(dtype))
+    except TypeError as error:
+        assert "labels" in str(error)
+        assert str(dtype) in str(error)
+    else:
+        torch.testing.assert_close(ours, call(labels))
+
+
+@pytest.mark.parametrize("options", [{}, {"weight": MARGINS}, {"positives": "memory"}, {"positives": "moments"}], ids=str)
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8])
+def test_other_integer_labels_work_or_are_refused_by_name(dtype, options):
+    logits, labels, features = random_batch(8, 4, 3, dtype=torch.float32)
+    works_or_is_refused(lambda y: MR2Loss(4, **options)(logits, y, features), labels, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda y: margin_cross_entropy(LOGITS, y, MARGINS),
+        lambda y: representation_margin(FEATURES, y, 0.1),
+        lambda y: hard_representation_margin(FEATURES, y, 0.1),
+        lambda y: class_moments(FEATURES, y, 4, 2.0).class_sqnorm,
+    ],
+    ids=["margin_cross_entropy", "representation_margin", "hard_representation_margin", "class_moments"],
+)
+def test_functions_take_other_integer_labels_or_refuse_them_by_name(call, dtype):
+    works_or_is_refused(call, LABELS, dtype)
+
+
+def test_probabilities_with_the_batch_estimator_are_refused_before_anything_moves():
+    loss = MR2Loss.preset("paper", 4)
+    loss(LOGITS, LABELS, FEATURES, update_statistics=True)
+    before = state(loss)
+    with refused(ValueError, "labels", "estimator='moments'", "batch"):
+        loss(LOGITS, torch.softmax(LOGITS, 1), FEATURES, update_statistics=True)
+    assert same_state(state(loss), before)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"labels": LABELS + 4}, ValueError, ("labels", "[0, 4)")),
+        ({"labels": LABELS[:7]}, ValueError, ("labels", "(8,)", "(7,)")),
+        ({"features": FEATURES.long()}, TypeError, ("features", "floating point", "int64")),
+        ({"features": FEATURES[0]}, ValueError, ("features", "2 dimensions", "(3,)")),
+        ({"features": FEATURES[:, :2]}, ValueError, ("features", "3 columns", "2")),
+    ],
+)
+def test_statistics_update_refuses(options, error, words):
+    statistics = ClassStatistics(4, feature_dim=3)
+    statistics.update(FEATURES, LABELS)
+    before = state(statistics)
+    with refused(error, *words):
+        statistics.update(**{"features": FEATURES, "labels": LABELS, **options})
+    assert same_state(state(statistics), before)
+
+
+FUNCTIONS = [
+    (margin_cross_entropy, (LOGITS, LABELS, MARGINS[:3]), {}, ValueError, ("class_margins", "(4,)", "(3,)")),
+    (margin_cross_entropy, (LOGITS, LABELS, [1.0] * 4), {}, TypeError, ("class_margins", "Tensor", "list")),
+    (margin_cross_entropy, (LOGITS, LABELS, MARGINS), {"reduction": "avg"}, ValueError, ("reduction", "mean", "'avg'")),
+    (margin_cross_entropy, (LOGITS, LABELS, MARGINS), {"log_prior": MARGINS[:2]}, ValueError, ("log_prior", "(4,)", "(2,)")),
+    (margin_cross_entropy, (LOGITS, LABELS, MARGINS), {"weight": MARGINS[:2]}, ValueError, ("weight", "(4,)", "(2,)")),
+    (margin_cross_entropy, (LOGITS, LABELS, MARGINS), {"label_smoothing": 2.0}, ValueError, ("label_smoothing", "<= 1", "2.0")),
+    (margin_cross_entropy, (LOGITS, LABELS + 4, MARGINS), {}, ValueError, ("labels", "[0, 4)")),
+    (margin_cross_entropy, (LOGITS.int(), LABELS, MARGINS), {}, TypeError, ("logits", "floating point", "int32")),
+    (margin_cross_entropy, (LOGITS, LABELS[:2], MARGINS), {}, ValueError, ("labels", "(8,)", "(2,)")),
+    (representation_margin, (FEATURES.int(), LABELS, 0.1), {}, TypeError, ("features", "floating point", "int32")),
+    (representation_margin, (FEATURES, LABELS[:2], 0.1), {}, ValueError, ("labels", "(8,)", "(2,)")),
+    (representation_margin, (FEATURES, LABELS, 0.1), {"temperature": 0.0}, ValueError, ("temperature", "> 0", "0.0")),
+    (representation_margin, (FEATURES, LABELS, 0.1), {"reduction": "avg"}, ValueError, ("reduction", "mean", "'avg'")),
+    (hard_representation_margin, (FEATURES[0], LABELS, 0.1), {}, ValueError, ("features", "2 dimensions", "(3,)")),
+    (hard_representation_margin, (FEATURES, LABELS, 0.1), {"reduction": "avg"}, ValueError, ("reduction", "mean", "'avg'")),
+    (class_margins, (MARGINS, 0.0), {}, ValueError, ("mean_margin", "> 0", "0.0")),
+    (class_margins, (MARGINS.int(), 1.0), {}, TypeError, ("class_sqnorm", "floating point", "int32")),
+    (class_margins, (LOGITS, 1.0), {}, ValueError, ("class_sqnorm", "1 dimensions", "(8, 4)")),
+    (class_margins, (MARGINS, 1.0), {"limits": (2.0, 3.0)}, ValueError, ("limits", "0 <= low <= 1 <= high", "(2.0, 3.0)")),
+    (class_moments, (FEATURES.int(), LABELS, 4, 2.0), {}, TypeError, ("features", "floating point", "int32")),
+    (class_moments, (FEATURES, LABELS, 2, 2.0), {}, ValueError, ("labels", "[0, 2)")),
+    (class_moments, (FEATURES, LABELS, 4, 0.9), {}, ValueError, ("norm_order", ">= 1", "0.9")),
+]
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "options", "error", "words"),
+    FUNCTIONS,
+    ids=[f"{case[0].__name__}-{case[4][0]}-{i}" for i, case in enumerate(FUNCTIONS)],
+)
+def test_functions_refuse(function, arguments, options, error, words):
+    with refused(error, *words):
+        function(*arguments, **options)

@@ -1,0 +1,158 @@
+"""torch.compile(fullgraph=True): no graph breaks, equal values, gradients and statistics.
+
+``fullgraph=True`` makes every graph break an error. Tracing is what can break, so most cases trace and run with the
+"aot_eager" back end, which takes seconds; one small case goes through the real compiler, all of them in the slow suite.
+"""
+
+import pytest
+import torch
+from mr2_batches import random_batch, state
+
+from classmargin.mr2 import MR2Loss, margin_cross_entropy, representation_margin
+
+CONFIGURATIONS = {
+    "default": {},
+    "paper": {"temperature": 1.0, "representation_weight": 0.5, "mean_margin": 2.0, "estimator": "batch"},
+    "release": {
+        "estimator": "batch",
+        "norm_order": 5.0,
+        "sqnorm_form": "mean_plus_deviation",
+        "temperature": "dimension",
+        "temperature_factor": 10.0,
+        "representation_reduction": "classes",
+        "dimension_scale": 0.1,
+        "unseen": "zero",
+    },
+    "memory": {"positives": "memory", "memory_size": 2},
+    "moments": {"positives": "moments"},
+    "spread, order three, warm-up": {"margin_source": "spread", "norm_order": 3.0, "warmup_steps": 2},
+    "weight, prior, smoothing": {
+        "weight": torch.linspace(0.5, 1.5, 5),
+        "log_prior": torch.linspace(-2.0, -1.0, 5),
+        "label_smoothing": 0.1,
+    },
+    "no representation term": {"representation_weight": 0.0},
+}
+QUICK = ("release", "memory")
+# The compiler imports parts of torch that use deprecated parts of torch.
+from_the_compiler_itself = pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+
+
+def slow_unless(name, quick):
+    return name if name in quick else pytest.param(name, marks=pytest.mark.slow)
+
+
+@pytest.fixture(autouse=True)
+def forget_compiled_code():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def batch_of(size, seed, ignored=0):
+    batch = random_batch(size, 5, 3, seed, dtype=torch.float32)
+    if ignored:
+        batch.labels[:ignored] = -100
+    return batch
+
+
+def compare(options, backend, batches, dynamic=None):
+    """Run both versions side by side and compare everything that comes out."""
+    plain, traced = MR2Loss(5, feature_dim=3, **options), MR2Loss(5, feature_dim=3, **options)
+    compiled = torch.compile(traced, fullgraph=True, backend=backend, dynamic=dynamic)
+    for batch in batches:
+        expected, ours = plain(*batch), compiled(*batch)
+        torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
+        wants = (batch.logits, batch.features)
+        mine, theirs = (
+            torch.autograd.grad(loss, wants, allow_unused=True, materialize_grads=True) for loss in (ours, expected)
+        )
+        assert theirs[0].abs().max() > 0
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+    expected_state = state(plain)
+    for name, value in state(traced).items():
+        if "ring" in name:  # places of a ring may be filled in another order
+            value, expected_state[name] = value.sort(1).values, expected_state[name].sort(1).values
+        torch.testing.assert_close(value, expected_state[name], rtol=1e-4, atol=1e-5, msg=name)
+    return traced
+
+
+@pytest.mark.parametrize("name", [slow_unless(name, QUICK) for name in CONFIGURATIONS])
+def test_tracing_the_whole_graph_gives_equal_steps(name):
+    compare(CONFIGURATIONS[name], "aot_eager", [batch_of(12, seed) for seed in range(3)])
+
+
+@pytest.mark.parametrize("name", ["default", "memory", slow_unless("moments", QUICK)])
+def test_ignored_rows_count_nowhere_in_the_traced_graph(name):
+    compare(CONFIGURATIONS[name], "aot_eager", [batch_of(12, seed, ignored=4) for seed in range(3)])
+
+
+def test_batch_size_may_change_from_step_to_step():
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        traced = compare({}, "aot_eager", [batch_of(size, size) for size in (12, 7, 20)], dynamic=True)
+    assert traced.statistics.updates.item() == 3
+
+
+def test_evaluation_is_traced_too_and_leaves_the_state_alone():
+    loss = MR2Loss(5, feature_dim=3)
+    loss(*batch_of(12, 0))
+    loss.eval()
+    before = state(loss)
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(*batch_of(12, 1)), loss(*batch_of(12, 1)), rtol=1e-5, atol=1e-5)
+    assert all(torch.equal(value, before[name]) for name, value in state(loss).items())
+
+
+def test_soft_labels_are_traced():
+    plain, traced = MR2Loss(5, feature_dim=3), MR2Loss(5, feature_dim=3)
+    compiled = torch.compile(traced, fullgraph=True, backend="aot_eager")
+    for seed in range(2):
+        batch = batch_of(12, seed)
+        batch = batch._replace(labels=torch.softmax(batch_of(12, seed + 10).logits.detach(), 1))
+        torch.testing.assert_close(compiled(*batch), plain(*batch), rtol=1e-5, atol=1e-5)
+
+
+def test_pure_functions_are_traced():
+    batch = batch_of(12, 0)
+
+    def both(logits, labels, features):
+        margins = torch.linspace(0.5, 1.5, 5)
+        return margin_cross_entropy(logits, labels, margins) + representation_margin(features, labels, 0.1)
+
+    compiled = torch.compile(both, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(*batch), both(*batch), rtol=1e-5, atol=1e-5)
+
+
+def test_loss_inside_a_compiled_training_step():
+    torch.manual_seed(0)
+    encoder, head, loss = torch.nn.Linear(3, 4), torch.nn.Linear(4, 5), MR2Loss(5, feature_dim=4)
+
+    def step(inputs, labels):
+        features = encoder(inputs)
+        return loss(head(features), labels, features)
+
+    batch = batch_of(12, 0)
+    total = torch.compile(step, fullgraph=True, backend="aot_eager")(batch.features.detach(), batch.labels)
+    total.backward()
+    assert encoder.weight.grad.abs().max() > 0
+    reference = MR2Loss(5, feature_dim=4)
+    features = encoder(batch.features.detach())
+    torch.testing.assert_close(total, reference(head(features), batch.labels, features), rtol=1e-5, atol=1e-5)
+
+
+@from_the_compiler_itself
+def test_real_compiler_gives_equal_steps():
+    compare({}, "inductor", [batch_of(12, seed) for seed in range(2)])
+
+
+@pytest.mark.slow
+@from_the_compiler_itself
+@pytest.mark.parametrize("options", CONFIGURATIONS.values(), ids=CONFIGURATIONS)
+def test_real_compiler_gives_equal_steps_in_every_configuration(options):
+    compare(options, "inductor", [batch_of(12, seed, ignored=seed) for seed in range(3)])
+
+
+@pytest.mark.slow
+@from_the_compiler_itself
+def test_real_compiler_takes_changing_batch_sizes():
+    compare({}, "inductor", [batch_of(size, size) for size in (12, 7, 20, 1)], dynamic=True)
