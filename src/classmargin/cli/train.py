@@ -43,6 +43,7 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
 ) -> None:
     """Train a network on a data set with a method, and audit what came out."""
+    from classmargin._distributed import rank
     from classmargin.recipes.run_options import gather_config
     from classmargin.recipes.train_run import default_folder
     from classmargin.recipes.train_run import train as train_run
@@ -75,5 +76,7 @@ def train(
     except StoppedError as error:
         typer.echo(f"classmargin: {error}", err=True)
         raise typer.Exit(error.exit_code) from error
+    if rank() > 0:
+        return
     values = "  ".join(f"{name} {100 * value:.1f}" for name, value in summary["test"].items())
     typer.echo(f"{folder}: {values}")

@@ -25,8 +25,7 @@ from classmargin.evaluation.comparison import ComparisonSet, compare_many
 from classmargin.evaluation.headlines import (
     HEADLINES,
     TierRule,
-    even_run_weights,
-    headline_values,
+    observed_headlines,
     random_run_weights,
     resampled_headlines,
 )
@@ -183,7 +182,7 @@ def summarise(
     labels, correct = paired_correctness(audits)
     table = outcome_table(labels, correct, audits[0].num_classes)
     apart, rule, rng = (1,) * len(audits), TierRule("own"), np.random.default_rng(seed)
-    values = headline_values(table, table.counts[None], even_run_weights(apart), rule, rng)[0].mean(axis=0)
+    values = observed_headlines(table, apart, rule, rng).mean(axis=0)
     copies = resampled_headlines(table, apart, rule, bootstrap, rng, resample_runs=False)
     weights = random_run_weights((len(audits),), bootstrap, rng)[:, :, 0]
     draws = np.einsum("brm,br->bm", copies, weights)

@@ -64,6 +64,8 @@ def train(
     if run.done:
         say(f"{run.path} is finished; nothing to do")
         return read_summary(run)
+    if config.machine.devices > 1 and not _is_helper_process():
+        build_session(config)  # bad input must show before other processes are started
     fabric = machine.start(config)
     with run.lock() if rank() == 0 else contextlib.nullcontext():
         return _train_locked(config, run, fabric, show)

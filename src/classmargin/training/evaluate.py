@@ -95,10 +95,11 @@ def forward_batches(
     A compiled network is called uncompiled here: sizes differ from the training's, and compiling again for
     them costs more than it saves.
     """
+    dtype = next((p.dtype for p in network.parameters()), torch.float32)
     for batch in batches:
         moved = to_device(batch, place.device)
         with place.autocast():
-            output = network.forward(moved.inputs)
+            output = network.forward(moved.inputs.to(dtype))
         yield moved, output
 
 

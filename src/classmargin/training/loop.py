@@ -170,7 +170,8 @@ class Loop:
         return make_schedule(self.config.schedule, peak=peak, epochs=stage.epochs, steps_per_epoch=steps)
 
     def _make_stepper(self) -> Stepper:
-        wrapped, optimizer = self.fabric.setup(TrainedModule(self.network, self.method), self.optimizer)
+        module = TrainedModule(self.network, self.method, staged=len(self.stages) > 1)
+        wrapped, optimizer = self.fabric.setup(module, self.optimizer)
         return Stepper(
             self.fabric,
             wrapped,

@@ -8,6 +8,8 @@ best everywhere: a second thread collapses beside a busy process, and channels-l
 from __future__ import annotations
 
 import copy
+import inspect
+import logging
 import os
 import time
 import warnings
@@ -32,6 +34,9 @@ def start(config: RunConfig) -> Any:
     fabric_module = require_extra("lightning.fabric", "train", "training")
     machine = config.machine
     devices, nodes = _torchrun_layout() or (machine.devices, machine.nodes)
+    # Which process is which number is of no interest beside a progress bar.
+    for name in ("lightning.fabric", "lightning.pytorch"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     with warnings.catch_warnings():
         # Fabric advises a launcher's command line here; several devices in one command is what was asked for.
         warnings.simplefilter("ignore")
@@ -58,10 +63,26 @@ def _strategy(processes: int, accelerator: str) -> Any:
         return "auto"
     from lightning.fabric.strategies.ddp import DDPStrategy
 
-    # Stages and methods leave parameters out of single steps (a frozen head, a projection not used yet).
-    # Buffers are kept equal by the statistics' own sums and by average_running_statistics, not by copies.
-    backend = "gloo" if accelerator == "cpu" or not torch.cuda.is_available() else None
-    return DDPStrategy(find_unused_parameters=True, broadcast_buffers=False, process_group_backend=backend)
+    class OneModuleDDP(DDPStrategy):
+        """Data parallel, asking each module whether single steps leave parameters out."""
+
+        def setup_module(self, module: nn.Module) -> Any:
+            self._ddp_kwargs["find_unused_parameters"] = getattr(module, "may_skip_parameters", True)
+            return super().setup_module(module)
+
+    options: dict[str, Any] = {_buffer_argument(): False}
+    if accelerator == "cpu" or not torch.cuda.is_available():
+        options["process_group_backend"] = "gloo"
+    return OneModuleDDP(**options)
+
+
+def _buffer_argument() -> str:
+    """Return the name of the argument that stops copies of rank 0's buffers at each step.
+
+    Buffers are kept equal by the statistics' own sums and by ``average_running_statistics``.
+    """
+    known = inspect.signature(nn.parallel.DistributedDataParallel.__init__).parameters
+    return "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
 
 
 def usable_cores() -> int:

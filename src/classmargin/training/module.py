@@ -34,12 +34,18 @@ class TrainedModule(nn.Module):
     Args:
         network: Maps inputs to ``ModelOutput``.
         method: Maps the step to a loss.
+        staged: Whether the method trains different parts in different stages.
+
+    Attributes:
+        may_skip_parameters: Whether a step may leave trainable parameters without gradient; data-parallel
+            wrappers then have to look for them, which costs a little at each step.
     """
 
-    def __init__(self, network: nn.Module, method: Method) -> None:
+    def __init__(self, network: nn.Module, method: Method, *, staged: bool = False) -> None:
         super().__init__()
         self.network = network
         self.method = method
+        self.may_skip_parameters = staged or any(p.requires_grad for p in method.parameters())
         self._keep_step = type(method).on_step_end is not Method.on_step_end
 
     def forward(

@@ -1,0 +1,60 @@
+"""Short real runs on a few images of the embedded data, shared by the tests that only look at them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from classmargin.data import load_data
+from classmargin.recipes.run_options import gather_config
+from classmargin.recipes.train_run import train
+
+SMALL = {
+    "loop": {"epochs": 2, "batch_size": 64},
+    "optimizer": {"learning_rate": 0.05},
+    "machine": {"threads": 1, "accelerator": "cpu", "memory_format": "contiguous", "report": False},
+}
+
+
+@pytest.fixture(scope="session")
+def tiny_images(tmp_path_factory):
+    """A file with 40 training and 10 test images of each class of the embedded data."""
+    bundle = load_data("fashion-mnist-mini")
+    file = tmp_path_factory.mktemp("data") / "tiny.npz"
+    arrays = {"class_names": np.array(bundle.class_names)}
+    for name, split, count in (("train", bundle.train, 40), ("test", bundle.test, 10)):
+        rows = torch.cat([torch.nonzero(split.labels == label)[:count, 0] for label in range(10)])
+        arrays[f"x_{name}"] = split.inputs[rows, 0].numpy()
+        arrays[f"y_{name}"] = split.labels[rows].numpy()
+    np.savez(file, **arrays)
+    return file
+
+
+@pytest.fixture(scope="session")
+def small(tiny_images):
+    """Return a function that makes the configuration of a short run."""
+
+    def config(*overrides: str, method: str = "erm"):
+        flags = {**SMALL, "data": {"name": str(tiny_images)}, "method": {"name": method}}
+        return gather_config(flags=flags, overrides=overrides)
+
+    return config
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch, tmp_path_factory):
+    monkeypatch.setenv("CLASSMARGIN_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory, small):
+    """A finished MR² run; nobody writes into it."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    train(small(method="mr2"), folder, show=False)
+    return folder

@@ -1,0 +1,94 @@
+"""Probing: features once, then only the head; feature data sets directly."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from classmargin.backbones import create_backbone
+from classmargin.data import load_data
+from classmargin.recipes import probe
+from classmargin.recipes.predict import predict
+from classmargin.recipes.saved_model import load_model
+from classmargin.recipes.session import build_session
+from classmargin.recipes.train_run import train
+
+PROBE = ("backbone.mode=probe", "optimizer.learning_rate=0.5")
+
+
+def test_features_of_the_cache_are_those_of_the_encoder(tmp_path, tiny_images):
+    bundle = load_data(str(tiny_images))
+    torch.manual_seed(0)
+    backbone = create_backbone("small-cnn", num_classes=10, in_channels=1)
+    features = probe.feature_bundle(bundle, backbone, cache=tmp_path)
+    from classmargin.data import make_loader
+
+    batch = next(make_loader(bundle, "train", batch_size=20, training=False).epoch(0))
+    with torch.no_grad():
+        expected = backbone.eval().encode(batch.inputs)
+    torch.testing.assert_close(features.train.inputs[:20], expected)
+    assert features.kind == "features"
+    assert features.train.labels.tolist() == bundle.train.labels.tolist()
+
+
+def test_the_encoder_runs_once_for_all_runs(tmp_path, monkeypatch, small):
+    monkeypatch.setenv("CLASSMARGIN_CACHE", str(tmp_path))
+    first = build_session(small(*PROBE))
+    monkeypatch.setattr(type(first.backbone), "encode", lambda *_: pytest.fail("the encoder ran again"))
+    second = build_session(small(*PROBE, method="mr2"))
+    assert torch.equal(first.bundle.train.inputs, second.bundle.train.inputs)
+
+
+def test_other_weights_or_samples_get_other_features(tmp_path, monkeypatch, small):
+    monkeypatch.setenv("CLASSMARGIN_CACHE", str(tmp_path))
+    build_session(small(*PROBE))
+    kept = set((tmp_path / "features").iterdir())
+    build_session(small(*PROBE, "loop.seed=1"))
+    assert len(set((tmp_path / "features").iterdir()) - kept) == 3
+
+
+def test_a_probe_trains_the_head_alone_and_predicts_from_images(tmp_path, small, tiny_images):
+    train(small(*PROBE, "loop.epochs=3"), tmp_path / "run", show=False)
+    model = load_model(tmp_path / "run")
+    with np.load(tmp_path / "run" / "predictions.npz") as stored:
+        again = predict(model, str(tiny_images))
+        np.testing.assert_allclose(again["logits"], stored["logits"], atol=1e-4)
+    size = sum(path.stat().st_size for path in (tmp_path / "run" / "checkpoint").rglob("*.safetensors"))
+    assert size < 200_000, "the frozen encoder is not in the checkpoints"
+
+
+def test_an_uncached_probe_sees_augmented_images_and_leaves_the_encoder_alone(tmp_path, small):
+    config = small(*PROBE, "backbone.cache=false", "loop.epochs=1")
+    before = build_session(config)
+    weights = {name: value.clone() for name, value in before.backbone.encoder.state_dict().items()}
+    train(config, tmp_path / "run", show=False)
+    after = load_model(tmp_path / "run").backbone.encoder.state_dict()
+    assert all(torch.equal(weights[name], after[name]) for name in weights)
+
+
+def test_a_changed_encoder_is_refused_when_the_head_is_used(tmp_path, small):
+    train(small(*PROBE, "loop.epochs=1"), tmp_path / "run", show=False)
+    config = tmp_path / "run" / "config.toml"
+    config.write_text(config.read_text().replace("seed = 0\nprecision", "seed = 9\nprecision"))
+    with pytest.raises(ValueError, match="not those the head was trained on"):
+        load_model(tmp_path / "run")
+
+
+@pytest.mark.parametrize("backbone", ["linear", "mlp"])
+def test_feature_files_train_directly(tmp_path, small, backbone):
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(3, 8)) * 3
+    labels = np.arange(240) % 3
+    file = tmp_path / "features.npz"
+    inputs = (centres[labels] + rng.normal(size=(240, 8))).astype(np.float32)
+    np.savez(file, x_train=inputs[:180], y_train=labels[:180], x_test=inputs[180:], y_test=labels[180:])
+    config = small(
+        f"data.name={file}",
+        "data.fraction=1.0",
+        f"backbone.name={backbone}",
+        "loop.batch_size=30",
+        "loop.epochs=10",
+    )
+    summary = train(config, tmp_path / "run", show=False)
+    assert summary["test"]["overall"] > 0.9

@@ -1,0 +1,130 @@
+"""One run from begin to end: files, resuming, refusing."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from classmargin.recipes.train_run import default_folder, train
+from classmargin.training.run_folder import RunFolder
+
+
+def files(folder):
+    return {
+        path.name: path.stat().st_mtime_ns
+        for path in folder.iterdir()
+        if path.is_file() and path.name != ".lock"
+    }
+
+
+def test_a_run_folder_holds_everything(finished_run):
+    names = {path.name for path in finished_run.iterdir()}
+    assert {
+        "config.toml",
+        "metrics.jsonl",
+        "metrics.csv",
+        "class_accuracy.csv",
+        "checkpoint",
+        "predictions.npz",
+    } <= names
+    assert {"audit.json", "run.json", "done", "model.json"} <= names
+    with np.load(finished_run / "predictions.npz", allow_pickle=False) as arrays:
+        assert arrays["logits"].shape == (100, 10)
+        assert arrays["features"].shape == (100, 160)
+        assert arrays["classifier_weight"].shape == (10, 160)
+        assert len(set(arrays["sample_id"].tolist())) == 100
+        right = (arrays["logits"].argmax(axis=1) == arrays["labels"]).mean()
+    done = json.loads((finished_run / "done").read_text())
+    assert done["test"]["overall"] == pytest.approx(right)
+    assert json.loads((finished_run / "audit.json").read_text())["overall"] == pytest.approx(right)
+
+
+def test_every_hyperparameter_is_written_out(finished_run):
+    config = RunFolder(finished_run).read_config()
+    assert config.method.name == "mr2"
+    assert "mean_margin" in config.method.options
+    assert config.machine.threads == 1
+
+
+def test_a_finished_run_is_left_alone(finished_run, small):
+    before = files(finished_run)
+    summary = train(small(method="mr2"), finished_run, resume=True, show=False)
+    assert summary == json.loads((finished_run / "done").read_text())
+    assert files(finished_run) == before
+
+
+def test_a_folder_in_use_is_refused_without_resume(finished_run, small):
+    before = files(finished_run)
+    with pytest.raises(ValueError, match=r"holds a finished run; add --resume"):
+        train(small(method="mr2"), finished_run, show=False)
+    assert files(finished_run) == before
+
+
+def test_another_configuration_is_refused_and_named(finished_run, small):
+    with pytest.raises(ValueError, match=r"another configuration .*loop\.epochs: 2 -> 3"):
+        train(small("loop.epochs=3", method="mr2"), finished_run, resume=True, show=False)
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path, small):
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(ValueError, match="is not a run folder"):
+        train(small(), tmp_path, show=False)
+    assert (tmp_path / "thesis.tex").read_text() == "precious"
+
+
+def test_folders_are_named_by_what_they_compute(small):
+    assert default_folder(small("loop.seed=1")).name.startswith("tiny-small-cnn-erm-seed1-")
+    assert default_folder(small()) == default_folder(small("machine.threads=2"))
+    assert default_folder(small()) != default_folder(small("optimizer.momentum=0.8"))
+    assert default_folder(small(), "elsewhere").parent.name == "elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["method.name=mr22"], "did you mean 'mr2'"),
+        (
+            ["method.name=mr2", "method.mean_margn=2"],
+            r"no hyper-parameter 'mean_margn'.*did you mean 'mean_margin'",
+        ),
+        (["method.name=mr2", "method.preset=papr"], "did you mean 'paper'"),
+        (["backbone.name=smal-cnn"], "did you mean 'small-cnn'"),
+        (["backbone.name=linear"], "reads features, but data .*tiny.npz holds images"),
+        (["backbone.head=cosine", "method.name=lgm"], "needs a gaussian head"),
+        (["data.name=fashion-mnist-min"], "fashion-mnist-mini"),
+        (["data.validation=0", "loop.select=hard"], "needs validation samples"),
+        (["backbone.checkpoint=/nowhere/x.safetensors"], "does not exist"),
+    ],
+)
+def test_bad_input_is_refused_before_a_run_begins(tmp_path, small, overrides, words):
+    with pytest.raises((ValueError, OSError), match=words):
+        train(small(*overrides), tmp_path / "run", show=False)
+    assert not (tmp_path / "run" / "checkpoint").exists()
+
+
+def test_a_checkpoint_of_another_network_is_refused_with_words(tmp_path, small):
+    train(small("loop.epochs=1"), tmp_path / "run", show=False)
+    (tmp_path / "run" / "done").unlink()
+    text = (tmp_path / "run" / "config.toml").read_text().replace('name = "small-cnn"', 'name = "resnet20"')
+    (tmp_path / "run" / "config.toml").write_text(text)
+    config = small("loop.epochs=1", "backbone.name=resnet20")
+    with pytest.raises(ValueError, match="does not fit the network"):
+        train(config, tmp_path / "run", resume=True, show=False)
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        ["loop.ema_decay=0.9", "loop.select=overall"],
+        ["loop.accumulate=2"],
+        # Emulated bfloat16 is an order of magnitude slower than float32 here.
+        pytest.param(["loop.precision=bf16-mixed"], marks=pytest.mark.slow),
+        ["loop.precision=64-true"],
+        ["optimizer.name=adamw", "optimizer.learning_rate=0.001", "optimizer.clip_norm=1.0"],
+    ],
+)
+def test_options_of_the_loop_run_end_to_end(tmp_path, small, extra):
+    summary = train(small("loop.epochs=1", *extra), tmp_path / "run", show=False)
+    assert 0.0 <= summary["test"]["overall"] <= 1.0
