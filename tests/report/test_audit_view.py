@@ -106,7 +106,7 @@ def test_bounds_come_greatest_first_and_terms_only_as_numbers(small_audit):
         "statement": "…",
     }
     terms, classes = audit_view.bound_tables(dataclasses.replace(small_audit, bounds=bounds))
-    assert [row["term"] for row in terms.rows] == ["empirical"]
+    assert [row["term"] for row in terms.rows] == ["Empirical margin loss"]
     assert [row["class_name"] for row in classes.rows] == ["b", "a"]
     assert audit_view.bound_tables(dataclasses.replace(small_audit, bounds=None)) == []
 

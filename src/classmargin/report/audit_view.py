@@ -109,6 +109,18 @@ GEOMETRY = {
     "spread_to_mean_norm": ("Mean of ‖ŝ‖ / ‖μ̂‖", "The paper's measure of how far features are from collapse"),
 }
 
+BOUND_WORDS = {
+    "class_name": "Class",
+    "bound": "Bound",
+    "empirical": "Empirical margin loss",
+    "complexity": "Complexity of features and head",
+    "confidence": "Confidence term",
+    "total": "Bound on the error, the sum of these",
+    "delta": "Probability δ that the bound fails",
+    "weight_bound": "Largest weight Λ",
+    "error": "Measured error",
+}
+
 
 def audit_verdict(audit: Audit) -> str:
     """Return the one sentence a reader should take home."""
@@ -275,23 +287,26 @@ def confusion_table(audit: Audit, top: int) -> Table:
     return Table("Most frequent errors", columns, rows)
 
 
-def bound_tables(audit: Audit, top: int | None = None) -> list[Table]:
+def bound_tables(audit: Audit) -> list[Table]:
     """Return the terms of Proposition 1 and the bounds of the classes (Eq. 15), greatest first."""
     if audit.bounds is None:
         return []
     terms = [
-        {"term": name, "value": value} for name, value in audit.bounds["terms"].items() if _is_number(value)
+        {"term": BOUND_WORDS.get(name, name), "value": value}
+        for name, value in audit.bounds["terms"].items()
+        if isinstance(value, (int, float))
     ]
-    term_table = Table(
-        "Terms of the bound (Proposition 1)",
-        (Column("term", "Term"), Column("value", "Value", "number")),
-        terms,
-    )
+    term_columns = (Column("term", "Term"), Column("value", "Value", "number"))
     frame = audit.bounds["by_class"]
-    rows = frame_rows(frame.sort_values("bound", ascending=False, kind="stable"))[:top]
-    columns = [Column("class_name", "Class")]
-    columns += [Column(key, key.replace("_", " "), "number") for key in frame.columns if key != "class_name"]
-    return [term_table, Table("Bounds of the classes (Eq. 15)", tuple(columns), rows)]
+    rows = frame_rows(frame.sort_values("bound", ascending=False, kind="stable"))
+    columns = tuple(
+        Column(key, BOUND_WORDS.get(key, key), "text" if key == "class_name" else "number")
+        for key in frame.columns
+    )
+    return [
+        Table("Terms of the bound (Proposition 1)", term_columns, terms),
+        Table("Bounds of the classes (Eq. 15)", columns, rows),
+    ]
 
 
 def report_tables(audit: Audit, top: int) -> list[Table]:
@@ -305,7 +320,3 @@ def _has_value(value: Any) -> bool:
     if isinstance(value, tuple):
         return not any(is_missing(part) for part in value)
     return not is_missing(value) and value != ""
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
