@@ -107,6 +107,10 @@ def read_predictions(
     else:
         reader = read_csv if file.suffix == ".csv" else read_parquet
         content = reader(file, class_names, max_bytes)
+    if not any(name in content for name in ("logits", "probabilities", "predictions")):
+        raise PredictionFileError(f"{file} must hold logits, probabilities or predictions, got none of them")
+    if not any(name in content for name in ("logits", "probabilities", "classifier_weight", "class_names")):
+        return Predictions(source=str(file), **content)  # K is not known yet: the audit is told and checks
     try:
         check_inputs(**content)
     except (ValueError, TypeError) as error:

@@ -73,12 +73,8 @@ def _arrays(path: Path, columns: dict[str, AnyArray], class_names: Sequence[str]
             names = _class_order(path, list(found), names, prefix)
             result[kind] = _matrix(path, [found[name] for name in names], prefix)
             break  # logits tell more than probabilities; with both, the former are taken
-    if names is None:
-        raise PredictionFileError(
-            f"{path} has no p_<class> or logit_<class> columns, so the classes are not known from it "
-            "(a class may be absent from the labels): give class_names"
-        )
-    result["class_names"] = names
+    if names is not None:
+        result["class_names"] = names
     result["labels"] = _class_numbers(path, "label", columns["label"], names)
     if "prediction" in columns:
         result["predictions"] = _class_numbers(path, "prediction", columns["prediction"], names)
@@ -113,14 +109,19 @@ def _matrix(path: Path, columns: list[AnyArray], prefix: str) -> AnyArray:
         raise PredictionFileError(f"{path}: columns {prefix}<class> must hold numbers ({error})") from error
 
 
-def _class_numbers(path: Path, column: str, values: AnyArray, names: tuple[str, ...]) -> AnyArray:
+def _class_numbers(path: Path, column: str, values: AnyArray, names: tuple[str, ...] | None) -> AnyArray:
     """Turn names or numbers into class numbers; numbers are names where the classes are named by numbers."""
     text = [_text(value) for value in values.tolist()]
-    position = {name: k for k, name in enumerate(names)}
-    if all(name in position for name in set(text)):
+    position = {name: k for k, name in enumerate(names or ())}
+    if names is not None and all(name in position for name in set(text)):
         return np.array([position[name] for name in text], dtype=np.int64)
     if all(name.isdecimal() for name in set(text)):
         return np.array([int(name) for name in text], dtype=np.int64)
+    if names is None:
+        raise PredictionFileError(
+            f"{path} names its classes but has no p_<class> or logit_<class> columns, so their number and order are not "
+            "known from it (a class may be absent from the labels): give class_names"
+        )
     unknown = sorted(name for name in set(text) if name not in position)[0]
     raise PredictionFileError(f"{path}: column {column!r} must hold class names or numbers, got {unknown!r}")
 
