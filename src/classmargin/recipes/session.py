@@ -85,7 +85,7 @@ def load_bundle(config: RunConfig) -> DataBundle:
     size = data.image_size
     if size is None and config.backbone.mode != "scratch" and info.kind == "image" and info.input_size:
         size = info.input_size[0]
-    return load_data(
+    bundle = load_data(
         data.name,
         root=None if data.root is None else Path(data.root),
         fraction=data.fraction,
@@ -96,6 +96,20 @@ def load_bundle(config: RunConfig) -> DataBundle:
         skip_corrupt=data.skip_corrupt,
         image_size=size,
     )
+    _check_test_classes(bundle, allow_absent=data.allow_absent)
+    return bundle
+
+
+def _check_test_classes(bundle: DataBundle, *, allow_absent: bool) -> None:
+    absent = [
+        name for name, count in zip(bundle.class_names, bundle.test.class_counts, strict=True) if count == 0
+    ]
+    if absent and not allow_absent:
+        some = ", ".join(absent[:5]) + (" …" if len(absent) > 5 else "")
+        raise ValueError(
+            f"{bundle.name} has no test sample of {len(absent)} of {bundle.num_classes} classes: {some}; "
+            "set data.allow_absent=true to train all the same"
+        )
 
 
 def describe(bundle: DataBundle) -> ModelRecord:

@@ -44,6 +44,7 @@ class DataConfig:
         skip_corrupt: Leave unreadable files out instead of stopping.
         image_size: Side length images are brought to; None takes the data set's own.
         augmentation: Training transform by name.
+        allow_absent: Train although some classes have no test sample, so that nothing can be said of them.
     """
 
     name: str = "fashion-mnist-mini"
@@ -56,6 +57,7 @@ class DataConfig:
     skip_corrupt: bool = False
     image_size: int | None = None
     augmentation: str = "standard"
+    allow_absent: bool = False
 
     def __post_init__(self) -> None:
         check_number("data.fraction", self.fraction, above=0.0, maximum=1.0)
