@@ -1,11 +1,12 @@
 """One training run, alone or as one of two processes: the same code, so that results can be compared.
 
-``outcomes(rank=None)`` is the single process with the global batch; ``work(rank, folder)`` is one of two processes.
+``outcomes(rank=None)`` is the single process with the global batch; ``work(rank, folder, task)`` is one of two processes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,8 @@ CASES = {
     "class weights": Case({"weight": torch.linspace(0.2, 3.0, NUM_CLASSES, dtype=torch.float64)}),
     "ignored rows": Case(ignored=True),
     "ignored rows, class weights, memory": Case(
-        {"positives": "memory", "weight": torch.linspace(0.2, 3.0, NUM_CLASSES, dtype=torch.float64)}, ignored=True
+        {"positives": "memory", "weight": torch.linspace(0.2, 3.0, NUM_CLASSES, dtype=torch.float64)},
+        ignored=True,
     ),
     "soft labels": Case(soft=True),
     "smoothing and prior": Case(
@@ -78,7 +80,9 @@ class Network(nn.Module):
 def build_loss(case: Case) -> MR2Loss:
     options = dict(case.options)
     preset = options.pop("preset", None)
-    return MR2Loss(NUM_CLASSES, **options) if preset is None else MR2Loss.preset(preset, NUM_CLASSES, **options)
+    return (
+        MR2Loss(NUM_CLASSES, **options) if preset is None else MR2Loss.preset(preset, NUM_CLASSES, **options)
+    )
 
 
 def global_batch(case: Case, step: int) -> tuple[Tensor, Tensor]:
@@ -150,8 +154,26 @@ def outcomes(rank: int | None = None) -> dict[str, dict[str, Tensor]]:
     return everything | {"statistics alone": statistics_alone(rank), "evaluation": evaluation(rank)}
 
 
-def work(rank: int, folder: str) -> None:
+def broken_row(rank: int) -> dict[str, Tensor]:
+    """One NaN row on rank 1 only, checks off, then a clean step."""
+    loss = MR2Loss(NUM_CLASSES, positives="memory", checks=False)
+    for step in range(3):
+        batch = random_batch(9, NUM_CLASSES, 3, 10 * step + rank, dtype=torch.float32, gradients=False)
+        if step == 1 and rank == 1:
+            batch.features[4] = torch.nan
+        total = loss(batch.logits.requires_grad_(), batch.labels, batch.features)
+    return {"loss": total.detach(), **loss.state_dict()}
+
+
+def work(rank: int, folder: str, task: str) -> None:
     """Be one of two processes."""
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
-    torch.save(outcomes(rank), Path(folder) / f"rank{rank}.pt")
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/meeting",
+        rank=rank,
+        world_size=2,
+        timeout=timedelta(seconds=100),
+    )
+    result = outcomes(rank) if task == "outcomes" else broken_row(rank)
+    torch.save(result, Path(folder) / f"rank{rank}.pt")
     dist.destroy_process_group()

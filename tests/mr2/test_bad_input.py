@@ -43,7 +43,11 @@ CONSTRUCTOR = [
     ({"norm_order": math.nan}, ValueError, ("norm_order", "nan")),
     ({"ema_decay": 1.0}, ValueError, ("ema_decay", "< 1", "1.0")),
     ({"ema_decay": -0.1}, ValueError, ("ema_decay", ">= 0", "-0.1")),
-    ({"estimator": "moment"}, ValueError, ("estimator", "moments, batch", "'moment'", "did you mean 'moments'")),
+    (
+        {"estimator": "moment"},
+        ValueError,
+        ("estimator", "moments, batch", "'moment'", "did you mean 'moments'"),
+    ),
     ({"positives": "all"}, ValueError, ("positives", "batch, memory, moments", "'all'")),
     ({"temperature": 0.0}, ValueError, ("temperature", "> 0", "0.0")),
     ({"temperature": -2}, ValueError, ("temperature", "> 0", "-2")),
@@ -67,11 +71,17 @@ CONSTRUCTOR = [
     ({"ignore_index": 1.5}, TypeError, ("ignore_index", "int", "1.5")),
     ({"memory_size": 0}, ValueError, ("memory_size", "at least 1", "0")),
     ({"spread_slack": -1.0}, ValueError, ("spread_slack", ">= 0", "-1.0")),
-    ({"positives": "moments", "estimator": "batch"}, ValueError, ("positives", "estimator='moments'", "batch")),
+    (
+        {"positives": "moments", "estimator": "batch"},
+        ValueError,
+        ("positives", "estimator='moments'", "batch"),
+    ),
 ]
 
 
-@pytest.mark.parametrize(("options", "error", "words"), CONSTRUCTOR, ids=[str(case[0]) for case in CONSTRUCTOR])
+@pytest.mark.parametrize(
+    ("options", "error", "words"), CONSTRUCTOR, ids=[str(case[0]) for case in CONSTRUCTOR]
+)
 def test_constructor_refuses(options, error, words):
     with refused(error, *words):
         MR2Loss(**{"num_classes": 4, **options})
@@ -79,7 +89,11 @@ def test_constructor_refuses(options, error, words):
 
 @pytest.mark.parametrize(
     ("options", "error", "words"),
-    [case for case in CONSTRUCTOR if case[0].keys() <= {"num_classes", "feature_dim", "norm_order", "ema_decay", "estimator"}],
+    [
+        case
+        for case in CONSTRUCTOR
+        if case[0].keys() <= {"num_classes", "feature_dim", "norm_order", "ema_decay", "estimator"}
+    ],
     ids=str,
 )
 def test_statistics_refuse_the_same(options, error, words):
@@ -118,7 +132,9 @@ CALLS = [
 ]
 
 
-@pytest.mark.parametrize(("change", "error", "words"), CALLS, ids=[f"{list(c[0])[0]}-{c[2][1]}-{i}" for i, c in enumerate(CALLS)])
+@pytest.mark.parametrize(
+    ("change", "error", "words"), CALLS, ids=[f"{c[2][0]}-{c[2][1]}-{i}" for i, c in enumerate(CALLS)]
+)
 def test_call_refuses_and_leaves_the_state_alone(change, error, words):
     loss = MR2Loss(4, positives="memory")
     loss(LOGITS, LABELS, FEATURES, update_statistics=True)
@@ -128,21 +144,14 @@ def test_call_refuses_and_leaves_the_state_alone(change, error, words):
     assert same_state(state(loss), before)
 
 
-def works_or_is_refused(call, labels, dtype):
-    try:
-        ours = call(labels.to(dtype))
-    except TypeError as error:
-        assert "labels" in str(error)
-        assert str(dtype) in str(error)
-    else:
-        torch.testing.assert_close(ours, call(labels))
-
-
-@pytest.mark.parametrize("options", [{}, {"weight": MARGINS}, {"positives": "memory"}, {"positives": "moments"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"weight": MARGINS}, {"positives": "memory"}, {"positives": "moments"}], ids=str
+)
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8])
-def test_other_integer_labels_work_or_are_refused_by_name(dtype, options):
+def test_every_integer_type_of_labels_works(dtype, options):
     logits, labels, features = random_batch(8, 4, 3, dtype=torch.float32)
-    works_or_is_refused(lambda y: MR2Loss(4, **options)(logits, y, features), labels, dtype)
+    ours = MR2Loss(4, **options)(logits, labels.to(dtype), features)
+    torch.testing.assert_close(ours, MR2Loss(4, **options)(logits, labels, features))
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8])
@@ -156,8 +165,8 @@ def test_other_integer_labels_work_or_are_refused_by_name(dtype, options):
     ],
     ids=["margin_cross_entropy", "representation_margin", "hard_representation_margin", "class_moments"],
 )
-def test_functions_take_other_integer_labels_or_refuse_them_by_name(call, dtype):
-    works_or_is_refused(call, LABELS, dtype)
+def test_functions_take_every_integer_type_of_labels(call, dtype):
+    torch.testing.assert_close(call(LABELS.to(dtype)), call(LABELS))
 
 
 def test_probabilities_with_the_batch_estimator_are_refused_before_anything_moves():
@@ -191,23 +200,89 @@ def test_statistics_update_refuses(options, error, words):
 FUNCTIONS = [
     (margin_cross_entropy, (LOGITS, LABELS, MARGINS[:3]), {}, ValueError, ("class_margins", "(4,)", "(3,)")),
     (margin_cross_entropy, (LOGITS, LABELS, [1.0] * 4), {}, TypeError, ("class_margins", "Tensor", "list")),
-    (margin_cross_entropy, (LOGITS, LABELS, MARGINS), {"reduction": "avg"}, ValueError, ("reduction", "mean", "'avg'")),
-    (margin_cross_entropy, (LOGITS, LABELS, MARGINS), {"log_prior": MARGINS[:2]}, ValueError, ("log_prior", "(4,)", "(2,)")),
-    (margin_cross_entropy, (LOGITS, LABELS, MARGINS), {"weight": MARGINS[:2]}, ValueError, ("weight", "(4,)", "(2,)")),
-    (margin_cross_entropy, (LOGITS, LABELS, MARGINS), {"label_smoothing": 2.0}, ValueError, ("label_smoothing", "<= 1", "2.0")),
+    (
+        margin_cross_entropy,
+        (LOGITS, LABELS, MARGINS),
+        {"reduction": "avg"},
+        ValueError,
+        ("reduction", "mean", "'avg'"),
+    ),
+    (
+        margin_cross_entropy,
+        (LOGITS, LABELS, MARGINS),
+        {"log_prior": MARGINS[:2]},
+        ValueError,
+        ("log_prior", "(4,)", "(2,)"),
+    ),
+    (
+        margin_cross_entropy,
+        (LOGITS, LABELS, MARGINS),
+        {"weight": MARGINS[:2]},
+        ValueError,
+        ("weight", "(4,)", "(2,)"),
+    ),
+    (
+        margin_cross_entropy,
+        (LOGITS, LABELS, MARGINS),
+        {"label_smoothing": 2.0},
+        ValueError,
+        ("label_smoothing", "<= 1", "2.0"),
+    ),
     (margin_cross_entropy, (LOGITS, LABELS + 4, MARGINS), {}, ValueError, ("labels", "[0, 4)")),
-    (margin_cross_entropy, (LOGITS.int(), LABELS, MARGINS), {}, TypeError, ("logits", "floating point", "int32")),
+    (
+        margin_cross_entropy,
+        (LOGITS.int(), LABELS, MARGINS),
+        {},
+        TypeError,
+        ("logits", "floating point", "int32"),
+    ),
     (margin_cross_entropy, (LOGITS, LABELS[:2], MARGINS), {}, ValueError, ("labels", "(8,)", "(2,)")),
-    (representation_margin, (FEATURES.int(), LABELS, 0.1), {}, TypeError, ("features", "floating point", "int32")),
+    (
+        representation_margin,
+        (FEATURES.int(), LABELS, 0.1),
+        {},
+        TypeError,
+        ("features", "floating point", "int32"),
+    ),
     (representation_margin, (FEATURES, LABELS[:2], 0.1), {}, ValueError, ("labels", "(8,)", "(2,)")),
-    (representation_margin, (FEATURES, LABELS, 0.1), {"temperature": 0.0}, ValueError, ("temperature", "> 0", "0.0")),
-    (representation_margin, (FEATURES, LABELS, 0.1), {"reduction": "avg"}, ValueError, ("reduction", "mean", "'avg'")),
-    (hard_representation_margin, (FEATURES[0], LABELS, 0.1), {}, ValueError, ("features", "2 dimensions", "(3,)")),
-    (hard_representation_margin, (FEATURES, LABELS, 0.1), {"reduction": "avg"}, ValueError, ("reduction", "mean", "'avg'")),
+    (
+        representation_margin,
+        (FEATURES, LABELS, 0.1),
+        {"temperature": 0.0},
+        ValueError,
+        ("temperature", "> 0", "0.0"),
+    ),
+    (
+        representation_margin,
+        (FEATURES, LABELS, 0.1),
+        {"reduction": "avg"},
+        ValueError,
+        ("reduction", "mean", "'avg'"),
+    ),
+    (
+        hard_representation_margin,
+        (FEATURES[0], LABELS, 0.1),
+        {},
+        ValueError,
+        ("features", "2 dimensions", "(3,)"),
+    ),
+    (
+        hard_representation_margin,
+        (FEATURES, LABELS, 0.1),
+        {"reduction": "avg"},
+        ValueError,
+        ("reduction", "mean", "'avg'"),
+    ),
     (class_margins, (MARGINS, 0.0), {}, ValueError, ("mean_margin", "> 0", "0.0")),
     (class_margins, (MARGINS.int(), 1.0), {}, TypeError, ("class_sqnorm", "floating point", "int32")),
     (class_margins, (LOGITS, 1.0), {}, ValueError, ("class_sqnorm", "1 dimensions", "(8, 4)")),
-    (class_margins, (MARGINS, 1.0), {"limits": (2.0, 3.0)}, ValueError, ("limits", "0 <= low <= 1 <= high", "(2.0, 3.0)")),
+    (
+        class_margins,
+        (MARGINS, 1.0),
+        {"limits": (2.0, 3.0)},
+        ValueError,
+        ("limits", "0 <= low <= 1 <= high", "(2.0, 3.0)"),
+    ),
     (class_moments, (FEATURES.int(), LABELS, 4, 2.0), {}, TypeError, ("features", "floating point", "int32")),
     (class_moments, (FEATURES, LABELS, 2, 2.0), {}, ValueError, ("labels", "[0, 2)")),
     (class_moments, (FEATURES, LABELS, 4, 0.9), {}, ValueError, ("norm_order", ">= 1", "0.9")),

@@ -53,7 +53,9 @@ def test_logit_term_is_the_function_with_the_current_margins(options, soft):
     loss = MR2Loss(5, mean_margin=2.0, **options)
     ours = loss.terms(*batch).logit_margin
     assert loss.class_margins.std() > 0.01
-    torch.testing.assert_close(ours, margin_cross_entropy(batch.logits, batch.labels, loss.class_margins, **options))
+    torch.testing.assert_close(
+        ours, margin_cross_entropy(batch.logits, batch.labels, loss.class_margins, **options)
+    )
 
 
 @pytest.mark.parametrize("options", [{"weight": WEIGHT}, {"label_smoothing": 0.2}, {"log_prior": PRIOR}])
@@ -95,7 +97,9 @@ def test_pairs_of_mixed_samples_count_with_the_probability_of_a_common_class():
     labels = torch.tensor([[0.5, 0.5, 0.0], [0.5, 0.0, 0.5]], dtype=torch.float64)
     loss = MR2Loss(3, temperature=1.0, spread_slack=0.0)
     term = loss.terms(logits, labels, features).representation_margin
-    assert term.item() == pytest.approx(torch.log1p(0.25 * torch.tensor(4.0, dtype=torch.float64).exp()).item())
+    assert term.item() == pytest.approx(
+        torch.log1p(0.25 * torch.tensor(4.0, dtype=torch.float64).exp()).item()
+    )
 
 
 def test_ignored_rows_count_nowhere():
@@ -113,7 +117,9 @@ def test_a_real_class_can_be_the_one_ignored():
     loss, reference = MR2Loss(5, ignore_index=2), MR2Loss(5)
     batch = random_batch(24, 5, 3)
     keep = batch.labels != 2
-    torch.testing.assert_close(loss(*batch), reference(batch.logits[keep], batch.labels[keep], batch.features[keep]))
+    torch.testing.assert_close(
+        loss(*batch), reference(batch.logits[keep], batch.labels[keep], batch.features[keep])
+    )
     assert not loss.statistics.seen[2]
 
 
@@ -127,7 +133,9 @@ def test_all_rows_ignored_give_a_zero_that_keeps_the_graph(positives):
 
 def test_class_weights_of_one_change_nothing():
     batch = random_batch(24, 5, 3)
-    torch.testing.assert_close(MR2Loss(5, weight=torch.ones(5, dtype=torch.float64))(*batch), MR2Loss(5)(*batch))
+    torch.testing.assert_close(
+        MR2Loss(5, weight=torch.ones(5, dtype=torch.float64))(*batch), MR2Loss(5)(*batch)
+    )
 
 
 def test_class_of_weight_zero_has_no_gradient_on_the_logits():

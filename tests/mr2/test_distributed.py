@@ -8,16 +8,24 @@ from mr2_two_processes import CASES, outcomes, work
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-10}
 
 
+def start(folder, task):
+    return multiprocessing.spawn(work, (str(folder), task), nprocs=2, join=False)
+
+
+def collect(folder, processes):
+    """Wait for both processes and return what each saved."""
+    while not processes.join(timeout=200):
+        pass
+    return [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in (0, 1)]
+
+
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     """One pair of processes for all cases: starting them costs more than training."""
     folder = tmp_path_factory.mktemp("two_processes")
-    processes = multiprocessing.spawn(work, (str(folder),), nprocs=2, join=False)
-    alone = outcomes()
-    while not processes.join(timeout=200):
-        pass
-    ranks = [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in (0, 1)]
-    return alone, ranks
+    processes = start(folder, "outcomes")
+    alone = outcomes()  # meanwhile
+    return alone, collect(folder, processes)
 
 
 def differences(ours, expected, tolerance, kind):
@@ -30,7 +38,9 @@ def differences(ours, expected, tolerance, kind):
 
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("name", list(CASES))
-@pytest.mark.parametrize("kind", ["total", "logit_margin", "representation_margin", "gradient", "state", "margins"])
+@pytest.mark.parametrize(
+    "kind", ["total", "logit_margin", "representation_margin", "gradient", "state", "margins"]
+)
 def test_each_rank_equals_the_single_process(results, name, rank, kind):
     alone, ranks = results
     assert any(kind in key for key in alone[name])
@@ -74,3 +84,10 @@ def test_statistics_alone_are_summed_over_processes(results):
 def test_evaluation_on_one_rank_waits_for_nobody(results):
     alone, ranks = results
     torch.testing.assert_close(ranks[0]["evaluation"]["loss"], alone["evaluation"]["loss"])
+
+
+def test_broken_row_on_one_rank_blocks_nobody_and_poisons_nothing(tmp_path):
+    ranks = collect(tmp_path, start(tmp_path, "broken row"))
+    for name, value in ranks[0].items():
+        assert value.isfinite().all(), name
+        assert torch.equal(value, ranks[1][name]), name

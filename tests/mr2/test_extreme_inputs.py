@@ -54,7 +54,9 @@ SITUATIONS = {
     "tiny features": batch_of([0, 0, 1, 2], 1e-18 * torch.rand(4, 3)),
     "huge features": batch_of([0, 0, 1, 2], 1e9 * torch.rand(4, 3)),
     "one enormous row": batch_of([0, 0, 1, 1], torch.tensor([[1e9], [0.0], [1e-9], [0.0]])),
-    "one enormous class": batch_of([0, 0, 1, 1, 2, 3], torch.tensor([[1e8], [-1e8], [1.0], [2.0], [1.0], [2.0]])),
+    "one enormous class": batch_of(
+        [0, 0, 1, 1, 2, 3], torch.tensor([[1e8], [-1e8], [1.0], [2.0], [1.0], [2.0]])
+    ),
 }
 
 
@@ -114,7 +116,9 @@ def test_empty_first_batch_is_harmless(options):
         torch.testing.assert_close(step(loss, batch).total, step(reference, batch).total)
 
 
-@pytest.mark.parametrize(("name", "steps"), [(name, 1000 if name == "default" else 40) for name in CONFIGURATIONS])
+@pytest.mark.parametrize(
+    ("name", "steps"), [(name, 1000 if name == "default" else 40) for name in CONFIGURATIONS]
+)
 def test_class_absent_for_long_keeps_its_statistics(name, steps):
     loss = MR2Loss(4, collapse_check_interval=0, **CONFIGURATIONS[name])
     loss(*batch_of([0, 0, 1, 1, 2, 2, 3, 3]))
@@ -179,10 +183,6 @@ def test_finite_features_whose_square_overflows_never_poison_the_state(options, 
     loss = MR2Loss(4, checks=checks, collapse_check_interval=0, **options)
     loss(*batch_of([0, 0, 1, 2]))
     batch = batch_of([0, 1, 1, 3], torch.tensor([[1.0, 2.0, 3.0]] * 3 + [[1e25, 0.0, 0.0]]))
-    with np.errstate(all="ignore"):
-        try:
-            loss(*batch)
-        except ValueError as error:
-            assert "features" in str(error)
+    loss(*batch)  # this loss may be infinite
     assert all(buffer.isfinite().all() for buffer in loss.buffers())
     step(loss, batch_of([0, 0, 1, 1, 2, 3]))

@@ -27,7 +27,9 @@ def fixed_loss(options, size=7, num_classes=3, soft=False):
     for batch in random_batches(2, 12, num_classes, 2):
         loss(*batch)
     batch = random_batch(size, num_classes, 2, seed=5)
-    labels = torch.softmax(random_batch(size, num_classes, 2, seed=6).logits.detach(), 1) if soft else batch.labels
+    labels = (
+        torch.softmax(random_batch(size, num_classes, 2, seed=6).logits.detach(), 1) if soft else batch.labels
+    )
     function = lambda logits, features: loss.terms(logits, labels, features, update_statistics=False)
     return function, (batch.logits, batch.features)
 
@@ -95,4 +97,6 @@ def test_gradient_descent_on_the_features_makes_classes_compact():
         terms = loss.terms(batch.logits, batch.labels, features)
         with torch.no_grad():
             features -= 2.0 * torch.autograd.grad(terms.total, features)[0]
-    assert loss.terms(batch.logits, batch.labels, features).representation_margin < before.representation_margin
+    assert (
+        loss.terms(batch.logits, batch.labels, features).representation_margin < before.representation_margin
+    )

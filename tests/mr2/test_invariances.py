@@ -52,7 +52,10 @@ def test_relabelling_the_classes_permutes_the_margins_and_nothing_else(options):
 @every_configuration
 def test_order_of_the_samples_does_not_matter(options):
     if options.get("positives") == "memory":
-        options = {**options, "memory_size": 50}  # a full ring forgets the oldest, so there order is meant to matter
+        options = {
+            **options,
+            "memory_size": 50,
+        }  # a full ring forgets the oldest, so there order is meant to matter
     order = torch.randperm(20, generator=torch.Generator().manual_seed(4))
     shuffle = lambda b: b._replace(logits=b.logits[order], labels=b.labels[order], features=b.features[order])
     totals, grads, loss = run(options, same)

@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 import torch
+import torch.nn.functional as F
 from mr2_batches import MR2Batch, gradients, random_batch, same_state, state
 from torch import nn
 from torch.func import functional_call
@@ -51,6 +52,15 @@ def test_saved_and_loaded_state_is_bit_identical(name):
     restored.load_state_dict(torch.load(file, weights_only=True))
     assert same_state(state(restored), state(loss))
     assert next_losses(restored) == next_losses(loss)
+    assert same_state(state(restored), state(loss))
+
+
+@pytest.mark.parametrize("name", ["default", "memory", "batch estimator"])
+def test_float64_state_is_restored_bit_identically(name):
+    loss, restored = (MR2Loss(5, **CONFIGURATIONS[name]) for _ in range(2))
+    for seed in range(3):
+        loss(*random_batch(24, 5, 3, seed))
+    restored.load_state_dict(loss.state_dict())
     assert same_state(state(restored), state(loss))
 
 
@@ -110,12 +120,18 @@ def test_update_statistics_false_leaves_the_state_bit_identical(options):
     assert same_state(state(loss), before)
 
 
-def test_update_statistics_false_before_the_first_batch_is_plain_and_finite():
-    loss = MR2Loss(5)
-    terms = loss.terms(*batches(1)[0], update_statistics=False)
-    assert terms.total.isfinite()
+@pytest.mark.parametrize("preset", ["recommended", "paper", "release"])
+def test_evaluation_before_the_first_batch_gives_an_ordinary_loss(preset):
+    """Some training loops try validation first; nothing is known then, so margins are equal."""
+    loss = MR2Loss.preset(preset, 5).eval()
+    batch = batches(1)[0]
+    terms = loss.terms(*batch)
     assert not loss.statistics.seen.any()
-    assert loss.class_margins.tolist() == [1.0] * 5
+    assert loss.class_margins.tolist() == pytest.approx([loss.mean_margin] * 5)
+    expected = F.cross_entropy(batch.logits / loss.mean_margin, batch.labels)
+    torch.testing.assert_close(terms.logit_margin, expected)
+    assert terms.total < 100
+    assert all(gradient.isfinite().all() for gradient in gradients(terms.total, batch))
 
 
 @every_configuration
@@ -172,7 +188,9 @@ def test_double_moves_the_statistics_and_keeps_their_values(options):
 
 
 def test_meta_device_moves_every_buffer():
-    assert all(buffer.device.type == "meta" for buffer in trained(CONFIGURATIONS["memory"]).to("meta").buffers())
+    assert all(
+        buffer.device.type == "meta" for buffer in trained(CONFIGURATIONS["memory"]).to("meta").buffers()
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -228,7 +246,12 @@ def test_training_loop_interrupted_and_resumed_equals_the_straight_run():
     def fresh():
         torch.manual_seed(0)
         encoder, head, loss = nn.Linear(3, 4), nn.Linear(4, 5), MR2Loss(5, positives="memory", warmup_steps=3)
-        return loss, encoder, head, torch.optim.SGD([*encoder.parameters(), *head.parameters()], 0.1, momentum=0.9)
+        return (
+            loss,
+            encoder,
+            head,
+            torch.optim.SGD([*encoder.parameters(), *head.parameters()], 0.1, momentum=0.9),
+        )
 
     straight = fresh()
     run(*straight, range(8))

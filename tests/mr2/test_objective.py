@@ -9,11 +9,15 @@ from mr2_batches import gradients, history, random_batch, random_batches, toy_ba
 from classmargin.mr2 import MR2Loss
 
 
-def naive_terms(batches, num_classes, *, mean_margin=1.0, source="sqnorm", power=1 / 3, norm_order=2.0, factor=1.0):
+def naive_terms(
+    batches, num_classes, *, mean_margin=1.0, source="sqnorm", power=1 / 3, norm_order=2.0, factor=1.0
+):
     """Return both terms of the last batch after all batches."""
     statistics = naive.moments_statistics(history(batches), num_classes, norm_order)
-    margins = naive.class_margins({k: s[source] for k, s in statistics.items()}, num_classes, mean_margin, power)
-    temperature = factor * naive.total_variance(history(batches))
+    margins = naive.class_margins(
+        {k: s[source] for k, s in statistics.items()}, num_classes, mean_margin, power
+    )
+    temperature = factor * naive.peak_variance(history(batches))
     last = batches[-1]
     logit = naive.logit_margin_losses(last.logits, last.labels, margins)
     pairs = naive.representation_margin_losses(

@@ -10,7 +10,7 @@ from classmargin.mr2 import MR2Loss
 
 def naive_constants(batches, num_classes):
     statistics = naive.moments_statistics(history(batches), num_classes)
-    return statistics, naive.mean_spread(statistics), naive.total_variance(history(batches))
+    return statistics, naive.mean_spread(statistics), naive.peak_variance(history(batches))
 
 
 def class_means(batches, num_classes, decay=0.9):
@@ -36,7 +36,9 @@ def test_memory_equals_a_ring_of_queues(size, num_classes, memory_size):
     for step, batch in enumerate(batches, 1):
         terms = loss.terms(*batch)
         _, spread, temperature = naive_constants(batches[:step], num_classes)
-        losses = naive.representation_margin_losses(batch.features, batch.labels, spread, temperature, ring.queues)
+        losses = naive.representation_margin_losses(
+            batch.features, batch.labels, spread, temperature, ring.queues
+        )
         torch.testing.assert_close(terms.representation_margin, losses.mean())
         ours = torch.autograd.grad(terms.representation_margin, batch.features)
         torch.testing.assert_close(ours, torch.autograd.grad(losses.mean(), batch.features))

@@ -88,7 +88,9 @@ def test_paper_equals_the_loop_over_many_batches(size, num_classes):
         sums = {k: entry["mean_sqnorm"] + entry["spread"] for k, entry in statistics.items()}
         margins = naive.class_margins(sums, num_classes, 2.0)
         logit = naive.logit_margin_losses(batch.logits, batch.labels, margins).mean()
-        pairs = naive.representation_margin_losses(batch.features, batch.labels, naive.mean_spread(statistics))
+        pairs = naive.representation_margin_losses(
+            batch.features, batch.labels, naive.mean_spread(statistics)
+        )
         torch.testing.assert_close(terms.logit_margin, logit, rtol=1e-9, atol=1e-9)
         torch.testing.assert_close(terms.representation_margin, pairs.mean(), rtol=1e-9, atol=1e-9)
         torch.testing.assert_close(terms.total, logit + 0.5 * pairs.mean(), rtol=1e-9, atol=1e-9)

@@ -82,7 +82,11 @@ def test_statistics_have_the_documented_signature():
                 "reduction": "mean",
             },
         ),
-        ("representation_margin", ["features", "labels", "mean_spread"], {"temperature": 1.0, "reduction": "mean"}),
+        (
+            "representation_margin",
+            ["features", "labels", "mean_spread"],
+            {"temperature": 1.0, "reduction": "mean"},
+        ),
         ("hard_representation_margin", ["features", "labels", "mean_spread"], {"reduction": "mean"}),
         ("class_margins", ["class_sqnorm", "mean_margin"], {"power": 1 / 3}),
         ("class_moments", ["features", "labels", "num_classes", "norm_order"], {}),
@@ -151,7 +155,7 @@ def test_verbs_are_functions_and_not_the_modules_of_the_same_name(name):
 
 def test_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="MR3Loss"):
-        classmargin.MR3Loss  # noqa: B018
+        classmargin.MR3Loss
 
 
 def test_package_ships_its_types():

@@ -1,8 +1,9 @@
 """Temperature of Eq. 2: a number as printed, or a rule relative to a scale without gradient."""
 
+import mr2_naive as naive
 import pytest
 import torch
-from mr2_batches import random_batch, random_batches
+from mr2_batches import history, random_batch, random_batches
 
 from classmargin.mr2 import MR2Loss, representation_margin
 
@@ -56,13 +57,31 @@ def test_dimension_rule_is_factor_times_feature_dim():
     torch.testing.assert_close(terms.representation_margin, expected)
 
 
-def test_total_variance_rule_is_factor_times_the_variance_within_plus_between():
-    loss = settled(1.0, temperature_factor=3.0)
-    batch = random_batch(40, 6, 4, seed=77)
-    terms = loss.terms(*batch, update_statistics=False)
-    temperature = 3.0 * loss.statistics.total_variance
-    expected = representation_margin(batch.features, batch.labels, loss.mean_spread, temperature=temperature)
+def test_total_variance_rule_is_factor_times_the_largest_variance_so_far():
+    loss = MR2Loss(6, temperature_factor=3.0)
+    batches = random_batches(5, 40, 6, 4)
+    for number, batch in enumerate(batches):
+        shrinking = batch._replace(features=0.8**number * batch.features.detach())
+        batches[number] = shrinking
+        terms = loss.terms(*shrinking)
+    temperature = 3.0 * naive.peak_variance(history(batches))
+    assert temperature > 3.5 * naive.total_variance(history(batches))
+    expected = representation_margin(
+        shrinking.features, shrinking.labels, loss.mean_spread, temperature=temperature
+    )
     torch.testing.assert_close(terms.representation_margin, expected)
+
+
+def test_pull_does_not_grow_when_all_features_shrink():
+    """A temperature that shrank with the features would pull the harder the smaller they are."""
+    batch = random_batch(40, 6, 4)
+    loss = MR2Loss(6, ema_decay=0.0, collapse_check_interval=0)
+    pulls = []
+    for scale in (1.0, 0.1, 0.01):
+        features = (scale * batch.features.detach()).requires_grad_()
+        term = loss.terms(batch.logits, batch.labels, features).representation_margin
+        pulls.append(torch.autograd.grad(term, features)[0].norm().item())
+    assert pulls[0] > 5 * pulls[1] > 25 * pulls[2]
 
 
 def test_temperature_does_not_fall_to_zero_when_classes_become_compact():

@@ -97,6 +97,11 @@ def total_variance(batches: Batches, decay: float = 0.9) -> float:
     return square - lp_norm(mean_vector(means, votes), 2) ** 2
 
 
+def peak_variance(batches: Batches, decay: float = 0.9) -> float:
+    """Return the largest total variance after any of the batches so far."""
+    return max(total_variance(batches[: step + 1], decay) for step in range(len(batches)))
+
+
 def mean_spread(statistics, name: str = "spread") -> float:
     return math.fsum(entry[name] for entry in statistics.values()) / len(statistics)
 

