@@ -103,8 +103,9 @@ def _start_worker() -> _Slot:
 
 def _listen(slot: _Slot) -> None:
     assert slot.process.stdout is not None
-    for line in slot.process.stdout:
-        slot.replies.append(json.loads(line))
+    with slot.process.stdout as replies:
+        for line in replies:
+            slot.replies.append(json.loads(line))
 
 
 def _collect(slot: _Slot, failed: dict[str, str], display: _Display) -> None:

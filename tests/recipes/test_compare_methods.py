@@ -1,0 +1,238 @@
+"""Several methods and seeds: planning, the pool of processes, the table."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from classmargin.cli.main import main
+from classmargin.evaluation.audit import audit
+from classmargin.recipes import compare_methods as module
+from classmargin.recipes.compare_methods import (
+    compare_methods,
+    method_names,
+    plan_runs,
+    summarise,
+    write_comparison,
+)
+from classmargin.recipes.method_table import accuracy_table, change_table, tables_of, verdict_of
+from classmargin.recipes.run_options import split_overrides
+from classmargin.recipes.run_pool import PlannedRun, run_all
+from classmargin.recipes.train_run import train
+from classmargin.training.run_folder import RunFolder
+
+
+def test_every_run_has_a_folder_named_by_what_it_computes(tmp_path, small):
+    plan = plan_runs(small(), ["erm", "mr2"], 2, tmp_path, {"mr2": {"mean_margin": 3.0}})
+    names = [run.folder.path.name for runs in plan.values() for run in runs]
+    assert len(set(names)) == 4
+    assert names[0].startswith("erm-seed0-")
+    again = plan_runs(small("machine.threads=2"), ["erm", "mr2"], 2, tmp_path)
+    assert again["erm"][0].folder.path.name == names[0], "the machine does not matter"
+    assert again["mr2"][0].folder.path.name != names[2], "hyper-parameters do"
+    assert plan["mr2"][0].config.method.options["mean_margin"] == 3.0
+
+
+def test_unknown_and_repeated_methods_are_refused_before_anything_runs(tmp_path, small):
+    with pytest.raises(ValueError, match="did you mean 'mr2'"):
+        plan_runs(small(), ["erm", "mr3"], 1, tmp_path)
+    with pytest.raises(ValueError, match="must be different"):
+        plan_runs(small(), ["erm", "erm"], 1, tmp_path)
+
+
+def test_all_means_every_method():
+    assert {"erm", "mr2", "lff", "ldam-drw"} <= set(method_names("all"))
+
+
+def test_hyperparameters_of_one_method_are_told_apart():
+    shared, own = split_overrides(["mr2.mean_margin=2", "loop.epochs=3"], ["erm", "mr2"])
+    assert shared == ["loop.epochs=3"]
+    assert own == {"mr2": {"mean_margin": 2}}
+
+
+def in_this_process(runs, *, jobs, show=None):
+    """Stands for the pool where only its result matters: processes cost seconds each."""
+    for run in runs:
+        if not run.folder.done:
+            train(run.config, run.folder.path, resume=True, show=False)
+    return {}
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory, small):
+    folder = tmp_path_factory.mktemp("comparison")
+    plan = plan_runs(small("loop.epochs=1"), ["erm", "mr2"], 2, folder)
+    original, module.run_all = module.run_all, in_this_process
+    try:
+        return folder, plan, compare_methods(plan)
+    finally:
+        module.run_all = original
+
+
+def test_the_table_has_means_over_seeds_with_intervals_around_them(comparison):
+    _, plan, result = comparison
+    for name, method in zip(plan, result.results, strict=True):
+        runs = [json.loads(run.folder.done_file.read_text())["test"] for run in plan[name]]
+        for metric in ("overall", "easy", "medium", "hard", "worst"):
+            value, low, high = method.values[metric]
+            assert value == pytest.approx(np.mean([run[metric] for run in runs]))
+            assert low <= value <= high
+        assert method.seeds == 2
+        low, high = method.values["overall"][1:]
+        assert 0.0 < high - low < 0.6
+
+
+def test_the_change_is_paired_with_the_first_method(comparison):
+    _, _, result = comparison
+    (pair,) = result.paired.comparisons
+    assert (pair.baseline_name, pair.candidate_name) == ("ERM", "MR²")
+    assert pair.runs == (2, 2)
+    erm, mr2 = result.results
+    expected = mr2.values["overall"][0] - erm.values["overall"][0]
+    assert pair.delta("overall")[0] == pytest.approx(expected)
+
+
+def test_tables_and_verdict_show_every_method(comparison):
+    _, _, result = comparison
+    assert [row["title"] for row in accuracy_table(result).rows] == ["ERM", "MR²"]
+    assert [row["title"] for row in change_table(result).rows] == ["MR²"]
+    assert [column.title for column in tables_of(result)[0].columns][2:] == [
+        "Overall",
+        "Easy",
+        "Medium",
+        "Hard",
+        "Worst",
+    ]
+    assert "MR²" in verdict_of(result)
+
+
+def test_everything_is_written(comparison, tmp_path):
+    _, _, result = comparison
+    written = write_comparison(result, tmp_path, title="Test")
+    assert [path.name for path in written] == ["comparison.json", "table.md", "table.tex", "report.html"]
+    stored = json.loads((tmp_path / "comparison.json").read_text())
+    assert [method["name"] for method in stored["methods"]] == ["erm", "mr2"]
+    assert "| MR² |" in (tmp_path / "table.md").read_text()
+    assert "\\toprule" in (tmp_path / "table.tex").read_text()
+
+
+def test_one_run_has_the_interval_of_its_own_audit():
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(9), 60)
+    predictions = np.where(rng.random(540) < np.linspace(0.4, 0.95, 9)[labels], labels, (labels + 1) % 9)
+    one = audit(labels, predictions=predictions, num_classes=9)
+    values = summarise("erm", [one]).values
+    for metric in ("overall", "easy", "hard", "worst"):
+        assert values[metric][0] == pytest.approx(getattr(one, metric))
+        assert values[metric][1:] == pytest.approx(one.interval(metric), abs=0.03)
+
+
+def test_more_seeds_that_agree_narrow_nothing_and_seeds_that_differ_widen():
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(6), 100)
+
+    def run(accuracy: float):
+        predictions = np.where(rng.random(600) < accuracy, labels, (labels + 1) % 6)
+        return audit(labels, predictions=predictions, num_classes=6, bootstrap=100)
+
+    steady = summarise("erm", [run(0.7), run(0.7), run(0.7)]).values["overall"]
+    shaky = summarise("erm", [run(0.5), run(0.7), run(0.9)]).values["overall"]
+    assert shaky[2] - shaky[1] > 2 * (steady[2] - steady[1])
+
+
+@pytest.mark.timeout(200)
+def test_the_pool_trains_skips_reports_failures_and_goes_on(tmp_path, small, capfd):
+    plan = plan_runs(small("loop.epochs=1"), ["erm"], 2, tmp_path)
+    bad = plan_runs(small("loop.epochs=1", "data.name=nowhere"), ["erm"], 1, tmp_path)["erm"][0]
+    runs = [PlannedRun("bad", bad.config, bad.folder), *plan["erm"]]
+    train(plan["erm"][0].config, plan["erm"][0].folder.path, show=False)
+    stamp = plan["erm"][0].folder.done_file.stat().st_mtime_ns
+    failed = run_all(runs, jobs=1)
+    assert list(failed) == ["bad"]
+    assert "nowhere" in failed["bad"]
+    assert all(run.folder.done for run in plan["erm"])
+    assert plan["erm"][0].folder.done_file.stat().st_mtime_ns == stamp, "a finished run is left alone"
+    said = capfd.readouterr().err
+    assert "1 of 3 runs are finished already" in said
+    assert "erm seed 1 finished" in said
+
+
+@pytest.mark.slow
+def test_a_killed_comparison_leaves_no_worker_behind_and_goes_on(tmp_path, tiny_images):
+    words = [
+        "--data",
+        str(tiny_images),
+        "--methods",
+        "erm,mr2",
+        "--seeds",
+        "2",
+        "--jobs",
+        "2",
+        "--epochs",
+        "40",
+    ]
+    command = [sys.executable, "-m", "classmargin", "compare-methods", *words, "--out", str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("runs/*/checkpoint/step-*")):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    begun = [RunFolder(path) for path in (tmp_path / "runs").iterdir()]
+    deadline = time.monotonic() + 60
+    while not all(_is_free(run) for run in begun):
+        assert time.monotonic() < deadline, "a worker went on without its parent"
+        time.sleep(0.5)
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert answer.returncode == 0, answer.stderr
+    assert len(list(tmp_path.glob("runs/*/done"))) == 4
+
+
+def _is_free(run: RunFolder) -> bool:
+    try:
+        with run.lock():
+            return True
+    except ValueError:
+        return False
+
+
+def test_the_command_prints_the_table_and_the_verdict(comparison, capsys, tiny_images):
+    folder, _, _ = comparison
+    words = [
+        "compare-methods",
+        "--data",
+        str(tiny_images),
+        "--seeds",
+        "2",
+        "--epochs",
+        "1",
+        "--out",
+        str(folder),
+    ]
+    settings = ["loop.batch_size=64", "optimizer.learning_rate=0.05"]
+    settings += ["machine.accelerator=cpu", "machine.memory_format=contiguous"]
+    words += [word for setting in settings for word in ("--set", setting)]
+    assert main(words) == 0
+    printed = capsys.readouterr()
+    assert "4 of 4 runs are finished already" in printed.err
+    assert "Accuracy on the test set" in printed.out
+    assert "MR²" in printed.out
+    assert main([*words, "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["methods"][1]["name"] == "mr2"
+
+
+@pytest.mark.parametrize(
+    "words", [["--methods", ""], ["--methods", "erm,mr3"], ["--set", "mr2.mean_margn=2"]]
+)
+def test_bad_words_end_with_code_2(tmp_path, capsys, words):
+    assert main(["compare-methods", *words, "--out", str(tmp_path)]) == 2
+    assert "error" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,67 @@
+"""The demo's plan and ``classmargin list``."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from classmargin.cli.main import main
+from classmargin.recipes import demo
+from classmargin.recipes.catalogue import KINDS, list_things
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_lists_as_table_and_as_json(kind, capsys):
+    assert main(["list", kind]) == 0
+    table = capsys.readouterr().out
+    assert main(["list", kind, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert rows
+    assert all(row["name"] in table for row in rows)
+
+
+def test_methods_are_listed_with_defaults_needs_and_cost():
+    rows = {row["name"]: row for row in list_things("methods")}
+    assert rows["mr2"]["defaults"]["mean_margin"] > 0
+    assert rows["supcon"]["needs"]["views"] == 2
+    assert rows["sam"]["cost"] == 2.0
+
+
+def test_an_unknown_kind_suggests_the_nearest(capsys):
+    assert main(["list", "metods"]) == 2
+    assert "did you mean 'methods'" in capsys.readouterr().err
+
+
+def test_the_demo_compares_erm_and_the_recommended_mr2_over_seeds(tmp_path, monkeypatch, capsys):
+    seen = {}
+
+    def stop(plan, *, jobs):
+        seen.update(plan=plan, jobs=jobs)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, "compare_methods", stop)
+    assert demo.main([str(tmp_path)]) == 130
+    assert "run it again to go on" in capsys.readouterr().err
+    assert list(seen["plan"]) == ["erm", "mr2"]
+    assert seen["jobs"] == 2
+    assert all(len(runs) == demo.SEEDS >= 3 for runs in seen["plan"].values())
+    config = seen["plan"]["mr2"][0].config
+    assert (config.data.name, config.backbone.name, config.method.preset) == (
+        "fashion-mnist-mini",
+        "small-cnn",
+        "recommended",
+    )
+    assert config.machine.threads == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_demo_runs_to_its_report(tmp_path):
+    command = [sys.executable, "-m", "classmargin.recipes.demo", str(tmp_path)]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=590)
+    assert answer.returncode == 0, answer.stderr
+    assert "Accuracy on the test set" in answer.stdout
+    assert (tmp_path / "report.html").stat().st_size > 100_000
