@@ -65,7 +65,9 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
     options = list(choices)
     if value in options:
         return str(value)
-    raise ValueError(f"{name} must be one of {', '.join(options)}; got {value!r}{did_you_mean(str(value), options)}")
+    raise ValueError(
+        f"{name} must be one of {', '.join(options)}; got {value!r}{did_you_mean(str(value), options)}"
+    )
 
 
 def did_you_mean(word: str, options: Iterable[str]) -> str:

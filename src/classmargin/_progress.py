@@ -9,7 +9,9 @@ from typing import TypeVar
 Item = TypeVar("Item")
 
 
-def progress(items: Iterable[Item], description: str, *, total: int | None = None, show: bool | None = None) -> Iterator[Item]:
+def progress(
+    items: Iterable[Item], description: str, *, total: int | None = None, show: bool | None = None
+) -> Iterator[Item]:
     """Yield ``items`` and show how far it has come.
 
     Args:
@@ -29,4 +31,6 @@ def progress(items: Iterable[Item], description: str, *, total: int | None = Non
     from rich.console import Console
     from rich.progress import track
 
-    yield from track(items, description=description, total=total, console=Console(stderr=True), transient=True)
+    yield from track(
+        items, description=description, total=total, console=Console(stderr=True), transient=True
+    )
