@@ -45,6 +45,10 @@ layers: $(VENV)/.test
 
 check: lint types layers
 
+# The pages are tested in a real browser; where none is found and none can be installed, those tests say so and skip.
+browser:
+	@bash .ci/install-browser
+
 test: check browser
 	$(BIN)/python -m pytest -q -n 2 -m "not slow"
 

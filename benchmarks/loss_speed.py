@@ -37,6 +37,7 @@ class LoopLoss(nn.Module):
         self.register_buffer("spread", torch.zeros(num_classes))
 
     def forward(self, logits: Tensor, labels: Tensor, features: Tensor) -> Tensor:
+        """Return the loss, updating the statistics of every class that occurs."""
         with torch.no_grad():
             for k in range(self.num_classes):
                 rows = features[labels == k]

@@ -13,7 +13,8 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from classmargin import functional, theory
     from classmargin._types import LossTerms, ModelOutput
-    from classmargin.evaluation import Audit, Comparison, audit, compare
+    from classmargin.evaluation import Audit, Comparison, compare
+    from classmargin.evaluation.audit import audit  # the function, not the module of the same name
     from classmargin.mr2 import ClassStatistics, FeatureCollapseWarning, MR2Loss
 
 _HOME_OF = {
