@@ -9,7 +9,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
 export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
-.PHONY: demo test check lint types layers bench test-slow clean help browser
+.PHONY: demo test check lint types layers bench test-slow clean help
 
 help:
 	@echo "make demo   train ERM and MR2 side by side on the embedded data and write report.html"
@@ -45,14 +45,10 @@ layers: $(VENV)/.test
 
 check: lint types layers
 
-# The pages are tested in a real browser; where none is found and none can be installed, those tests say so and skip.
-browser:
-	@bash .ci/install-browser
-
-test: check browser
+test: check
 	$(BIN)/python -m pytest -q -n 2 -m "not slow"
 
-test-slow: $(VENV)/.test browser
+test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -q -m slow
 
 bench: $(VENV)/.test  
