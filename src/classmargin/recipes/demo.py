@@ -20,9 +20,9 @@ METHODS = ("erm", "mr2")
 SEEDS = 3
 JOBS = 2
 SETTINGS: dict[str, dict[str, object]] = {
-    "data": {"name": "fashion-mnist-mini"},
+    "data": {"name": "fashion-mnist-mini", "augmentation": "none"},
     "backbone": {"name": "small-cnn"},
-    "loop": {"epochs": 20, "batch_size": 64, "evaluate_every": 2},
+    "loop": {"epochs": 15, "batch_size": 64},
     "optimizer": {"learning_rate": 0.1, "weight_decay": 5e-4},
     "schedule": {"warmup_epochs": 1.0},
     "machine": {"memory_format": "channels_last", "accelerator": "cpu"},
