@@ -21,6 +21,7 @@ from classmargin.report.tables import format_value, printable
 MOST_ERRORS = 50
 MOST_WORST = 10
 MOST_HIGHLIGHTED = 8
+FEWEST_POINTS_IN_COLOUR = 4
 
 CARD_LABELS = {
     "overall": "All samples",
@@ -165,11 +166,17 @@ def _spread(audit: Audit) -> Figure | None:
 
 
 def _hardest(audit: Audit) -> NDArray[np.int64]:
-    """Return the classes that the map shows in colour: all of ten or fewer, otherwise the hardest."""
-    accuracy = _floats(audit.by_class["accuracy"])
-    order = np.argsort(accuracy, kind="stable")
-    present = order[np.isfinite(accuracy[order])]
-    return np.asarray(present if len(present) <= 10 else present[:MOST_HIGHLIGHTED], dtype=np.int64)
+    """Return the classes that the map shows in colour: all of ten or fewer, otherwise the hardest.
+
+    With very many classes the subsample of features holds few points of each; a class that is to be seen needs
+    some.
+    """
+    if audit.feature_sample is None:
+        return np.empty(0, dtype=np.int64)
+    points = np.bincount(audit.feature_sample.labels, minlength=audit.num_classes)
+    order = np.argsort(_floats(audit.by_class["accuracy"]), kind="stable")
+    seen = order[points[order] >= min(FEWEST_POINTS_IN_COLOUR, points.max())]
+    return np.asarray(seen if len(seen) <= 10 else seen[:MOST_HIGHLIGHTED], dtype=np.int64)
 
 
 def _map(audit: Audit, highlighted: NDArray[np.int64]) -> Figure | None:
@@ -184,7 +191,9 @@ def _map(audit: Audit, highlighted: NDArray[np.int64]) -> Figure | None:
 def _map_caption(audit: Audit, highlighted: NDArray[np.int64]) -> str:
     words = "Features of a subsample of the test set, placed by t-SNE; crosses are classified wrong. "
     if len(highlighted) < int((audit.by_class["n"] > 0).sum()):
-        words += f"The {len(highlighted)} hardest classes are in colour. "
+        words += (
+            f"In colour: the hardest classes of which it holds {FEWEST_POINTS_IN_COLOUR} samples or more. "
+        )
     return words + "Neighbourhoods mean something in such a map, distances between groups do not."
 
 

@@ -25,40 +25,34 @@ CLASS_COLUMNS = (
 )
 
 
-def as_set(comparison: Comparison | ComparisonSet) -> ComparisonSet:
-    """Return a comparison of two models in the form of a comparison of several."""
-    if isinstance(comparison, ComparisonSet):
-        return comparison
-    import pandas as pd
-
-    summary = comparison.summary
-    first = summary[["metric"]].assign(model=comparison.baseline_name, value=summary["baseline"])
-    second = summary[["metric", "difference", "low", "high"]].assign(
-        model=comparison.candidate_name, value=summary["candidate"]
-    )
-    return ComparisonSet(
-        names=(comparison.baseline_name, comparison.candidate_name),
-        comparisons=(comparison,),
-        summary=pd.concat([first, second], ignore_index=True),
-        verdict=comparison.verdict,
-        notes=comparison.notes,
-    )
+def pairs_of(comparison: Comparison | ComparisonSet) -> tuple[Comparison, ...]:
+    """Return the comparisons of every candidate with the baseline."""
+    return comparison.comparisons if isinstance(comparison, ComparisonSet) else (comparison,)
 
 
 def summary_table(comparison: Comparison | ComparisonSet) -> Table:
-    """Return the headline values of all models and their differences from the first, in rows."""
-    rows = [_summary_row(row) for row in frame_rows(as_set(comparison).summary)]
+    """Return the headline values before and after, one row a value, or a value of each candidate."""
+    pairs = pairs_of(comparison)
+    if len(pairs) == 1:
+        return pair_summary_table(pairs[0])
+    rows = [
+        {"model": pair.candidate_name, **_summary_row(row)}
+        for pair in pairs
+        for row in frame_rows(pair.summary)
+    ]
     columns = (
         Column("model", "Model"),
         Column("words", "Accuracy of"),
-        Column("value", "Value", "percent"),
+        Column("baseline", pairs[0].baseline_name, "percent"),
+        Column("candidate", "Value", "percent"),
         Column("difference", "Change", "points"),
         Column("interval", "Interval of the change", "points_interval"),
     )
-    return Table("Summary", columns, rows, "Changes are in percentage points against the first model.")
+    note = "Changes are in percentage points. Each pair is measured on thirds of its own, so the first model's differ."
+    return Table("Summary", columns, rows, note)
 
 
-def _summary_row(row: dict[Any, Any]) -> dict[str, Any]:
+def _summary_row(row: dict[str, Any]) -> dict[str, Any]:
     interval = None if is_missing(row["low"]) else (row["low"], row["high"])
     return {**row, "words": HEADLINES.get(row["metric"], row["metric"]), "interval": interval}
 
@@ -98,12 +92,8 @@ def top_changes_table(comparison: Comparison, top: int) -> Table:
 
 def report_tables(comparison: Comparison | ComparisonSet, top: int) -> list[Table]:
     """Return the tables of the short report, for the terminal, Markdown and LaTeX."""
-    several = as_set(comparison)
-    if len(several.comparisons) == 1:
-        head = pair_summary_table(several.comparisons[0])
-    else:
-        head = summary_table(several)
-    return [head, *(top_changes_table(each, top) for each in several.comparisons)]
+    changes = [top_changes_table(each, top) for each in pairs_of(comparison)]
+    return [summary_table(comparison), *changes]
 
 
 def gate_tables(result: GateResult, top: int) -> list[Table]:
