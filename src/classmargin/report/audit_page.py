@@ -191,9 +191,7 @@ def _map(audit: Audit, highlighted: NDArray[np.int64]) -> Figure | None:
 def _map_caption(audit: Audit, highlighted: NDArray[np.int64]) -> str:
     words = "Features of a subsample of the test set, placed by t-SNE; crosses are classified wrong. "
     if len(highlighted) < int((audit.by_class["n"] > 0).sum()):
-        words += (
-            f"In colour: the hardest classes of which it holds {FEWEST_POINTS_IN_COLOUR} samples or more. "
-        )
+        words += "In colour: the hardest classes of which it holds enough samples. "
     return words + "Neighbourhoods mean something in such a map, distances between groups do not."
 
 
