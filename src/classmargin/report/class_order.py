@@ -83,20 +83,3 @@ def block_shares(
     np.fill_diagonal(counts, 0.0)
     errors = np.add.reduceat(np.add.reduceat(counts, starts, axis=0), starts, axis=1)
     return errors / np.maximum(samples[:, None], 1)
-
-
-def top_confusions(confusion: NDArray[np.int64], top: int) -> list[tuple[int, int, int]]:
-    """Return the most frequent errors as (true class, predicted class, count), most frequent first.
-
-    Example:
-        >>> top_confusions(np.array([[5, 2], [3, 5]]), top=1)
-        [(1, 0, 3)]
-    """
-    counts = np.array(confusion, dtype=np.int64)
-    np.fill_diagonal(counts, 0)
-    flat = counts.ravel()
-    found = np.flatnonzero(flat)
-    # A stable sort keeps equal counts in class order, so that two runs write the same file.
-    chosen = found[np.argsort(-flat[found], kind="stable")][:top]
-    rows, columns = np.unravel_index(chosen, counts.shape)
-    return [(int(i), int(j), int(counts[i, j])) for i, j in zip(rows, columns, strict=True)]
