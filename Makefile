@@ -46,7 +46,7 @@ layers: $(VENV)/.test
 check: lint types layers
 
 test: check
-	$(BIN)/python -m pytest -q -n 2 -m "not slow"
+	$(BIN)/python -m pytest -q -n 2 -m "not slow" --dist loadfile
 
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -q -m slow

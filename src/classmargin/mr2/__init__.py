@@ -1,7 +1,8 @@
 """The method: tensors in, tensors out."""
 
 from classmargin.mr2.class_margins import class_margins
-from classmargin.mr2.class_statistics import ClassMoments, ClassStatistics, class_moments
+from classmargin.mr2.class_moments import ClassMoments, class_moments
+from classmargin.mr2.class_statistics import ClassStatistics
 from classmargin.mr2.collapse import FeatureCollapseWarning
 from classmargin.mr2.logit_margin import margin_cross_entropy
 from classmargin.mr2.objective import MR2Loss

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Integers = NDArray[np.int64]
+SMALL = 1 << 14  # entries; below, the price of a call outweighs its arithmetic, and NumPy's calls are cheaper
 
 
 class CompactGroups(NamedTuple):
@@ -149,6 +150,11 @@ class PairList(NamedTuple):
 def list_pairs(rows: Tensor, groups: CompactGroups) -> PairList:
     """Return all same-class pairs of detached ``rows``."""
     left, right = same_class_pairs(groups)
+    if len(left) * rows.shape[1] <= SMALL:
+        values = rows.numpy()
+        between = values.take(left, axis=0)
+        between -= values.take(right, axis=0)
+        return PairList(left, right, torch.from_numpy(between), np.einsum("pd,pd->p", between, between))
     difference = rows.index_select(0, torch.from_numpy(left))
     difference.sub_(rows.index_select(0, torch.from_numpy(right)))
     return PairList(left, right, difference, torch.linalg.vector_norm(difference, dim=1).square_().numpy())

@@ -20,7 +20,7 @@ moving sums, hence bias-corrected from the first step.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -41,93 +41,13 @@ from classmargin.mr2.class_groups import (
     segment_sums_on_host,
     uses_dense_layout,
 )
+from classmargin.mr2.class_moments import squared_norm
 from classmargin.mr2.full_precision import FullPrecisionModule
 from classmargin.mr2.logit_margin import at_least_float32, check_targets
 
 Estimator = Literal["moments", "batch"]
 SqnormForm = Literal["norm", "mean_plus_deviation"]
 Array = TypeVar("Array", Tensor, NDArray[Any])
-
-
-class ClassMoments(NamedTuple):
-    """Sums over the rows of each class; sums of two batches add up to the sums of both.
-
-    Attributes:
-        count: Rows of each class ``[K]``.
-        feature_sum: Sum of features ``[K, d]``.
-        sqnorm_sum: Sum of squared L2 norms ``[K]``.
-        lp_sqnorm_sum: Sum of squared Lp norms ``[K]``.
-    """
-
-    count: Tensor  # type: ignore[assignment]  # the name hides tuple.count, which nobody needs here
-    feature_sum: Tensor
-    sqnorm_sum: Tensor
-    lp_sqnorm_sum: Tensor
-
-    @property
-    def mean(self) -> Tensor:
-        """Class means ``μ̂``, ``[K, d]`` (0 for absent classes)."""
-        return self.feature_sum / self.count.clamp_min(1.0).unsqueeze(1)
-
-    @property
-    def class_mean_sqnorm(self) -> Tensor:
-        """``‖μ̂_k‖²``, ``[K]``."""
-        return self.mean.square().sum(1)
-
-    @property
-    def class_sqnorm(self) -> Tensor:
-        """``r²_{k,p}``, ``[K]``."""
-        return self.lp_sqnorm_sum / self.count.clamp_min(1.0)
-
-    @property
-    def class_spread(self) -> Tensor:
-        """``‖ŝ_k‖²``, ``[K]``."""
-        return (self.sqnorm_sum / self.count.clamp_min(1.0) - self.class_mean_sqnorm).clamp_min(0.0)
-
-
-def class_moments(
-    features: Tensor, labels: Tensor, num_classes: int, norm_order: float = 2.0
-) -> ClassMoments:
-    """Return the sums from which all class statistics of a batch follow.
-
-    Args:
-        features: ``φ``, shape ``[B, d]``.
-        labels: Classes ``[B]``, or class probabilities ``[B, K]`` (then rows count with their probability).
-        num_classes: ``K``.
-        norm_order: ``p >= 1`` (``math.inf`` allowed) of the squared norms in ``lp_sqnorm_sum``.
-
-    Example:
-        >>> phi = torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 1.0], [1.0, 2.0]])
-        >>> class_moments(phi, torch.tensor([0, 1, 2, 0]), 3).class_sqnorm
-        tensor([ 3.,  4., 10.])
-    """
-    check_floating("features", features, dim=2)
-    check_number("norm_order", norm_order, minimum=1.0, finite=False)
-    check_targets(labels, batch=features.shape[0], num_classes=num_classes, ignore_index=None)
-    rows = at_least_float32(features)
-    square = rows.square().sum(1)
-    power = squared_norm(rows, norm_order)
-    if labels.is_floating_point():
-        target = labels.to(rows.dtype).T
-        return ClassMoments(target.sum(1), target @ rows, target @ square, target @ power)
-    groups = group_dense(labels.long(), num_classes, torch.ones_like(square))
-    sums = (class_sums(rows, groups), class_sums(square, groups), class_sums(power, groups))
-    return ClassMoments(groups.counts, *sums)
-
-
-def squared_norm(rows: Tensor, norm_order: float) -> Tensor:
-    """Return ``‖x‖_p²`` of each row; scaled by the largest entry, so no power overflows: ``[B, d] -> [B]``."""
-    if norm_order == 2.0:  # one pass and no copy of the rows, unlike rows.square().sum(1)
-        norm: Tensor = torch.linalg.vector_norm(rows, dim=1)
-        return norm.square_()
-    if norm_order == 1.0:
-        return rows.abs().sum(1).square()
-    magnitude = rows.abs()
-    largest = magnitude.amax(1) if rows.shape[1] else magnitude.sum(1)
-    if norm_order == float("inf"):
-        return largest.square()
-    share = magnitude / largest.clamp_min(torch.finfo(rows.dtype).tiny).unsqueeze(1)
-    return largest.square() * share.pow(norm_order).sum(1).pow(2.0 / norm_order)
 
 
 def merge_scalars(old: Array, count: Array, sums: Array, decay: float) -> tuple[Array, Array, Array]:
@@ -165,7 +85,7 @@ class ClassStatistics(FullPrecisionModule):
         class_mean: ``μ̂_k`` ``[K, d]`` (``[K, 0]`` for ``"batch"``).
         class_scalars: Four rows of ``[K]``, kept together because they move together: effective number of samples
             (0 = never seen), spread, mean squared L2 norm, mean squared Lp norm.
-        feature_mean, feature_sqnorm: Moving averages over all samples, ``[d]`` and scalar.
+        feature_mean, feature_variance: Mean and ``mean ‖φ - mean φ‖²`` over all samples, moving, ``[d]`` and scalar.
         feature_weight: Their accumulated weight, for the bias correction, scalar.
         updates: Batches (with at least one row) so far.
 
@@ -180,7 +100,7 @@ class ClassStatistics(FullPrecisionModule):
     class_mean: Tensor
     class_scalars: Tensor
     feature_mean: Tensor
-    feature_sqnorm: Tensor
+    feature_variance: Tensor
     feature_weight: Tensor
     updates: Tensor
 
@@ -208,7 +128,7 @@ class ClassStatistics(FullPrecisionModule):
         self.register_buffer("class_scalars", torch.zeros(4, num_classes))
         self.register_buffer("class_mean", torch.zeros(num_classes, 0))
         self.register_buffer("feature_mean", torch.zeros(0))
-        self.register_buffer("feature_sqnorm", torch.zeros(()))
+        self.register_buffer("feature_variance", torch.zeros(()))
         self.register_buffer("feature_weight", torch.zeros(()))
         self.register_buffer("updates", torch.zeros((), dtype=torch.long))
         if feature_dim is not None:
@@ -257,13 +177,12 @@ class ClassStatistics(FullPrecisionModule):
     @property
     def total_variance(self) -> Tensor:
         """``mean ‖φ - mean φ‖²`` over all samples: within plus between classes, scalar."""
-        return (self.feature_sqnorm - (self.feature_mean * self.feature_mean).sum()).clamp_min(0.0)
+        return self.feature_variance
 
-    def scales_on_host(self) -> tuple[float, float]:
-        """Return ``s̄`` and the total variance as numbers, for the CPU."""
-        scalars, mean = self.class_scalars.numpy(), self.feature_mean.numpy()
-        spread = float(scalars[1].sum()) / max(int(np.count_nonzero(scalars[0])), 1)
-        return spread, max(float(self.feature_sqnorm) - float(mean @ mean), 0.0)
+    def mean_spread_on_host(self) -> float:
+        """Return ``s̄`` as a number, for the CPU."""
+        scalars = self.class_scalars.numpy()
+        return float(scalars[1].sum()) / max(int(np.count_nonzero(scalars[0])), 1)
 
     @property
     def spread_ratio(self) -> Tensor:
@@ -349,7 +268,7 @@ class ClassStatistics(FullPrecisionModule):
         else:
             compact = groups if isinstance(groups, CompactGroups) else group_compact(labels)
             self._update_compact(rows, square, labels, compact, pairs)
-        self._update_overall(rows, square, row_weight, synchronize)
+        self._update_overall(rows, row_weight, synchronize)
 
     def _update_compact(
         self, rows: Tensor, square: Tensor, labels: Tensor, groups: CompactGroups, pairs: PairList | None
@@ -451,34 +370,30 @@ class ClassStatistics(FullPrecisionModule):
         new = torch.cat((weight.unsqueeze(0), torch.lerp(old[1:], values, fresh)))
         old.copy_(torch.where(count > 0, new, old))
 
-    def _update_overall(
-        self, rows: Tensor, square: Tensor, row_weight: Tensor | None, synchronize: bool
-    ) -> None:
-        """Move the averages over all samples; bias-corrected like those of the classes."""
-        if row_weight is None and not synchronize and not uses_dense_layout(rows):
-            if rows.shape[0]:
-                weight, mean, sqnorm = (
-                    b.numpy() for b in (self.feature_weight, self.feature_mean, self.feature_sqnorm)
-                )
-                weight += (1.0 - weight) * (1.0 - self.ema_decay)
-                fresh = (1.0 - self.ema_decay) / float(weight)
-                mean += (rows.sum(0).numpy() * (1.0 / rows.shape[0]) - mean) * fresh
-                sqnorm += (square.numpy().sum() / rows.shape[0] - sqnorm) * fresh
-                self.updates.add_(1)
-            return
-        count = (
-            rows.new_tensor(float(rows.shape[0])) if row_weight is None else row_weight.to(rows.dtype).sum()
-        )
-        total, square_total = rows.sum(0), square.sum()
-        if synchronize:
-            count, total, square_total = _reduce_together(count, total, square_total)
-        some = count > 0
-        newest = (1.0 - self.ema_decay) * some.to(rows.dtype)
+    def _update_overall(self, rows: Tensor, row_weight: Tensor | None, synchronize: bool) -> None:
+        """Move mean and variance over all samples; deviations are taken from means, so nothing cancels."""
+        if row_weight is None and not synchronize:
+            if not rows.shape[0]:
+                return
+            mean = rows.mean(0)
+            variance = squared_norm(rows - mean, 2.0).mean()
+            newest: Tensor | float = 1.0 - self.ema_decay
+        else:
+            weight = torch.ones_like(rows[:, 0]) if row_weight is None else row_weight.to(rows.dtype)
+            count, total = weight.sum(), (rows * weight.unsqueeze(1)).sum(0)
+            if synchronize:
+                count, total = _reduce_together(count, total)
+            mean = total / count.clamp_min(1.0)
+            deviation = (squared_norm(rows - mean, 2.0) * weight).sum()
+            variance = (all_reduce_sum(deviation) if synchronize else deviation) / count.clamp_min(1.0)
+            newest = (1.0 - self.ema_decay) * (count > 0).to(rows.dtype)
         self.feature_weight.add_((1.0 - self.feature_weight) * newest)
-        share = newest / self.feature_weight.clamp_min(torch.finfo(rows.dtype).tiny)
-        self.feature_mean.lerp_(total / count.clamp_min(1.0), share)
-        self.feature_sqnorm.lerp_(square_total / count.clamp_min(1.0), share)
-        self.updates.add_(some)
+        fresh = newest / self.feature_weight.clamp_min(torch.finfo(rows.dtype).tiny)
+        gap = mean - self.feature_mean
+        between = fresh * (1.0 - fresh) * (gap * gap).sum()
+        self.feature_variance.lerp_(variance, fresh).add_(between)
+        self.feature_mean.add_(gap * fresh)
+        self.updates.add_(1 if isinstance(newest, float) else (newest > 0))
 
     def _take_shape(self, feature_dim: int) -> None:
         if self.feature_mean.shape[0] == feature_dim:

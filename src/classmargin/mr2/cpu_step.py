@@ -93,19 +93,19 @@ class _CpuStep(torch.autograd.Function):
 
 def _logit_margin(logits: Tensor, constants: StepConstants) -> tuple[float, Tensor]:
     """Return the mean of Eq. 1 and its gradient ``(softmax - onehot) / (γ B)``, made in place."""
-    inverse = torch.from_numpy(constants.inverse_margins).unsqueeze(1)
-    scaled = logits * inverse
+    inverse = constants.inverse_margins[:, None]
+    scaled = logits * torch.from_numpy(inverse)
     if constants.log_prior is not None:
         scaled += constants.log_prior.to(scaled.dtype)
     label = constants.labels.unsqueeze(1)
     gradient = torch.softmax(scaled, 1)
-    true = gradient.gather(1, label)
-    if float(true.min()) > SAFE_PROBABILITY:
-        loss = -float(true.log_().mean())
+    true = gradient.gather(1, label).numpy()
+    if true.min() > SAFE_PROBABILITY:
+        loss = -float(np.log(true).sum(dtype=np.float64)) / len(true)
     else:  # the probability underflows long before its logarithm does
         loss = float((torch.logsumexp(scaled, 1, keepdim=True) - scaled.gather(1, label)).mean())
-    inverse = inverse / logits.shape[0]
-    gradient.mul_(inverse).scatter_add_(1, label, inverse.neg_())
+    share = inverse / inverse.dtype.type(len(inverse))
+    gradient.mul_(torch.from_numpy(share)).scatter_add_(1, label, torch.from_numpy(-share))
     return loss, gradient
 
 

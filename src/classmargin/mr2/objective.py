@@ -20,16 +20,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from classmargin._checks import check_choice, check_floating, check_int, check_label_shape, check_number
-from classmargin._distributed import all_reduce_sum, gather_rows, global_mean, is_distributed
+from classmargin._checks import check_choice, check_int, check_number
+from classmargin._distributed import gather_rows, is_distributed
 from classmargin._types import LossTerms
 from classmargin.mr2 import logit_margin
 from classmargin.mr2.class_groups import (
     CompactGroups,
     Groups,
     PairList,
-    group_compact,
-    group_dense,
     list_pairs,
     uses_dense_layout,
 )
@@ -39,20 +37,22 @@ from classmargin.mr2.class_margins import (
     relative_margins,
     relative_margins_on_host,
 )
-from classmargin.mr2.class_statistics import ClassStatistics, Estimator, SqnormForm, squared_norm
+from classmargin.mr2.class_moments import squared_norm
+from classmargin.mr2.class_statistics import ClassStatistics, Estimator, SqnormForm
 from classmargin.mr2.collapse import COLLAPSE_FRACTION, collapse_ratio, warn_of_collapse
 from classmargin.mr2.cpu_step import StepConstants, step_terms
 from classmargin.mr2.full_precision import FullPrecisionModule
-from classmargin.mr2.logit_margin import at_least_float32, check_class_vector, check_targets
+from classmargin.mr2.inputs import check_batch, group_batch
+from classmargin.mr2.logit_margin import at_least_float32, check_class_vector
 from classmargin.mr2.positives import FeatureMemory, moment_losses
 from classmargin.mr2.presets import PRESETS
+from classmargin.mr2.reductions import mean_over_classes, mean_over_rows
 from classmargin.mr2.representation_margin import MOST_LISTED_PAIRS, log_one_plus_sum_exp, pair_losses
 
 Positives = Literal["batch", "memory", "moments"]
 MarginSource = Literal["sqnorm", "spread", "uniform"]
 _NUMPY_TYPES = {torch.float32: "float32", torch.float64: "float64"}
 TemperatureRule = Literal["total-variance", "dimension"]
-SMALLEST_TEMPERATURE = 1e-12  # all features equal: every distance is 0, and 0 / this is 0
 
 
 class MR2Loss(FullPrecisionModule):
@@ -261,7 +261,7 @@ class MR2Loss(FullPrecisionModule):
             under ``torch.distributed`` (training) the mean over the rows of all processes, with gradients that
             are right after DDP's averaging. With λ = 0 the representation margin is not computed and reported as 0.
         """
-        self._check(logits, labels, features)
+        check_batch(logits, labels, features, self.num_classes, self.statistics.feature_dim)
         if not labels.is_floating_point():
             labels = labels.long()
         device = logits.device.type
@@ -280,7 +280,8 @@ class MR2Loss(FullPrecisionModule):
         hard = not labels.is_floating_point()
         groups, row_weight = None, None
         if hard:
-            scores, labels, rows, groups, row_weight = self._group(scores, labels, rows)
+            batch = group_batch(scores, labels, rows, self.num_classes, self.ignore_index)
+            scores, labels, rows, groups, row_weight = batch
         detached = rows.detach()
         square = squared_norm(detached, 2.0)
         finite = self._all_finite(rows, square)
@@ -293,12 +294,11 @@ class MR2Loss(FullPrecisionModule):
                 self.statistics.apply_update(detached, labels, groups, row_weight, synchronize, square, pairs)
             else:  # rows that cannot be squared are left out
                 self.statistics.update(detached, labels, row_weight=row_weight, synchronize=synchronize)
-            self._follow_variance()
+            self._follow_variance(rows)
         if common:
             assert isinstance(groups, CompactGroups)
-            return LossTerms(
-                *step_terms(scores, rows, self._step_constants(labels, groups, pairs, scores.dtype))
-            )
+            constants = self._step_constants(labels, groups, pairs, rows.shape[1], scores.dtype)
+            return LossTerms(*step_terms(scores, rows, constants))
         logit = self._logit_term(scores, labels, row_weight, synchronize)
         representation = self._representation_term(rows, labels, groups, row_weight, synchronize)
         if update and self.memory is not None and hard:
@@ -321,69 +321,45 @@ class MR2Loss(FullPrecisionModule):
             and self.representation_weight > 0.0
             and self.representation_reduction == "samples"
             and self.dimension_scale is None
-            and groups.num_pairs <= MOST_LISTED_PAIRS * len(groups.order)
+            # Up to 2 m + 1 rows of each class there are at most m pairs a row; no need to count them.
+            and (
+                groups.longest <= 2 * MOST_LISTED_PAIRS + 1
+                or groups.num_pairs <= MOST_LISTED_PAIRS * len(groups.order)
+            )
         )
 
     def _step_constants(
-        self, labels: Tensor, groups: CompactGroups, pairs: PairList | None, dtype: torch.dtype
+        self,
+        labels: Tensor,
+        groups: CompactGroups,
+        pairs: PairList | None,
+        feature_dim: int,
+        dtype: torch.dtype,
     ) -> StepConstants:
         relative = self._relative_margins().numpy()
-        inverse = ((1.0 / self.mean_margin) / relative[labels.numpy()]).astype(
-            _NUMPY_TYPES[dtype], copy=False
-        )
-        spread = float(self.mean_spread) if self.unseen == "zero" else self.statistics.scales_on_host()[0]
-        temperature = float(self._temperature())
-        ramped = float(self._ramped_weight())
+        inverse = (1.0 / self.mean_margin) / relative[labels.numpy()]
+        zero = self.unseen == "zero"
+        mean_spread = float(self.mean_spread) if zero else self.statistics.mean_spread_on_host()
         return StepConstants(
-            labels, groups, pairs, inverse, self.log_prior, self.spread_slack * spread, temperature, ramped
+            labels,
+            groups,
+            pairs,
+            inverse.astype(_NUMPY_TYPES[dtype], copy=False),
+            self.log_prior,
+            self.spread_slack * mean_spread,
+            float(self._temperature(feature_dim)),
+            float(self._ramped_weight()),
         )
 
     # --- input -------------------------------------------------------------------------------------------------
 
-    def _check(self, logits: Tensor, labels: Tensor, features: Tensor) -> None:
-        check_floating("logits", logits, dim=2)
-        check_floating("features", features, dim=2)
-        if logits.shape[1] != self.num_classes:
-            raise ValueError(
-                f"logits must have {self.num_classes} columns (num_classes), got shape {tuple(logits.shape)}"
-            )
-        if features.shape[0] != logits.shape[0]:
-            raise ValueError(
-                f"features must have {logits.shape[0]} rows like logits, got shape {tuple(features.shape)}"
-            )
-        expected = self.statistics.feature_dim
-        if expected is not None and features.shape[1] != expected:
-            raise ValueError(
-                f"features must have {expected} columns (feature_dim), got shape {tuple(features.shape)}"
-            )
-        if isinstance(labels, Tensor) and labels.is_floating_point():
-            check_targets(labels, batch=logits.shape[0], num_classes=self.num_classes, ignore_index=None)
-        else:  # the range is checked where the labels are sorted anyway
-            check_label_shape("labels", labels, batch=logits.shape[0])
-
-    def _group(
-        self, logits: Tensor, labels: Tensor, features: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Groups, Tensor | None]:
-        """Group rows by class and leave out ignored ones.
-
-        On the CPU ignored rows are really dropped; where shapes must not depend on values they get weight 0.
-        """
-        if uses_dense_layout(labels):
-            keep = labels != self.ignore_index
-            weight = keep.to(features.dtype)
-            labels = labels.masked_fill(~keep, 0)
-            return logits, labels, features, group_dense(labels, self.num_classes, weight), weight
-        groups = group_compact(labels)
-        ignorable = 0 <= self.ignore_index < self.num_classes
-        lowest, highest = groups.lowest_and_highest
-        if ignorable or lowest < 0 or highest >= self.num_classes:
-            check_targets(
-                labels, batch=labels.shape[0], num_classes=self.num_classes, ignore_index=self.ignore_index
-            )
-            keep = labels != self.ignore_index
-            logits, labels, features = logits[keep], labels[keep], features[keep]
-            groups = group_compact(labels)
-        return logits, labels, features, groups, None
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        saved = state_dict.get(f"{prefix}peak_variance")
+        if isinstance(saved, Tensor) and saved.dtype == torch.float64:
+            self.peak_variance = self.peak_variance.double()
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def _all_finite(self, rows: Tensor, square: Tensor) -> bool:
         """Return whether no squared norm is NaN or inf, as far as can be told without making a device wait.
@@ -393,7 +369,7 @@ class MR2Loss(FullPrecisionModule):
         """
         if uses_dense_layout(rows):
             return False
-        if math.isfinite(float(square.sum())):
+        if math.isfinite(square.numpy().sum()):
             return True
         bad = int((~torch.isfinite(rows)).any(1).sum())
         if self.checks and bad:
@@ -402,18 +378,13 @@ class MR2Loss(FullPrecisionModule):
 
     # --- state -------------------------------------------------------------------------------------------------
 
-    def _follow_variance(self) -> None:
-        """Keep the largest total variance so far, and look for collapse."""
-        statistics = self.statistics
-        if self.peak_variance.dtype != statistics.feature_sqnorm.dtype:  # statistics have become float64
-            self.peak_variance = self.peak_variance.to(statistics.feature_sqnorm.dtype)
-        if uses_dense_layout(self.peak_variance):
-            self.peak_variance.copy_(torch.maximum(self.peak_variance, statistics.total_variance))
-            return
-        variance = statistics.scales_on_host()[1]
-        if variance > float(self.peak_variance):
-            self.peak_variance.fill_(variance)
-        if self.collapse_check_interval:
+    def _follow_variance(self, rows: Tensor) -> None:
+        """Keep the largest total variance so far, and look for collapse (on the CPU)."""
+        variance = self.statistics.total_variance
+        if self.peak_variance.dtype != variance.dtype:  # statistics have become float64
+            self.peak_variance = self.peak_variance.to(variance.dtype)
+        self.peak_variance.copy_(torch.maximum(self.peak_variance, variance))
+        if self.collapse_check_interval and not uses_dense_layout(rows):
             self._look_for_collapse()
 
     def _look_for_collapse(self) -> None:
@@ -438,9 +409,9 @@ class MR2Loss(FullPrecisionModule):
         assert self.memory is not None
         if finite is not None:
             row_weight = finite.to(rows.dtype) if row_weight is None else finite * row_weight
-        if synchronize:
-            rows, labels = gather_rows(rows)[0], gather_rows(labels)[0]
-            row_weight = None if row_weight is None else gather_rows(row_weight)[0]
+        if synchronize:  # every rank takes part in every gather, whatever its own rows are like
+            row_weight = torch.ones_like(rows[:, 0]) if row_weight is None else row_weight
+            rows, labels, row_weight = (gather_rows(part)[0] for part in (rows, labels, row_weight))
         self.memory.store(rows, labels, row_weight)
 
     # --- constants of one step ---------------------------------------------------------------------------------
@@ -468,11 +439,13 @@ class MR2Loss(FullPrecisionModule):
             return self.representation_weight
         return self.representation_weight * (self.statistics.updates / self.warmup_steps).clamp_max(1.0)
 
-    def _temperature(self) -> Tensor | float:
+    def _temperature(self, feature_dim: int) -> Tensor | float:
         if self.temperature == "total-variance":
-            return (self.temperature_factor * self.peak_variance).clamp_min(SMALLEST_TEMPERATURE)
+            # Nothing seen yet, or all features equal: an infinite temperature leaves ln(1 + pairs), without a pull.
+            peak = self.peak_variance
+            return torch.where(peak > 0, self.temperature_factor * peak, math.inf)
         if self.temperature == "dimension":
-            return self.temperature_factor * self.statistics.feature_mean.shape[0]
+            return self.temperature_factor * feature_dim
         return float(self.temperature)
 
     # --- the two terms -----------------------------------------------------------------------------------------
@@ -490,8 +463,8 @@ class MR2Loss(FullPrecisionModule):
             weights = self.weight.to(losses.dtype).index_select(0, labels)
             if row_weight is not None:
                 losses, weights = losses * row_weight, weights * row_weight
-            return _mean(losses, None, synchronize, denominators=weights)
-        return _mean(losses, weights, synchronize)
+            return mean_over_rows(losses, None, synchronize, denominators=weights)
+        return mean_over_rows(losses, weights, synchronize)
 
     def _representation_term(
         self,
@@ -507,16 +480,16 @@ class MR2Loss(FullPrecisionModule):
             mean_spread = self.mean_spread.to(rows.dtype)
             if self.spread_slack != 1.0:
                 mean_spread = mean_spread * self.spread_slack
-            temperature = self._temperature()
+            temperature = self._temperature(rows.shape[1])
             if isinstance(temperature, Tensor):
                 temperature = temperature.to(rows.dtype)
         losses = self._representation_losses(
             rows, labels, groups, row_weight, mean_spread, temperature, synchronize
         )
         if self.representation_reduction == "classes":
-            mean = self._mean_over_classes(losses, labels, row_weight, synchronize)
+            mean = mean_over_classes(losses, labels, self.num_classes, row_weight, synchronize)
         else:
-            mean = _mean(losses, row_weight, synchronize)
+            mean = mean_over_rows(losses, row_weight, synchronize)
         return mean if self.dimension_scale is None else mean * (self.dimension_scale * rows.shape[1])
 
     def _representation_losses(
@@ -544,41 +517,6 @@ class MR2Loss(FullPrecisionModule):
         # ln(1 + A + B) from ln(1 + A) and ln(1 + B), without overflow
         top = torch.maximum(losses, stored).detach()
         return top + torch.log((losses - top).exp() + (stored - top).exp() - (-top).exp())
-
-    def _mean_over_classes(
-        self, losses: Tensor, labels: Tensor, row_weight: Tensor | None, synchronize: bool
-    ) -> Tensor:
-        """Average inside each class with at least two rows, sum over classes, divide by K."""
-        ones = torch.ones_like(losses) if row_weight is None else row_weight
-        count = losses.new_zeros(self.num_classes).index_add(0, labels, ones)
-        if synchronize:
-            count = all_reduce_sum(count)
-        share = (
-            ones
-            * (count > 1).to(losses.dtype).index_select(0, labels)
-            / count.clamp_min(1.0).index_select(0, labels)
-        )
-        total = (losses * share).sum() / self.num_classes
-        if not synchronize:
-            return total
-        rows = losses.new_tensor(float(losses.shape[0]))
-        scale = all_reduce_sum(rows)
-        return global_mean(losses * share * scale / self.num_classes)
-
-
-def _mean(
-    losses: Tensor, weights: Tensor | None, synchronize: bool, *, denominators: Tensor | None = None
-) -> Tensor:
-    """Mean over rows (of all processes): weighted by ``weights``, or ``sum / sum(denominators)``."""
-    if denominators is not None:
-        safe = torch.where(denominators > 0, denominators, torch.ones_like(denominators))
-        losses, weights = losses / safe, denominators
-    if synchronize:
-        return global_mean(losses, weights)
-    if weights is None:
-        return losses.mean() if losses.shape[0] else losses.sum()
-    total = weights.sum()
-    return (losses * weights).sum() / torch.where(total > 0, total, torch.ones_like(total))
 
 
 def _checked_temperature(temperature: Any, factor: float) -> float | str:
