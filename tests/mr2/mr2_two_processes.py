@@ -1,6 +1,6 @@
 """One training run, alone or as one of two processes: the same code, so that results can be compared.
 
-``outcomes(rank=None)`` is the single process with the global batch; ``work(rank, folder, task)`` is one of two processes.
+``outcomes(rank=None)`` is the single process with the global batch; ``work(rank, folder)`` is one of two processes.
 """
 
 from __future__ import annotations
@@ -165,8 +165,8 @@ def broken_row(rank: int) -> dict[str, Tensor]:
     return {"loss": total.detach(), **loss.state_dict()}
 
 
-def work(rank: int, folder: str, task: str) -> None:
-    """Be one of two processes."""
+def work(rank: int, folder: str) -> None:
+    """Be one of two processes; what could block or abort comes last, after everything else is saved."""
     dist.init_process_group(
         "gloo",
         init_method=f"file://{folder}/meeting",
@@ -174,6 +174,6 @@ def work(rank: int, folder: str, task: str) -> None:
         world_size=2,
         timeout=timedelta(seconds=100),
     )
-    result = outcomes(rank) if task == "outcomes" else broken_row(rank)
-    torch.save(result, Path(folder) / f"rank{rank}.pt")
+    torch.save(outcomes(rank), Path(folder) / f"rank{rank}.pt")
+    torch.save(broken_row(rank), Path(folder) / f"broken{rank}.pt")
     dist.destroy_process_group()

@@ -183,6 +183,18 @@ def test_small_spread_on_a_large_mean_is_not_lost_to_cancellation():
     assert statistics.mean_spread.item() == pytest.approx(16 * 0.01, rel=0.05)
 
 
+@pytest.mark.parametrize("estimator", ["moments", "batch"])
+@pytest.mark.parametrize("offset", [10.0, 100.0])
+def test_first_sight_far_from_the_origin_is_not_lost_to_cancellation(offset, estimator):
+    noise = 0.1 * torch.randn(64, 16, generator=torch.Generator().manual_seed(0))
+    features = (noise * 1024).round() / 1024 + offset  # exact in float32
+    labels = torch.arange(64) % 2
+    truth = naive.moments_statistics([(features, labels)], 2)
+    statistics = ClassStatistics(2, estimator=estimator)
+    statistics.update(features, labels)
+    assert statistics.class_spread.tolist() == pytest.approx([truth[k]["spread"] for k in (0, 1)], rel=1e-4)
+
+
 def test_total_variance_is_not_lost_to_cancellation():
     generator = torch.Generator().manual_seed(0)
     statistics = ClassStatistics(2)

@@ -1,5 +1,8 @@
 """Two processes on gloo equal one process with the global batch: loss, gradient of every parameter, buffers."""
 
+from pathlib import Path
+from typing import NamedTuple
+
 import pytest
 import torch
 import torch.multiprocessing as multiprocessing
@@ -8,24 +11,38 @@ from mr2_two_processes import CASES, outcomes, work
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-10}
 
 
-def start(folder, task):
-    return multiprocessing.spawn(work, (str(folder), task), nprocs=2, join=False)
+class Finished(NamedTuple):
+    """What one process computed, what two did, and how the two ended."""
 
-
-def collect(folder, processes):
-    """Wait for both processes and return what each saved."""
-    while not processes.join(timeout=200):
-        pass
-    return [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in (0, 1)]
+    alone: dict
+    ranks: list
+    error: Exception | None
+    folder: Path
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory):
+def finished(tmp_path_factory):
     """One pair of processes for all cases: starting them costs more than training."""
-    folder = tmp_path_factory.mktemp("two_processes")
-    processes = start(folder, "outcomes")
+    folder, error = tmp_path_factory.mktemp("two_processes"), None
+    processes = multiprocessing.spawn(work, (str(folder),), nprocs=2, join=False)
     alone = outcomes()  # meanwhile
-    return alone, collect(folder, processes)
+    try:
+        while not processes.join(timeout=200):
+            pass
+    except (multiprocessing.ProcessExitedException, multiprocessing.ProcessRaisedException) as problem:
+        error = problem
+        if not all((folder / f"rank{rank}.pt").exists() for rank in (0, 1)):
+            raise
+    return Finished(alone, load(folder, "rank"), error, folder)
+
+
+def load(folder, name):
+    return [torch.load(folder / f"{name}{rank}.pt", weights_only=True) for rank in (0, 1)]
+
+
+@pytest.fixture
+def results(finished):
+    return finished.alone, finished.ranks
 
 
 def differences(ours, expected, tolerance, kind):
@@ -86,8 +103,9 @@ def test_evaluation_on_one_rank_waits_for_nobody(results):
     torch.testing.assert_close(ranks[0]["evaluation"]["loss"], alone["evaluation"]["loss"])
 
 
-def test_broken_row_on_one_rank_blocks_nobody_and_poisons_nothing(tmp_path):
-    ranks = collect(tmp_path, start(tmp_path, "broken row"))
-    for name, value in ranks[0].items():
+def test_broken_row_on_one_rank_blocks_nobody_and_poisons_nothing(finished):
+    assert finished.error is None
+    left, right = load(finished.folder, "broken")
+    for name, value in left.items():
         assert value.isfinite().all(), name
-        assert torch.equal(value, ranks[1][name]), name
+        assert torch.equal(value, right[name]), name
