@@ -45,9 +45,8 @@ def headline_differences(
 ) -> HeadlineDifferences:
     """Return the paired differences of all headline numbers.
 
-    Samples are resampled within classes, the same for all runs; with several runs of a model these are resampled too. Few runs make
-    their variance uncertain: deviations are stretched by Student's t over the normal quantile, with Satterthwaite's degrees of
-    freedom for the mix of run noise and sample noise.
+    Samples are resampled within classes, the same for all runs; with several runs of a model these are resampled too, see
+    :func:`_two_level_factor`.
     """
     table = outcome_table(labels, correct, num_classes)
     rule = TierRule(ranking)
@@ -58,10 +57,12 @@ def headline_differences(
     deltas = draws[:, 1] - draws[:, 0]
     widen = np.full(len(HEADLINES), small_sample_factor(table.n))
     if several:
-        fixed = resampled_headlines(table, runs, rule, bootstrap, rng, resample_runs=False)
-        widen *= _few_run_factor(
-            deltas.var(axis=0), (fixed[:, 1] - fixed[:, 0]).var(axis=0), runs, confidence
+        samples = resampled_headlines(table, runs, rule, bootstrap, rng, resample_runs=False)
+        only = resampled_headlines(
+            table, runs, rule, bootstrap, rng, resample_runs=True, resample_samples=False
         )
+        of_samples, of_runs = ((part[:, 1] - part[:, 0]).var(axis=0) for part in (samples, only))
+        widen *= _two_level_factor(deltas.var(axis=0), of_samples, of_runs, sum(runs) - 2, confidence)
     difference = observed[1] - observed[0]
     intervals = {
         name: centred_interval(
@@ -76,16 +77,23 @@ def headline_differences(
     )
 
 
-def _few_run_factor(
-    total: FloatArray, samples: FloatArray, runs: tuple[int, int], confidence: float
+def _two_level_factor(
+    both: FloatArray, of_samples: FloatArray, of_runs: FloatArray, run_freedom: int, confidence: float
 ) -> FloatArray:
+    """Return the factor on the deviations of copies in which runs and samples were both resampled.
+
+    *Variance.* Runs and samples are crossed: every run sees every sample. Let e be the variance of the mean of what is peculiar to a run
+    on a sample. Resampling samples alone gives s + e, runs alone r + e, and both together r + s + 3e (drawing R - 1 of R runs doubles
+    the share of e among the samples), while the truth is r + s + e = 2 (of_samples + of_runs) - both.
+
+    *Few runs* make r uncertain: Student's t replaces the normal quantile, with Satterthwaite's degrees of freedom.
+    """
     from scipy.special import stdtrit
 
-    of_runs = np.maximum(total - samples, 0.0)
-    freedom = np.divide(total, of_runs, out=np.full(total.shape, 1e6), where=of_runs > 0) ** 2 * (
-        sum(runs) - 2
-    )
-    return np.asarray(stdtrit(np.minimum(freedom, 1e6), 0.5 + confidence / 2) / normal_quantile(confidence))
+    total = np.maximum(2 * (of_samples + of_runs) - both, np.maximum(of_samples, of_runs))
+    freedom = run_freedom * np.divide(total, of_runs, out=np.full(total.shape, 1e3), where=of_runs > 0) ** 2
+    student = stdtrit(np.minimum(freedom, 1e6), 0.5 + confidence / 2) / normal_quantile(confidence)
+    return np.asarray(student * np.sqrt(np.divide(total, both, out=np.ones_like(total), where=both > 0)))
 
 
 def _guard_few_changes(

@@ -68,11 +68,12 @@ def resampled_headlines(
     rng: np.random.Generator,
     *,
     resample_runs: bool,
+    resample_samples: bool = True,
 ) -> FloatArray:
     """Return the headline numbers of stratified bootstrap copies ``[B, S, 6]``.
 
     First level: runs of each side (n - 1 of n, which makes the variance of a mean unbiased; Rao and Wu 1988), if asked
-    for. Second level: samples within each class, the same for all runs (paired).
+    for. Second level: samples within each class, the same for all runs (paired), unless they are kept as observed.
     """
     cells = table.counts.size * rule.blocks + (
         len(table.n) * SPLITS * len(run_counts) if rule.blocks > 1 else 0
@@ -84,7 +85,12 @@ def resampled_headlines(
         weights = (
             random_run_weights(run_counts, count, rng) if resample_runs else even_run_weights(run_counts)
         )
-        counts = resample(table, block_sizes(table.n, rule.blocks, rng), count, rng)
+        sizes = block_sizes(table.n, rule.blocks, rng)
+        counts = (
+            resample(table, sizes, count, rng)
+            if resample_samples
+            else deal(table, sizes, rng)[None].repeat(count, 0)
+        )
         parts.append(headline_values(table, counts, weights, rule))
     return np.concatenate(parts)
 

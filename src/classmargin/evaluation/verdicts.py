@@ -12,15 +12,17 @@ from classmargin.evaluation.inputs import FloatArray
 WIDE_INTERVAL = 0.25
 # Share of a class's errors that must go to one class before we call the pair confused.
 CONFUSION_SHARE_OF_ERRORS = 0.4
-# Share of a class's samples that confident learning must doubt before labels are named as a reason.
+# Labels are named as a reason when confident learning doubts this share of a class, and twice the usual share: a weak
+# model doubts many good labels everywhere, so only what stands out counts.
 LABEL_ISSUE_SHARE = 0.05
+LABEL_ISSUE_TIMES_MEDIAN = 2.0
 # A class is wide when its spread is above this quantile of all classes.
 WIDE_SPREAD_QUANTILE = 0.75
 
 
 @dataclass(frozen=True)
 class ClassFacts:
-    """What the verdict is made from; every array is ``[K]``, NaN (or -1) where unknown."""
+    """What the verdicts are made from; every array is ``[K]``, NaN (or "") where unknown."""
 
     n: FloatArray
     accuracy: FloatArray
@@ -35,40 +37,43 @@ class ClassFacts:
 
 
 def verdicts(facts: ClassFacts) -> list[str]:
-    """Return one line a class; classes outside the hard third get "" unless something else stands out."""
+    """Return one line a class, reasons divided by "; ".
+
+    Classes of the hard third get a reason: "confused with …", "spread", or "errors go to many classes". "label noise?" and
+    "few samples" may stand beside any class; a class about which there is nothing to say gets "".
+    """
     known = facts.spread[~np.isnan(facts.spread)]
     wide = float(np.quantile(known, WIDE_SPREAD_QUANTILE)) if len(known) >= 4 else float("inf")
-    return [_verdict(facts, k, wide) for k in range(len(facts.tier))]
+    doubted = facts.label_issues / np.maximum(facts.n, 1)
+    present = doubted[~np.isnan(doubted)]
+    usual = float(np.median(present)) if len(present) else float("nan")
+    limit = max(LABEL_ISSUE_SHARE, LABEL_ISSUE_TIMES_MEDIAN * usual)
+    suspicious = (doubted >= limit) & (facts.confidently_wrong >= LABEL_ISSUE_SHARE)
+    return [_verdict(facts, k, wide, bool(suspicious[k])) for k in range(len(facts.tier))]
 
 
-def _verdict(facts: ClassFacts, k: int, wide_spread: float) -> str:
+def _verdict(facts: ClassFacts, k: int, wide_spread: float, suspicious: bool) -> str:
     if facts.n[k] == 0:
         return "absent: no samples"
-    reasons = []
-    if facts.tier[k] == "hard" and facts.accuracy[k] < 1:
-        reasons = _reasons(facts, k, wide_spread)
-    if facts.high[k] - facts.low[k] > WIDE_INTERVAL:
-        width = 100 * (facts.high[k] - facts.low[k])
-        reasons.append(f"few samples (n = {int(facts.n[k])}, interval {width:.0f} points wide)")
-    if not reasons and facts.tier[k] == "hard" and facts.accuracy[k] < 1:
-        reasons.append("errors go to many classes")
-    return "; ".join(reasons)
-
-
-def _reasons(facts: ClassFacts, k: int, wide_spread: float) -> list[str]:
-    reasons = []
-    errors = 1 - facts.accuracy[k]
-    if facts.confusion_share[k] >= CONFUSION_SHARE_OF_ERRORS * errors:
-        reasons.append(
-            f"confused with {facts.confused_with[k]} ({100 * facts.confusion_share[k]:.0f} % of its samples)"
-        )
-    if (
-        facts.label_issues[k] >= LABEL_ISSUE_SHARE * facts.n[k]
-        and facts.confidently_wrong[k] >= LABEL_ISSUE_SHARE
-    ):
+    hard = facts.tier[k] == "hard" and facts.accuracy[k] < 1
+    reasons = _why_hard(facts, k, wide_spread) if hard else []
+    if suspicious:
         reasons.append(
             f"label noise? ({int(facts.label_issues[k])} of {int(facts.n[k])} samples look mislabelled)"
         )
+    if hard and not reasons:
+        reasons.append("errors go to many classes")
+    width = facts.high[k] - facts.low[k]
+    if width > WIDE_INTERVAL:
+        reasons.append(f"few samples (n = {int(facts.n[k])}, interval {100 * width:.0f} points wide)")
+    return "; ".join(reasons)
+
+
+def _why_hard(facts: ClassFacts, k: int, wide_spread: float) -> list[str]:
+    reasons = []
+    if facts.confusion_share[k] >= CONFUSION_SHARE_OF_ERRORS * (1 - facts.accuracy[k]):
+        share = 100 * facts.confusion_share[k]
+        reasons.append(f"confused with {facts.confused_with[k]} ({share:.0f} % of its samples)")
     if facts.spread[k] > wide_spread:
         reasons.append("spread: its features vary more than those of three quarters of the classes")
     return reasons

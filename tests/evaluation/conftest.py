@@ -1,0 +1,50 @@
+"""Small test sets with known truth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+
+@dataclass(frozen=True)
+class ToySet:
+    """A linear classifier on Gaussian classes of different spread; every array an audit takes."""
+
+    labels: np.ndarray
+    logits: np.ndarray
+    features: np.ndarray
+    weight: np.ndarray
+
+    @property
+    def probabilities(self) -> np.ndarray:
+        powers = np.exp(self.logits - self.logits.max(axis=1, keepdims=True))
+        return powers / powers.sum(axis=1, keepdims=True)
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {"logits": self.logits, "features": self.features, "classifier_weight": self.weight}
+
+
+def make_toy(seed: int = 0, samples: int = 600, num_classes: int = 7, size: int = 5) -> ToySet:
+    rng = np.random.default_rng(seed)
+    weight = rng.normal(size=(num_classes, size))
+    labels = rng.integers(0, num_classes, samples)
+    spread = np.linspace(0.4, 1.6, num_classes)
+    features = weight[labels] + rng.normal(size=(samples, size)) * spread[labels, None]
+    return ToySet(labels, features @ weight.T, features, weight)
+
+
+@pytest.fixture
+def toy() -> ToySet:
+    return make_toy()
+
+
+def predictions_with(
+    accuracy: np.ndarray, n: np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Labels and predictions of a model whose class accuracies are drawn from the given true ones."""
+    labels = np.repeat(np.arange(len(accuracy)), n)
+    right = rng.random(len(labels)) < accuracy[labels]
+    return labels, np.where(right, labels, (labels + 1) % len(accuracy))

@@ -1,0 +1,171 @@
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from classmargin.evaluation import audit
+from classmargin.evaluation.inputs import check_inputs, row_chunks, to_array
+
+
+@pytest.mark.parametrize(
+    "convert",
+    [np.asarray, torch.as_tensor, lambda values: np.asarray(values).tolist(), pd.Series],
+    ids=["numpy", "torch", "list", "pandas"],
+)
+def test_every_kind_of_column_gives_the_same_audit(convert):
+    labels, predictions = [0, 1, 2, 2, 1], [0, 1, 2, 0, 2]
+    result = audit(convert(labels), predictions=convert(predictions), num_classes=3, bootstrap=0)
+    assert result.overall == pytest.approx(3 / 5)
+
+
+class ForeignColumn:
+    """What polars, cuDF and others offer."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def to_numpy(self):
+        return np.array(self.values)
+
+
+def test_any_column_with_to_numpy_is_accepted():
+    result = audit(ForeignColumn([0, 1]), predictions=ForeignColumn([0, 0]), num_classes=2, bootstrap=0)
+    assert result.overall == 0.5
+
+
+def test_polars_columns_are_accepted():
+    polars = pytest.importorskip("polars", reason="polars is not installed")
+    result = audit(polars.Series([0, 1]), predictions=polars.Series([0, 0]), num_classes=2, bootstrap=0)
+    assert result.overall == 0.5
+
+
+def test_tensors_with_gradients_and_half_precision_are_accepted(toy):
+    logits = torch.from_numpy(toy.logits).to(torch.bfloat16).requires_grad_()
+    expected = logits.detach().float().numpy().argmax(axis=1)
+    result = audit(torch.from_numpy(toy.labels), logits=logits, bootstrap=0)
+    np.testing.assert_array_equal(result.predictions, expected)
+
+
+def test_large_arrays_are_not_copied():
+    logits = np.zeros((4, 3), dtype=np.float32)
+    inputs = check_inputs([0, 1, 2, 0], logits=logits)
+    assert np.shares_memory(inputs.scores, logits)
+
+
+def test_number_of_classes_comes_from_the_head_and_not_from_the_labels():
+    assert check_inputs([0, 0], logits=np.zeros((2, 9))).num_classes == 9
+    assert check_inputs([0, 0], predictions=[0, 0], class_names=["a", "b", "c"]).num_classes == 3
+    with pytest.raises(ValueError, match="give num_classes or class_names"):
+        check_inputs([0, 1], predictions=[0, 1])
+
+
+BAD = {
+    "labels must have 1 dimension": {"labels": [[0], [1]], "predictions": [0, 1], "num_classes": 2},
+    "labels must hold at least one sample": {"labels": [], "predictions": [], "num_classes": 2},
+    r"labels must lie in \[0, 2\), got values from 0 to 2": {
+        "labels": [0, 2],
+        "predictions": [0, 1],
+        "num_classes": 2,
+    },
+    r"labels must lie in \[0, 2\), got values from -1": {
+        "labels": [-1, 1],
+        "predictions": [0, 1],
+        "num_classes": 2,
+    },
+    "predictions must lie in": {"labels": [0, 1], "predictions": [0, 5], "num_classes": 2},
+    r"logits must have 2 dimensions, got shape \(2,\)": {"labels": [0, 1], "logits": [0.0, 1.0]},
+    "logits must have as many rows as labels": {"labels": [0, 1, 1], "logits": np.zeros((2, 2))},
+    "predictions must have as many rows": {"labels": [0, 1], "predictions": [0], "num_classes": 2},
+    "features must have as many rows": {
+        "labels": [0, 1],
+        "logits": np.zeros((2, 2)),
+        "features": np.zeros((3, 4)),
+    },
+    "classifier_weight must have as many columns": {
+        "labels": [0, 1],
+        "logits": np.zeros((2, 2)),
+        "features": np.zeros((2, 4)),
+        "classifier_weight": np.zeros((2, 3)),
+    },
+    "the number of classes must be the same everywhere": {
+        "labels": [0, 1],
+        "logits": np.zeros((2, 2)),
+        "num_classes": 3,
+    },
+    "either logits or probabilities": {
+        "labels": [0],
+        "logits": np.zeros((1, 2)),
+        "probabilities": np.ones((1, 2)) / 2,
+    },
+    "one of logits, probabilities or predictions": {"labels": [0], "num_classes": 2},
+    "got 2 from logits, 1 from class_names": {
+        "labels": [0],
+        "logits": np.zeros((1, 2)),
+        "class_names": ["a"],
+    },
+    r"sample_id must have shape \(2,\)": {
+        "labels": [0, 1],
+        "logits": np.zeros((2, 2)),
+        "sample_id": [1, 2, 3],
+    },
+    "sample_id must name every sample once": {
+        "labels": [0, 1],
+        "logits": np.zeros((2, 2)),
+        "sample_id": [7, 7],
+    },
+    "rectangular": {"labels": [0, 1], "logits": [[0.0, 1.0], [0.0]]},
+    "classifier_weight must be finite": {
+        "labels": [0, 1],
+        "logits": np.zeros((2, 2)),
+        "classifier_weight": [[np.nan, 0.0], [1.0, 0.0]],
+    },
+    "num_classes must be a positive int": {"labels": [0], "predictions": [0], "num_classes": 0},
+}
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_bad_shapes_and_values_are_refused_by_name(message):
+    arguments = dict(BAD[message])
+    with pytest.raises(ValueError, match=message):
+        check_inputs(arguments.pop("labels"), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("message", "arguments"),
+    [
+        ("labels must hold integer classes", {"labels": [0.5, 1.0], "predictions": [0, 1], "num_classes": 2}),
+        ("labels must hold integer classes", {"labels": ["a", "b"], "predictions": [0, 1], "num_classes": 2}),
+        ("logits must hold real numbers", {"labels": [0, 1], "logits": np.zeros((2, 2), dtype=complex)}),
+        ("class_names must be a sequence", {"labels": [0, 1], "predictions": [0, 1], "class_names": "ab"}),
+        (
+            "must hold numbers or text, got Python objects",
+            {"labels": [0, None], "predictions": [0, 1], "num_classes": 2},
+        ),
+        (
+            "sample_id must hold integers or text",
+            {"labels": [0], "predictions": [0], "num_classes": 1, "sample_id": [0.5]},
+        ),
+    ],
+)
+def test_values_of_the_wrong_kind_are_type_errors(message, arguments):
+    with pytest.raises(TypeError, match=message):
+        check_inputs(arguments.pop("labels"), **arguments)
+
+
+def test_whole_floats_are_classes_because_frames_make_them():
+    inputs = check_inputs(np.array([0.0, 1.0]), predictions=[0, 1], num_classes=2)
+    assert inputs.labels.dtype == np.int64
+
+
+def test_equal_class_names_get_their_number():
+    inputs = check_inputs([0], predictions=[0], class_names=["crane", "dog", "crane"])
+    assert inputs.class_names == ("crane (0)", "dog", "crane (2)")
+
+
+def test_chunks_cover_all_rows_once():
+    rows = np.concatenate([np.arange(10)[part] for part in row_chunks(10, 4)])
+    np.testing.assert_array_equal(rows, np.arange(10))
+
+
+def test_text_columns_stay_text():
+    assert to_array("names", np.array(["a", "b"], dtype=object)).dtype.kind == "U"
