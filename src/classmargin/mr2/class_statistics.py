@@ -47,6 +47,7 @@ from classmargin.mr2.logit_margin import at_least_float32, check_targets
 
 Estimator = Literal["moments", "batch"]
 SqnormForm = Literal["norm", "mean_plus_deviation"]
+OVERALL_EVERY = 10
 Array = TypeVar("Array", Tensor, NDArray[Any])
 
 
@@ -85,7 +86,8 @@ class ClassStatistics(FullPrecisionModule):
         class_mean: ``μ̂_k`` ``[K, d]`` (``[K, 0]`` for ``"batch"``).
         class_scalars: Four rows of ``[K]``, kept together because they move together: effective number of samples
             (0 = never seen), spread, mean squared L2 norm, mean squared Lp norm.
-        feature_mean, feature_variance: Mean and ``mean ‖φ - mean φ‖²`` over all samples, moving, ``[d]`` and scalar.
+        feature_mean, feature_variance: Mean and ``mean ‖φ - mean φ‖²`` over all samples, moving, ``[d]`` and
+            scalar; the first ``OVERALL_EVERY`` batches count, then every ``OVERALL_EVERY``-th.
         feature_weight: Their accumulated weight, for the bias correction, scalar.
         updates: Batches (with at least one row) so far.
 
@@ -276,6 +278,10 @@ class ClassStatistics(FullPrecisionModule):
         if not len(groups.counts):
             return
         class_mean, scalars, classes = self.class_mean, self.class_scalars.numpy(), groups.classes
+        unseen = scalars[0, classes] == 0
+        if unseen.any():  # any row of the class is a better place to measure deviations from than the origin
+            first = torch.from_numpy(groups.order[groups.starts[unseen]])
+            class_mean.index_copy_(0, torch.from_numpy(classes[unseen]), rows.index_select(0, first))
         deviation = class_mean.index_select(0, labels)
         torch.sub(rows, deviation, out=deviation)  # in place: a copy of [B, d] costs more than the arithmetic
         values = np.empty((3, rows.shape[0]), dtype=scalars.dtype)
@@ -296,7 +302,19 @@ class ClassStatistics(FullPrecisionModule):
         np.maximum(new[0], 0.0, out=new[0])
         scalars[1:, classes] = new
 
+    def _place_unseen(self, rows: Tensor, groups: DenseGroups, synchronize: bool) -> None:
+        """Put the mean of a class at first sight at its batch mean, so that deviations from it are small."""
+        unseen = self.class_scalars[0] == 0
+        if not uses_dense_layout(rows) and not bool(unseen.any()):
+            return
+        count, total = groups.counts.to(rows.dtype), class_sums(rows, groups)
+        if synchronize:
+            count, total = _reduce_together(count, total)
+        place = (unseen & (count > 0)).unsqueeze(1)
+        self.class_mean.copy_(torch.where(place, total / count.clamp_min(1.0).unsqueeze(1), self.class_mean))
+
     def _update_dense(self, rows: Tensor, square: Tensor, groups: DenseGroups, synchronize: bool) -> None:
+        self._place_unseen(rows, groups, synchronize)
         deviation = rows - self.class_mean.index_select(0, groups.labels)
         if groups.row_weight is not None:
             deviation = deviation * groups.row_weight.unsqueeze(1)
@@ -371,29 +389,40 @@ class ClassStatistics(FullPrecisionModule):
         old.copy_(torch.where(count > 0, new, old))
 
     def _update_overall(self, rows: Tensor, row_weight: Tensor | None, synchronize: bool) -> None:
-        """Move mean and variance over all samples; deviations are taken from means, so nothing cancels."""
-        if row_weight is None and not synchronize:
-            if not rows.shape[0]:
-                return
-            mean = rows.mean(0)
-            variance = squared_norm(rows - mean, 2.0).mean()
-            newest: Tensor | float = 1.0 - self.ema_decay
-        else:
-            weight = torch.ones_like(rows[:, 0]) if row_weight is None else row_weight.to(rows.dtype)
-            count, total = weight.sum(), (rows * weight.unsqueeze(1)).sum(0)
-            if synchronize:
-                count, total = _reduce_together(count, total)
-            mean = total / count.clamp_min(1.0)
-            deviation = (squared_norm(rows - mean, 2.0) * weight).sum()
-            variance = (all_reduce_sum(deviation) if synchronize else deviation) / count.clamp_min(1.0)
-            newest = (1.0 - self.ema_decay) * (count > 0).to(rows.dtype)
+        """Move mean and variance over all samples; deviations are taken from means, so nothing cancels.
+
+        They only set scales, which move slowly: the first batches count, then every ``OVERALL_EVERY``-th.
+        """
+        if row_weight is None and not synchronize and not uses_dense_layout(rows):
+            step = int(self.updates)
+            if rows.shape[0]:
+                self.updates.add_(1)
+            if rows.shape[0] and (step < OVERALL_EVERY or step % OVERALL_EVERY == 0):
+                mean = rows.mean(0)
+                decay = self.ema_decay if step < OVERALL_EVERY else self.ema_decay**OVERALL_EVERY
+                self._mix_overall(mean, squared_norm(rows - mean, 2.0).mean(), 1.0 - decay)
+            return
+        weight = torch.ones_like(rows[:, 0]) if row_weight is None else row_weight.to(rows.dtype)
+        count, total = weight.sum(), (rows * weight.unsqueeze(1)).sum(0)
+        if synchronize:
+            count, total = _reduce_together(count, total)
+        mean = total / count.clamp_min(1.0)
+        deviation = (squared_norm(rows - mean, 2.0) * weight).sum()
+        variance = (all_reduce_sum(deviation) if synchronize else deviation) / count.clamp_min(1.0)
+        early = self.updates < OVERALL_EVERY
+        due = (early | (self.updates % OVERALL_EVERY == 0)) & (count > 0)
+        newest = torch.where(early, 1.0 - self.ema_decay, 1.0 - self.ema_decay**OVERALL_EVERY).to(rows.dtype)
+        self._mix_overall(mean, variance, newest * due)
+        self.updates.add_(count > 0)
+
+    def _mix_overall(self, mean: Tensor, variance: Tensor, newest: Tensor | float) -> None:
+        """Mix in one batch with weight ``newest`` (0 leaves everything as it is); bias-corrected."""
         self.feature_weight.add_((1.0 - self.feature_weight) * newest)
-        fresh = newest / self.feature_weight.clamp_min(torch.finfo(rows.dtype).tiny)
+        fresh = newest / self.feature_weight.clamp_min(torch.finfo(mean.dtype).tiny)
         gap = mean - self.feature_mean
         between = fresh * (1.0 - fresh) * (gap * gap).sum()
         self.feature_variance.lerp_(variance, fresh).add_(between)
         self.feature_mean.add_(gap * fresh)
-        self.updates.add_(1 if isinstance(newest, float) else (newest > 0))
 
     def _take_shape(self, feature_dim: int) -> None:
         if self.feature_mean.shape[0] == feature_dim:

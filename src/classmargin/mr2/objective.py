@@ -383,8 +383,12 @@ class MR2Loss(FullPrecisionModule):
         variance = self.statistics.total_variance
         if self.peak_variance.dtype != variance.dtype:  # statistics have become float64
             self.peak_variance = self.peak_variance.to(variance.dtype)
-        self.peak_variance.copy_(torch.maximum(self.peak_variance, variance))
-        if self.collapse_check_interval and not uses_dense_layout(rows):
+        if uses_dense_layout(rows):
+            self.peak_variance.copy_(torch.maximum(self.peak_variance, variance))
+            return
+        if float(variance) > float(self.peak_variance):
+            self.peak_variance.copy_(variance)
+        if self.collapse_check_interval:
             self._look_for_collapse()
 
     def _look_for_collapse(self) -> None:
@@ -443,7 +447,9 @@ class MR2Loss(FullPrecisionModule):
         if self.temperature == "total-variance":
             # Nothing seen yet, or all features equal: an infinite temperature leaves ln(1 + pairs), without a pull.
             peak = self.peak_variance
-            return torch.where(peak > 0, self.temperature_factor * peak, math.inf)
+            if uses_dense_layout(peak):
+                return torch.where(peak > 0, self.temperature_factor * peak, math.inf)
+            return self.temperature_factor * float(peak) if float(peak) > 0.0 else math.inf
         if self.temperature == "dimension":
             return self.temperature_factor * feature_dim
         return float(self.temperature)
