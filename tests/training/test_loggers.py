@@ -130,12 +130,14 @@ def test_wandb_is_offline_by_default_and_gets_scalars_and_one_table(tmp_path, mo
 
 def test_mlflow_stays_in_the_run_folder_by_default(tmp_path, monkeypatch):
     service = Service("mlflow")
+    service.get_experiment_by_name = lambda name: None
     monkeypatch.setitem(sys.modules, "mlflow", service)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     _, logger = loggers_for(tmp_path, "mlflow")
     logger.log(evaluation(10))
     logger.close()
     calls = {name: (args, kwargs) for name, args, kwargs in service.calls}
+    assert str(tmp_path) in calls["create_experiment"][1]["artifact_location"]
     assert str(tmp_path) in calls["set_tracking_uri"][0][0]
     assert calls["log_params"][0][0] == {"loop.seed": 3}
     assert calls["log_metrics"] == (({"overall": 0.5, "loss": 1.25},), {"step": 10})

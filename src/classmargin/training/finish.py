@@ -41,7 +41,9 @@ def write_predictions(path: Path, arrays: Arrays) -> None:
 
 def audit_arrays(arrays: Arrays, **options: Any) -> Audit:
     """Audit what :func:`predict_arrays` returned."""
-    given: dict[str, Any] = {name: values for name, values in arrays.items() if name not in ("labels", "class_names")}
+    given: dict[str, Any] = {
+        name: values for name, values in arrays.items() if name not in ("labels", "class_names")
+    }
     names = [str(name) for name in arrays["class_names"]]
     return audit(arrays["labels"], class_names=names, **given, **options)
 

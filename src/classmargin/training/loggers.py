@@ -134,12 +134,16 @@ class WandbLogger:
 
 
 class MLflowLogger:
-    """Scalars and a table for MLflow; into ``RUN/mlruns`` unless ``MLFLOW_TRACKING_URI`` says otherwise."""
+    """Scalars and a table for MLflow; all inside ``RUN`` unless ``MLFLOW_TRACKING_URI`` says otherwise."""
 
     def __init__(self, folder: Path, class_names: Sequence[str], *, config: Mapping[str, Any]) -> None:
         self._mlflow = require_extra("mlflow", "mlflow", "the MLflow logger")
         if "MLFLOW_TRACKING_URI" not in os.environ:
             self._mlflow.set_tracking_uri(f"sqlite:///{(folder / 'mlflow.db').resolve()}")
+            if self._mlflow.get_experiment_by_name("classmargin") is None:
+                # Without a place of their own, tables would land in the current folder.
+                place = (folder / "mlflow-artifacts").resolve().as_uri()
+                self._mlflow.create_experiment("classmargin", artifact_location=place)
         self._mlflow.set_experiment("classmargin")
         self._mlflow.start_run(run_name=folder.name)
         self._mlflow.log_params(
