@@ -128,3 +128,32 @@ def test_a_checkpoint_of_another_network_is_refused_with_words(tmp_path, small):
 def test_options_of_the_loop_run_end_to_end(tmp_path, small, extra):
     summary = train(small("loop.epochs=1", *extra), tmp_path / "run", show=False)
     assert 0.0 <= summary["test"]["overall"] <= 1.0
+
+
+def test_streamed_images_come_through_workers_and_train_the_same(tmp_path, small, monkeypatch):
+    image = pytest.importorskip("PIL.Image")
+    import classmargin.data.prepare_images as prepare
+    from classmargin.recipes.session import build_session
+
+    rng = np.random.default_rng(0)
+    for part, count in (("train", 20), ("test", 5)):
+        for label in ("dark", "light"):
+            folder = tmp_path / "images" / part / label
+            folder.mkdir(parents=True)
+            for number in range(count):
+                pixels = rng.integers(0, 100, (16, 16, 3), dtype=np.uint8) + (155 if label == "light" else 0)
+                image.fromarray(pixels.astype(np.uint8)).save(folder / f"{number}.png")
+    settings = (f"data.name={tmp_path / 'images'}", "loop.batch_size=8", "loop.epochs=1")
+    session = build_session(small(*settings))
+    assert not session.bundle.streamed, "few images live in memory"
+    assert session.loaders.workers == 0
+    monkeypatch.setattr(prepare, "MEMORY_LIMIT", 1)
+    streamed = build_session(small(*settings))
+    assert streamed.bundle.streamed
+    assert streamed.loaders.workers >= 1
+    results = []
+    for workers in (0, 2):
+        name = f"run{workers}"
+        train(small(*settings, f"machine.workers={workers}"), tmp_path / name, show=False)
+        results.append((tmp_path / name / "metrics.jsonl").read_bytes())
+    assert results[0] == results[1]

@@ -27,6 +27,7 @@ from classmargin.recipes.model_record import ModelRecord
 from classmargin.recipes.probe import feature_bundle
 from classmargin.training.config import RunConfig
 from classmargin.training.loop import Ingredients
+from classmargin.training.machine import usable_cores
 from classmargin.training.random_state import seed_for, seed_process
 from classmargin.training.recorder import say
 
@@ -217,8 +218,14 @@ def _loaders(config: RunConfig, bundle: DataBundle, needs: Requirements) -> Bund
         seed_for(config.loop.seed, "data"),
         rank(),
         world_size(),
-        config.machine.workers,
+        _workers(config, bundle),
     )
+
+
+def _workers(config: RunConfig, bundle: DataBundle) -> int:
+    if config.machine.workers is not None:
+        return config.machine.workers
+    return max(1, usable_cores() // world_size()) if bundle.streamed else 0
 
 
 def _make_method(

@@ -231,7 +231,7 @@ class MachineConfig:
         nodes: Machines.
         accelerator: ``auto``, ``cpu`` or ``cuda``.
         threads: Threads of each process on the CPU; 0 measures which number is fastest.
-        workers: Worker processes that read and decode samples (streamed data sets alone use them).
+        workers: Worker processes that read and decode streamed samples; None takes one for each core.
         memory_format: Layout of image tensors; ``auto`` measures which one is fastest for the network.
         loggers: Besides the files of the run folder: ``tensorboard``, ``wandb``, ``mlflow``.
         report: Write ``report.html`` at the end.
@@ -241,7 +241,7 @@ class MachineConfig:
     nodes: int = 1
     accelerator: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int = 0
-    workers: int = 0
+    workers: int | None = None
     memory_format: Literal["auto", "contiguous", "channels_last"] = "auto"
     loggers: tuple[str, ...] = ()
     report: bool = True
@@ -250,7 +250,8 @@ class MachineConfig:
         check_int("machine.devices", self.devices, minimum=1)
         check_int("machine.nodes", self.nodes, minimum=1)
         check_int("machine.threads", self.threads, minimum=0)
-        check_int("machine.workers", self.workers, minimum=0)
+        if self.workers is not None:
+            check_int("machine.workers", self.workers, minimum=0)
         check_choice("machine.accelerator", self.accelerator, ("auto", "cpu", "cuda"))
         check_choice("machine.memory_format", self.memory_format, MEMORY_FORMATS)
         for name in self.loggers:
