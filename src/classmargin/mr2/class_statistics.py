@@ -411,8 +411,9 @@ class ClassStatistics(FullPrecisionModule):
         variance = (all_reduce_sum(deviation) if synchronize else deviation) / count.clamp_min(1.0)
         early = self.updates < OVERALL_EVERY
         due = (early | (self.updates % OVERALL_EVERY == 0)) & (count > 0)
-        newest = torch.where(early, 1.0 - self.ema_decay, 1.0 - self.ema_decay**OVERALL_EVERY).to(rows.dtype)
-        self._mix_overall(mean, variance, newest * due)
+        # Written without torch.where of two Python numbers, which would pass through float32.
+        skipped = (self.ema_decay - self.ema_decay**OVERALL_EVERY) * (~early).to(rows.dtype)
+        self._mix_overall(mean, variance, (1.0 - self.ema_decay + skipped) * due)
         self.updates.add_(count > 0)
 
     def _mix_overall(self, mean: Tensor, variance: Tensor, newest: Tensor | float) -> None:
