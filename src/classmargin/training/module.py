@@ -103,7 +103,7 @@ def split_batch(batch: Batch, parts: int) -> list[MicroBatch]:
     # Two samples at least: batch normalisation cannot train on one.
     parts = max(1, min(parts, _smallest(samples) // 2))
     rows = torch.arange(samples).tensor_split(parts)
-    sizes = all_reduce_sum(torch.tensor([float(len(part)) for part in rows]))
+    sizes = all_reduce_sum(torch.tensor([len(part) for part in rows], dtype=torch.float64))
     weights = (sizes / sizes.sum()).tolist()
     return [
         MicroBatch(_rows(batch, part, samples), weight) for part, weight in zip(rows, weights, strict=True)
