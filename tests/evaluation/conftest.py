@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
+
+# simulated_sets.py is shared by several files of this folder.
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 @dataclass(frozen=True)
@@ -39,12 +44,3 @@ def make_toy(seed: int = 0, samples: int = 600, num_classes: int = 7, size: int 
 @pytest.fixture
 def toy() -> ToySet:
     return make_toy()
-
-
-def predictions_with(
-    accuracy: np.ndarray, n: np.ndarray, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """Labels and predictions of a model whose class accuracies are drawn from the given true ones."""
-    labels = np.repeat(np.arange(len(accuracy)), n)
-    right = rng.random(len(labels)) < accuracy[labels]
-    return labels, np.where(right, labels, (labels + 1) % len(accuracy))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 import numpy as np
 
 from classmargin.evaluation.inputs import IntArray
@@ -28,13 +30,12 @@ def catch_probability(drop: float, n: int, *, churn: float, max_drop: float, lev
         0.564
     """
     from scipy.special import bdtr
-    from scipy.stats import binom
 
     gained_chance = min(churn / 2, max(1 - drop, 0.0) / 2)
     lost_chance = min(gained_chance + drop, 1 - gained_chance)
     lost = np.arange(n + 1)
     most_gained = _largest_gain_still_caught(lost, n, max_drop, level)
-    chance = binom.pmf(lost, n, lost_chance)
+    chance = np.diff(bdtr(lost, n, lost_chance), prepend=0.0)
     rest = gained_chance / (1 - lost_chance) if lost_chance < 1 else 0.0
     caught = np.where(most_gained >= 0, bdtr(np.maximum(most_gained, 0), np.maximum(n - lost, 0), rest), 0.0)
     caught = np.where((most_gained >= 0) & (most_gained >= n - lost), 1.0, caught)
@@ -45,10 +46,15 @@ def smallest_caught_drop(
     n: int, *, churn: float, max_drop: float, level: float, probability: float = 0.8
 ) -> float:
     """Return the smallest drop (in steps of half a point) that is caught with the given probability, NaN if none is."""
-    for drop in np.arange(1, 201) / 200:
-        if catch_probability(float(drop), n, churn=churn, max_drop=max_drop, level=level) >= probability:
-            return float(drop)
-    return float("nan")
+    steps = range(1, 201)
+    first = (
+        bisect_left(  # the probability grows with the drop, so halving finds the first step that reaches it
+            steps,
+            probability,
+            key=lambda step: catch_probability(step / 200, n, churn=churn, max_drop=max_drop, level=level),
+        )
+    )
+    return steps[first] / 200 if first < len(steps) else float("nan")
 
 
 def _largest_gain_still_caught(lost: IntArray, n: int, max_drop: float, level: float) -> IntArray:

@@ -1,0 +1,168 @@
+import json
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+from simulated_sets import predictions_with
+
+from classmargin.evaluation import audit, gate
+from classmargin.evaluation.gate_power import catch_probability, smallest_caught_drop
+from classmargin.evaluation.significance import drop_p_values
+
+CLASSES = 5
+
+
+def audit_of(labels, predictions):
+    return audit(labels, predictions=predictions, num_classes=CLASSES, bootstrap=0)
+
+
+def models(lost, gained=(0,) * CLASSES, n=100, right=80):
+    """Two models with exactly so many lost and gained samples in every class."""
+    labels = np.repeat(np.arange(CLASSES), n)
+    place = np.tile(np.arange(n), CLASSES)
+    before = place < right
+    after = (before & (place >= np.array(lost)[labels])) | (
+        ~before & (place < right + np.array(gained)[labels])
+    )
+    wrong = (labels + 1) % CLASSES
+    return audit_of(labels, np.where(before, labels, wrong)), audit_of(labels, np.where(after, labels, wrong))
+
+
+def test_equal_models_pass():
+    base, _ = models([0] * CLASSES)
+    result = gate(base, base)
+    assert result.passed
+    assert result.reasons == ()
+
+
+def test_a_large_supported_drop_fails_and_is_named():
+    base, new = models([0, 0, 30, 0, 0])
+    result = gate(new, base, max_drop=0.07)
+    assert not result.passed
+    assert len(result.reasons) == 1
+    assert result.reasons[0].startswith(
+        "class 2 fell from 80.0 % to 50.0 %, more than the tolerated 7 points"
+    )
+    assert result.by_class["failed"].tolist() == [False, False, True, False, False]
+
+
+def test_a_large_drop_within_noise_passes():
+    base, new = models([4, 0, 0, 0, 0])  # four points, but four lost samples are no evidence after six tests
+    assert gate(new, base, max_drop=0.02).passed
+
+
+def test_a_supported_drop_below_the_limit_passes():
+    base, new = models([30, 0, 0, 0, 0])
+    assert gate(new, base, max_drop=0.31).passed
+    assert not gate(new, base, max_drop=0.29).passed
+
+
+def test_a_drop_of_exactly_the_limit_passes():
+    base, new = models([10, 10, 10, 10, 10])
+    assert gate(new, base, max_drop=0.1).passed
+
+
+def test_many_small_drops_fail_overall():
+    base, new = models([6] * CLASSES)
+    result = gate(new, base, max_drop=0.05)
+    assert result.overall["failed"]
+    assert result.reasons[0].startswith("overall accuracy fell from 80.0 % to 74.0 %")
+
+
+def test_gains_never_fail():
+    base, new = models([0] * CLASSES, gained=[20] * CLASSES)
+    assert gate(new, base, max_drop=0.0).passed
+
+
+def test_a_class_below_the_minimum_fails_only_with_support():
+    labels = np.repeat(np.arange(CLASSES), 100)
+    place = np.tile(np.arange(100), CLASSES)
+    right = np.array([90, 90, 90, 27, 10])  # against a minimum of 30 %: 27 is noise, 10 is not
+    predictions = np.where(place < right[labels], labels, (labels + 1) % CLASSES)
+    model = audit_of(labels, predictions)
+    result = gate(model, model, min_worst=0.3)
+    assert result.by_class["failed"].tolist() == [False] * 4 + [True]
+    assert "class 4 has 10.0 %, below the minimum of 30 %" in result.reasons[0]
+    assert gate(model, model).passed
+
+
+def test_equal_models_fail_less_often_than_alpha():
+    rng = np.random.default_rng(0)
+    accuracy, n = np.array([0.9, 0.8, 0.7, 0.5, 0.3]), np.full(CLASSES, 60)
+    failures = 0
+    for _ in range(250):
+        labels, first = predictions_with(accuracy, n, rng)
+        _, second = predictions_with(accuracy, n, rng)
+        failures += not gate(
+            audit_of(labels, second), audit_of(labels, first), max_drop=0.0, min_worst=0.3
+        ).passed
+    assert failures / 250 <= 0.06
+
+
+def test_power_statement_is_what_simulation_finds():
+    rng = np.random.default_rng(1)
+    drop, n, churn, level = 0.12, 100, 0.1, 0.05 / 6
+    lost = rng.multinomial(n, [churn / 2 + drop, churn / 2, 1 - churn - drop], size=20_000)
+    caught = (drop_p_values(lost[:, 1], lost[:, 0]) <= level) & (lost[:, 0] - lost[:, 1] > 0.02 * n)
+    found = catch_probability(drop, n, churn=churn, max_drop=0.02, level=level)
+    assert found == pytest.approx(caught.mean(), abs=0.012)
+
+
+def test_power_without_churn_is_a_binomial_tail():
+    # Nothing is gained: five or more lost samples of a hundred reach 1/2^5 = 0.03125.
+    found = catch_probability(0.05, 100, churn=0.0, max_drop=0.02, level=0.05)
+    assert found == pytest.approx(binom.sf(4, 100, 0.05))
+
+
+def test_power_grows_with_drop_and_samples():
+    options = {"churn": 0.1, "max_drop": 0.02, "level": 0.005}
+    by_drop = [catch_probability(drop, 100, **options) for drop in (0.0, 0.05, 0.1, 0.3, 1.0)]
+    by_size = [catch_probability(0.1, n, **options) for n in (10, 50, 200, 1000)]
+    assert by_drop == sorted(by_drop)
+    assert by_size == sorted(by_size)
+    assert by_drop[0] <= 0.005
+    assert by_drop[-1] == pytest.approx(1)
+
+
+def test_smallest_caught_drop_is_caught_and_the_next_smaller_is_not():
+    options = {"churn": 0.05, "max_drop": 0.02, "level": 0.01}
+    smallest = smallest_caught_drop(100, **options)
+    assert catch_probability(smallest, 100, **options) >= 0.8
+    assert catch_probability(smallest - 0.005, 100, **options) < 0.8
+    assert np.isnan(smallest_caught_drop(3, **options))
+
+
+def test_the_gate_prints_its_power():
+    base, new = models([2] * CLASSES, gained=[2] * CLASSES)
+    result = gate(new, base)
+    expected = catch_probability(0.05, 100, churn=0.04, max_drop=0.02, level=0.05 / 6)
+    assert (
+        f"a 5-point drop in one class of 100 samples would be caught with probability {expected:.2f}"
+        in result.power
+    )
+    assert result.power_table["probability"].is_monotonic_increasing
+
+
+def test_absent_classes_are_not_tested():
+    labels = np.repeat([0, 1, 2], 30)
+    model = audit_of(labels, labels)
+    result = gate(model, model, min_worst=0.5)
+    assert result.passed
+    assert result.by_class["q_value"].isna().tolist() == [False] * 3 + [True] * 2
+    assert result.notes[0].startswith("7 tests")
+
+
+def test_bad_arguments_are_refused_by_name():
+    base, _ = models([0] * CLASSES)
+    for name, value in (("max_drop", -0.1), ("max_drop", 2.0), ("min_worst", 1.5), ("alpha", 0.0)):
+        with pytest.raises(ValueError, match=name):
+            gate(base, base, **{name: value})
+    with pytest.raises(ValueError, match="same samples"):
+        gate(audit_of([0, 1], [0, 1]), base)
+
+
+def test_results_are_plain_json():
+    base, new = models([30, 0, 0, 0, 0])
+    data = json.loads(json.dumps(gate(new, base).to_dict(), allow_nan=False))
+    assert data["passed"] is False
+    assert data["overall"]["n"] == 500
