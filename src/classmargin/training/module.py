@@ -101,19 +101,21 @@ def split_batch(batch: Batch, parts: int) -> list[MicroBatch]:
         return [MicroBatch(batch, 1.0)]
     samples = batch.labels.shape[0] // batch.views
     # Two samples at least: batch normalisation cannot train on one.
-    parts = max(1, min(parts, _smallest(samples) // 2))
-    rows = torch.arange(samples).tensor_split(parts)
-    sizes = all_reduce_sum(torch.tensor([len(part) for part in rows], dtype=torch.float64))
+    parts = max(1, min(parts, _smallest(samples, batch.labels.device) // 2))
+    device = batch.labels.device  # collective operations of accelerators need their own tensors
+    rows = torch.arange(samples, device=device).tensor_split(parts)
+    lengths = torch.tensor([len(part) for part in rows], dtype=torch.float64, device=device)
+    sizes = all_reduce_sum(lengths)
     weights = (sizes / sizes.sum()).tolist()
     return [
         MicroBatch(_rows(batch, part, samples), weight) for part, weight in zip(rows, weights, strict=True)
     ]
 
 
-def _smallest(samples: int) -> int:
+def _smallest(samples: int, device: torch.device) -> int:
     if not is_distributed():
         return samples
-    smallest = torch.tensor(samples)
+    smallest = torch.tensor(samples, device=device)
     dist.all_reduce(smallest, op=dist.ReduceOp.MIN)
     return int(smallest)
 
