@@ -224,7 +224,8 @@ def write_comparison(comparison: MethodComparison, folder: str | Path, *, title:
         from classmargin.report.render import write_comparison_html
 
         try:
-            written.append(write_comparison_html(comparison.paired, place / "report.html", title=title))
+            page = write_comparison_html(comparison.paired, place / "report.html", title=title, tables=tables)
+            written.append(page)
         except ImportError as error:
             write_json(place / "report_missing.json", {"reason": str(error)})
     return written

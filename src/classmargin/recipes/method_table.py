@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from classmargin.recipes.compare_methods import SHOWN, MethodComparison
+from classmargin.recipes.paper_values import TABLE_1A, TABLE_1A_TITLE, PrintedRow
 from classmargin.report.tables import Column, Table
 
 NOTE = (
@@ -14,14 +17,41 @@ CHANGE_NOTE = (
     "(* excludes zero); "
     "thirds are ranked on one half of the samples and measured on the other."
 )
+PRINTED = ("overall", "easy", "medium", "hard")
+PRINTED_NOTE = (
+    "Accuracy in percent as printed, beside ours for orientation: unless this comparison is CIFAR-100 with "
+    "ResNet-32 and 300 epochs, only the order of the methods can be compared. The paper states no worst class."
+)
 
 
 def tables_of(comparison: MethodComparison) -> list[Table]:
-    """Return the table of accuracies and, with several methods, that of the changes against the first."""
+    """Return the table of accuracies, that of the changes against the first, and what the paper printed."""
     tables = [accuracy_table(comparison)]
     if comparison.paired is not None:
         tables.append(change_table(comparison))
-    return tables
+    printed = printed_table(comparison)
+    return tables if printed is None else [*tables, printed]
+
+
+def printed_table(comparison: MethodComparison) -> Table | None:
+    """Return the paper's numbers for the methods compared, or None if it has none of them.
+
+    They are of another data set, network and length unless the run says ``cifar100``, ``resnet32`` and 300 epochs; the
+    note says so, and the *order* of methods is what can be compared at any scale.
+    """
+    rows = [
+        {"title": result.title, **_printed(TABLE_1A[result.name])}
+        for result in comparison.results
+        if result.name in TABLE_1A
+    ]
+    if not rows:
+        return None
+    columns = (Column("title", "Method"), *_value_columns(PRINTED), Column("doubt", "Doubt"))
+    return Table(TABLE_1A_TITLE, columns, rows, PRINTED_NOTE)
+
+
+def _printed(row: PrintedRow) -> dict[str, str]:
+    return {**{name: f"{getattr(row, name):.1f}" for name in PRINTED}, "doubt": row.doubt}
 
 
 def accuracy_table(comparison: MethodComparison) -> Table:
@@ -56,8 +86,8 @@ def verdict_of(comparison: MethodComparison) -> str:
     return " ".join(pair.verdict for pair in comparison.paired.comparisons)
 
 
-def _value_columns() -> tuple[Column, ...]:
-    return tuple(Column(name, name.capitalize(), "value") for name in SHOWN)
+def _value_columns(names: Sequence[str] = SHOWN) -> tuple[Column, ...]:
+    return tuple(Column(name, name.capitalize(), "value") for name in names)
 
 
 def _percent(value: float, low: float, high: float) -> str:

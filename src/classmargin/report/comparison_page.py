@@ -9,10 +9,12 @@ from classmargin.evaluation.comparison import Comparison, ComparisonSet
 from classmargin.report import plots
 from classmargin.report.audit_page import comparison_figure
 from classmargin.report.comparison_view import change_table, pairs_of, summary_table
-from classmargin.report.tables import printable
+from classmargin.report.tables import Table, printable
 
 
-def comparison_page(comparison: Comparison | ComparisonSet, *, title: str) -> dict[str, Any]:
+def comparison_page(
+    comparison: Comparison | ComparisonSet, *, title: str, tables: Sequence[Table] = ()
+) -> dict[str, Any]:
     """Return everything the template ``comparison.html.j2`` shows."""
     pairs = pairs_of(comparison)
     figures = {"changes": plots.changes_figure({pair.candidate_name: pair.deltas for pair in pairs})}
@@ -23,6 +25,7 @@ def comparison_page(comparison: Comparison | ComparisonSet, *, title: str) -> di
         "verdict": printable(comparison.verdict),
         "facts": _facts(pairs),
         "summary": summary_table(comparison),
+        "tables": list(tables),
         "baseline_name": pairs[0].baseline_name,
         "level": f"{100 * pairs[0].confidence:g}%",
         "models": parts,
@@ -31,6 +34,7 @@ def comparison_page(comparison: Comparison | ComparisonSet, *, title: str) -> di
         "cells": None,
         "sections": [
             ("summary", "Summary"),
+            *((f"table-{number}", table.title) for number, table in enumerate(tables, start=1)),
             *((f"model-{part['id']}", part["title"]) for part in parts),
             ("notes", "How to read this"),
         ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from classmargin.evaluation.audit import Audit
 from classmargin.evaluation.comparison import Comparison, ComparisonSet
 from classmargin.report.audit_page import audit_page
 from classmargin.report.comparison_page import comparison_page
-from classmargin.report.tables import format_value, is_missing, json_text
+from classmargin.report.tables import Table, format_value, is_missing, json_text
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -49,9 +49,17 @@ def write_comparison_html(
     path: str | os.PathLike[str],
     *,
     title: str = "Comparison of classifiers",
+    tables: Sequence[Table] = (),
 ) -> Path:
-    """Write a comparison of two or more models as one HTML file and return where it is."""
-    return _write(path, "comparison.html.j2", comparison_page(comparison, title=title))
+    """Write a comparison of two or more models as one HTML file and return where it is.
+
+    Args:
+        comparison: Two models, or several against one baseline.
+        path: Where the page goes.
+        title: Heading of the page.
+        tables: Further tables to show below the summary.
+    """
+    return _write(path, "comparison.html.j2", comparison_page(comparison, title=title, tables=tables))
 
 
 def _write(path: str | os.PathLike[str], template: str, content: Mapping[str, Any]) -> Path:
