@@ -70,7 +70,7 @@ def test_one_class_has_no_margin():
 def test_logits_that_are_not_finite_are_refused_with_their_row(value):
     logits = np.zeros((5, 3))
     logits[3, 1] = value
-    with pytest.raises(ValueError, match=r"logits must be finite.*row 13"):
+    with pytest.raises(ValueError, match=r"logits must be finite.*row 13, column 1"):
         score_samples(logits, np.zeros(5, dtype=np.int64), are_logits=True, first_row=10)
 
 

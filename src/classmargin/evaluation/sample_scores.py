@@ -92,8 +92,10 @@ def _softmax(logits: FloatArray, first_row: int) -> FloatArray:
     bad = ~np.isfinite(top[:, 0]) | np.isnan(logits).any(axis=1)
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
+        column = int(np.argmax(~np.isfinite(logits[row])))
         raise ValueError(
-            f"logits must be finite (-inf is allowed beside a finite value), got {logits[row]} in row {first_row + row}"
+            "logits must be finite (-inf is allowed beside a finite value), "
+            f"got {logits[row, column]} in row {first_row + row}, column {column}"
         )
     powers = np.exp(logits - top)
     return np.asarray(powers / powers.sum(axis=1, keepdims=True))

@@ -1,0 +1,66 @@
+"""One process of a distributed audit; run as a script by test_gathering.py.
+
+Usage: audit_in_processes.py RANK FOLDER CASE
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from classmargin.evaluation import AuditAccumulator
+
+# Which samples rank 0 gets, for each case; the rest goes to rank 1.
+SHARES = {
+    "unequal": lambda index: index % 3 == 0,
+    "empty": lambda index: index < 0,
+    "plain": lambda index: index < 250,
+    "repeated": lambda index: index < 250,
+}
+
+
+def feed(
+    accumulator: AuditAccumulator, arrays: dict[str, np.ndarray], rows: np.ndarray, *, ids: bool, extra: bool
+) -> None:
+    for batch in np.array_split(rows, max(1, len(rows) // 64)):
+        given = {"logits": arrays["logits"][batch]}
+        if extra:
+            given["features"] = arrays["features"][batch]
+        if len(batch):
+            accumulator.update(arrays["labels"][batch], **given, sample_id=batch if ids else None)
+
+
+def main(rank: int, folder: Path, case: str) -> None:
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=2)
+    arrays = dict(np.load(folder / "arrays.npz"))
+    index = np.arange(len(arrays["labels"]))
+    first = SHARES[case](index)
+    rows = index[first] if rank == 0 else index[~first]
+    if case == "repeated" and rank == 1:
+        rows = np.append(rows, 0)  # as samplers do that fill the last batch
+    accumulator = AuditAccumulator(num_classes=8)
+    feed(accumulator, arrays, rows, ids=case != "plain", extra=case != "plain")
+    try:
+        result = accumulator.compute(
+            classifier_weight=None if case == "plain" else arrays["weight"], bootstrap=200
+        )
+        again = accumulator.compute(bootstrap=0)
+        kept = result.feature_sample
+        record = {
+            "audit": result.to_dict(),
+            "again": again.overall,
+            "kept": None if kept is None else [kept.index.tolist(), float(kept.features.sum())],
+        }
+    except ValueError as error:
+        record = {"error": str(error)}
+    (folder / f"rank{rank}.json").write_text(json.dumps(record))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])

@@ -1,0 +1,246 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from classmargin.evaluation import (
+    PredictionFileError,
+    audit,
+    read_class_names,
+    read_predictions,
+    write_predictions,
+)
+
+NAMES = ("cat", "dog", "<b>fox</b>", "e,f", "g", "h", "i")
+
+
+def test_npz_gives_the_audit_of_its_arrays(tmp_path, toy):
+    np.savez(
+        tmp_path / "a.npz",
+        labels=toy.labels,
+        logits=toy.logits,
+        features=toy.features,
+        classifier_weight=toy.weight,
+        class_names=np.array(NAMES),
+        sample_id=np.arange(600),
+    )
+    found = read_predictions(tmp_path / "a.npz")
+    assert found.class_names == NAMES
+    direct = audit(toy.labels, **toy.arrays, class_names=NAMES, sample_id=np.arange(600), bootstrap=50)
+    assert found.audit(bootstrap=50).to_dict() == direct.to_dict()
+
+
+def test_writing_and_reading_come_back(tmp_path, toy):
+    file = write_predictions(
+        tmp_path / "run" / "predictions.npz", toy.labels, logits=toy.logits, class_names=NAMES
+    )
+    found = read_predictions(file)
+    np.testing.assert_array_equal(found.logits, toy.logits)
+    assert found.class_names == NAMES
+    assert found.features is None
+
+
+def test_a_refused_write_leaves_no_file(tmp_path, toy):
+    with pytest.raises(ValueError, match="labels must lie"):
+        write_predictions(tmp_path / "a.npz", toy.labels + 1, logits=toy.logits)
+    with pytest.raises(ValueError, match="got 'logit'"):
+        write_predictions(tmp_path / "a.npz", toy.labels, logit=toy.logits)
+    with pytest.raises(ValueError, match=r"must end in \.npz"):
+        write_predictions(tmp_path / "a.csv", toy.labels, logits=toy.logits)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_run_folders_hold_their_predictions(tmp_path, toy):
+    np.savez(tmp_path / "predictions.npz", labels=toy.labels, probabilities=toy.probabilities)
+    assert read_predictions(tmp_path).source.endswith("predictions.npz")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(PredictionFileError, match=r"is a folder without a predictions\.npz"):
+        read_predictions(tmp_path / "empty")
+
+
+def test_predictions_alone_wait_for_the_number_of_classes(tmp_path):
+    np.savez(tmp_path / "a.npz", labels=[0, 1, 1], predictions=[0, 1, 0])
+    found = read_predictions(tmp_path / "a.npz")
+    assert found.audit(num_classes=4, bootstrap=0).num_classes == 4
+    with pytest.raises(ValueError, match="give num_classes or class_names"):
+        found.audit()
+    assert read_predictions(tmp_path / "a.npz", class_names=["a", "b"]).audit(bootstrap=0).class_names == (
+        "a",
+        "b",
+    )
+
+
+@pytest.mark.parametrize(
+    ("message", "arrays"),
+    [
+        ("must hold an array 'labels'", {"logits": np.zeros((2, 2))}),
+        ("must hold logits, probabilities or predictions", {"labels": [0, 1]}),
+        ("logits must have as many rows as labels", {"labels": [0, 1], "logits": np.zeros((3, 2))}),
+        (r"labels must lie in \[0, 2\)", {"labels": [0, 2], "logits": np.zeros((2, 2))}),
+        (
+            "class_names must be a list of texts",
+            {"labels": [0], "logits": np.zeros((1, 2)), "class_names": [1, 2]},
+        ),
+        ("labels must hold integer classes", {"labels": ["a"], "logits": np.zeros((1, 2))}),
+    ],
+)
+def test_incomplete_files_are_refused_with_their_name(tmp_path, message, arrays):
+    np.savez(tmp_path / "bad.npz", **arrays)
+    with pytest.raises(PredictionFileError, match=rf"bad\.npz.*{message}"):
+        read_predictions(tmp_path / "bad.npz")
+
+
+def test_missing_and_foreign_files_are_refused(tmp_path):
+    with pytest.raises(PredictionFileError, match="does not exist"):
+        read_predictions(tmp_path / "none.npz")
+    (tmp_path / "a.pkl").write_bytes(b"x")
+    with pytest.raises(PredictionFileError, match=r"must end in \.npz, \.parquet, \.csv"):
+        read_predictions(tmp_path / "a.pkl")
+    for name in ("a.npz", "a.parquet", "a.csv"):
+        (tmp_path / name).write_bytes(b"\x00\xff\xfe garbage \x80")
+        with pytest.raises(PredictionFileError, match=name):
+            read_predictions(tmp_path / name)
+
+
+def test_byte_names_are_decoded(tmp_path):
+    np.savez(tmp_path / "a.npz", labels=[0], logits=np.zeros((1, 2)), class_names=np.array([b"cat", b"dog"]))
+    assert read_predictions(tmp_path / "a.npz").class_names == ("cat", "dog")
+
+
+def frame_of(toy, prefix, values, names=NAMES):
+    columns = {
+        "label": [names[k] for k in toy.labels],
+        "sample_id": [f"s{i}" for i in range(len(toy.labels))],
+    }
+    columns["prediction"] = [names[k] for k in toy.logits.argmax(axis=1)]
+    return pd.DataFrame({**columns, **{f"{prefix}{name}": values[:, k] for k, name in enumerate(names)}})
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize("prefix", ["p_", "logit_"])
+def test_tables_give_the_audit_of_their_columns(tmp_path, toy, suffix, prefix):
+    values = toy.probabilities if prefix == "p_" else toy.logits
+    frame = frame_of(toy, prefix, values)
+    file = tmp_path / f"a{suffix}"
+    frame.to_csv(file, index=False) if suffix == ".csv" else frame.to_parquet(file)
+    found = read_predictions(file)
+    assert found.class_names == NAMES
+    kind = {"p_": "probabilities", "logit_": "logits"}[prefix]
+    direct = audit(toy.labels, **{kind: values.astype(np.float32)}, class_names=NAMES, bootstrap=0)
+    result = found.audit(bootstrap=0)
+    np.testing.assert_array_equal(result.labels, toy.labels)
+    assert result.overall == direct.overall
+    assert result.ece == pytest.approx(direct.ece, abs=1e-6)
+    assert result.sample_id[3] == "s3"
+
+
+def test_class_numbers_are_ordered_by_number(tmp_path):
+    names = [str(k) for k in range(12)]
+    frame = pd.DataFrame(
+        {"label": [2, 10], **{f"p_{name}": [float(name == "10")] * 2 for name in sorted(names)}}
+    )
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    found = read_predictions(tmp_path / "a.csv")
+    assert found.class_names == tuple(names)
+    assert found.audit(bootstrap=0).by_class["accuracy"].dropna().tolist() == [0.0, 1.0]
+
+
+def test_numbers_stand_for_named_classes_too(tmp_path):
+    pd.DataFrame({"label": [0, 1], "p_cat": [0.9, 0.2], "p_dog": [0.1, 0.8]}).to_csv(
+        tmp_path / "a.csv", index=False
+    )
+    assert read_predictions(tmp_path / "a.csv").audit(bootstrap=0).overall == 1.0
+
+
+def test_labels_and_predictions_need_names_or_a_number(tmp_path):
+    pd.DataFrame({"label": ["cat", "dog"], "prediction": ["cat", "cat"]}).to_csv(
+        tmp_path / "a.csv", index=False
+    )
+    with pytest.raises(PredictionFileError, match="give class_names"):
+        read_predictions(tmp_path / "a.csv")
+    found = read_predictions(tmp_path / "a.csv", class_names=["cow", "dog", "cat"])
+    np.testing.assert_array_equal(found.labels, [2, 1])
+    pd.DataFrame({"label": [0, 1], "prediction": [0, 0]}).to_csv(tmp_path / "b.csv", index=False)
+    assert read_predictions(tmp_path / "b.csv").audit(num_classes=3, bootstrap=0).overall == 0.5
+
+
+def test_a_class_called_nan_stays_a_name(tmp_path):
+    pd.DataFrame({"label": ["nan", "NA"], "p_nan": [0.9, 0.1], "p_NA": [0.1, 0.9]}).to_csv(
+        tmp_path / "a.csv", index=False
+    )
+    assert read_predictions(tmp_path / "a.csv").audit(bootstrap=0).overall == 1.0
+
+
+@pytest.mark.parametrize(
+    ("message", "columns", "names"),
+    [
+        ("must have a column 'label'", {"prediction": [0]}, ["a"]),
+        ("must have a column 'prediction' or one p_", {"label": [0]}, ["a"]),
+        ("must hold at least one sample", {"label": [], "prediction": []}, ["a"]),
+        (
+            "column 'label' must hold class names or numbers, got 'owl'",
+            {"label": ["owl"], "p_a": [1.0]},
+            None,
+        ),
+        ("must agree, 'b' is only in one", {"label": ["a"], "p_a": [1.0]}, ["a", "b"]),
+        ("numbers its p_<class> columns", {"label": [0], "p_0": [0.5], "p_1": [0.5]}, ["a", "b"]),
+        ("must hold numbers", {"label": ["a"], "p_a": ["high"]}, None),
+        ("labels must lie", {"label": [5], "p_a": [1.0]}, None),
+    ],
+)
+def test_bad_tables_are_refused_with_their_name(tmp_path, message, columns, names):
+    pd.DataFrame(columns).to_csv(tmp_path / "bad.csv", index=False)
+    with pytest.raises(PredictionFileError, match=rf"bad\.csv.*{message}"):
+        read_predictions(tmp_path / "bad.csv", class_names=names)
+
+
+def test_missing_labels_in_a_table_are_refused(tmp_path):
+    (tmp_path / "a.csv").write_text("label,p_a,p_b\na,0.5,0.5\n,0.5,0.5\n")
+    with pytest.raises(PredictionFileError, match="must hold class names or numbers"):
+        read_predictions(tmp_path / "a.csv")
+
+
+def test_tables_above_the_limit_are_refused(tmp_path, toy):
+    frame = frame_of(toy, "p_", toy.probabilities)
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    frame.to_parquet(tmp_path / "a.parquet")
+    for name in ("a.csv", "a.parquet"):
+        with pytest.raises(PredictionFileError, match="more than the limit of 1000"):
+            read_predictions(tmp_path / name, max_bytes=1000)
+
+
+def test_truncated_parquet_is_refused(tmp_path, toy):
+    frame_of(toy, "p_", toy.probabilities).to_parquet(tmp_path / "a.parquet")
+    content = (tmp_path / "a.parquet").read_bytes()
+    for kept in (0, 10, len(content) // 2, len(content) - 3):
+        (tmp_path / "a.parquet").write_bytes(content[:kept])
+        with pytest.raises(PredictionFileError, match=r"not a readable \.parquet table"):
+            read_predictions(tmp_path / "a.parquet")
+
+
+def test_class_names_from_text_and_json(tmp_path):
+    (tmp_path / "a.txt").write_text("\ufeffcat\n dog \nfox", encoding="utf-8")
+    (tmp_path / "a.json").write_text('["cat", "dog", 3]')
+    assert read_class_names(tmp_path / "a.txt") == ("cat", "dog", "fox")
+    assert read_class_names(tmp_path / "a.json") == ("cat", "dog", "3")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", b"", "empty line or no name"),
+        ("a.txt", b"cat\n\ndog\n", "empty line or no name"),
+        ("a.txt", b"\xff\xfe\x00", "cannot be read"),
+        ("a.json", b'{"cat": 0}', "JSON list of names"),
+        ("a.json", b'["cat"', "cannot be read"),
+        ("a.json", b"[" * 100_000, "cannot be read"),
+    ],
+)
+def test_bad_name_files_are_refused(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(PredictionFileError, match=message):
+        read_class_names(tmp_path / name)
+
+
+def test_missing_name_files_are_refused(tmp_path):
+    with pytest.raises(PredictionFileError, match="cannot be read"):
+        read_class_names(tmp_path / "none.txt")
