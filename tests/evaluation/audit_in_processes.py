@@ -1,6 +1,6 @@
 """One process of a distributed audit; run as a script by test_gathering.py.
 
-Usage: audit_in_processes.py RANK FOLDER CASE
+Usage: audit_in_processes.py RANK FOLDER
 """
 
 from __future__ import annotations
@@ -33,11 +33,7 @@ def feed(
             accumulator.update(arrays["labels"][batch], **given, sample_id=batch if ids else None)
 
 
-def main(rank: int, folder: Path, case: str) -> None:
-    import torch.distributed as dist
-
-    dist.init_process_group("gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=2)
-    arrays = dict(np.load(folder / "arrays.npz"))
+def record_of(rank: int, arrays: dict[str, np.ndarray], case: str) -> dict[str, object]:
     index = np.arange(len(arrays["labels"]))
     first = SHARES[case](index)
     rows = index[first] if rank == 0 else index[~first]
@@ -49,18 +45,25 @@ def main(rank: int, folder: Path, case: str) -> None:
         result = accumulator.compute(
             classifier_weight=None if case == "plain" else arrays["weight"], bootstrap=200
         )
-        again = accumulator.compute(bootstrap=0)
-        kept = result.feature_sample
-        record = {
-            "audit": result.to_dict(),
-            "again": again.overall,
-            "kept": None if kept is None else [kept.index.tolist(), float(kept.features.sum())],
-        }
     except ValueError as error:
-        record = {"error": str(error)}
-    (folder / f"rank{rank}.json").write_text(json.dumps(record))
+        return {"error": str(error)}
+    kept = result.feature_sample
+    return {
+        "audit": result.to_dict(),
+        "again": accumulator.compute(bootstrap=0).overall,
+        "kept": None if kept is None else [kept.index.tolist(), float(kept.features.sum())],
+    }
+
+
+def main(rank: int, folder: Path) -> None:
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=2)
+    arrays = dict(np.load(folder / "arrays.npz"))
+    records = {case: record_of(rank, arrays, case) for case in SHARES}
+    (folder / f"rank{rank}.json").write_text(json.dumps(records))
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
+    main(int(sys.argv[1]), Path(sys.argv[2]))

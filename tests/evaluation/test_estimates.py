@@ -40,7 +40,7 @@ SCENARIOS = {
 @pytest.mark.parametrize("ranking", ["own", "reference", "crossfit"])
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_intervals_cover_nominal_95_percent_within_93_to_97(name, ranking):
-    found = coverage(SCENARIOS[name], ranking, sets=1500, truths=30)
+    found = coverage(SCENARIOS[name], ranking, sets=1500, truths=30, bootstrap=800)
     # Half a point for the simulation itself (its standard error is 0.6 points).
     assert {k: v for k, v in found.items() if not 0.925 <= v <= 0.975} == {}
 

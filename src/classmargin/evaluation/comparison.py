@@ -10,12 +10,15 @@ import numpy as np
 
 from classmargin._checks import check_choice, check_int
 from classmargin.evaluation.audit import Audit
-from classmargin.evaluation.class_tests import ClassDifferences, class_differences
+from classmargin.evaluation.comparison_parts import (
+    ModelPair,
+    class_difference_frame,
+    comparison_notes,
+    summary_frame,
+)
 from classmargin.evaluation.comparison_text import pair_verdict, set_verdict
-from classmargin.evaluation.differences import HeadlineDifferences, headline_differences
-from classmargin.evaluation.headlines import HEADLINES
-from classmargin.evaluation.inputs import AnyArray, FloatArray, IntArray, check_fraction
-from classmargin.evaluation.pairing import paired_correctness
+from classmargin.evaluation.differences import headline_differences
+from classmargin.evaluation.inputs import FloatArray, check_fraction
 from classmargin.evaluation.plain import fields_to_plain
 from classmargin.evaluation.significance import benjamini_hochberg
 
@@ -137,7 +140,7 @@ def compare(
         >>> round(result.delta("overall")[0], 3), result.gained, result.lost
         (0.333, ('2',), ())
     """
-    pair = _Pair.of(baseline, candidate)
+    pair = ModelPair.of(baseline, candidate)
     q_value = benjamini_hochberg(pair.differences.p_value)
     return _compare(pair, names, q_value, ranking, confidence, alpha, bootstrap, seed)
 
@@ -164,7 +167,7 @@ def compare_many(
     if len(models) < 2:
         raise ValueError(f"models must hold a baseline and at least one candidate, got {len(models)}")
     names = tuple(models)
-    pairs = [_Pair.of(models[names[0]], models[name]) for name in names[1:]]
+    pairs = [ModelPair.of(models[names[0]], models[name]) for name in names[1:]]
     q_values = benjamini_hochberg(np.stack([pair.differences.p_value for pair in pairs]))
     comparisons = tuple(
         _compare(pair, (names[0], name), q_value, ranking, confidence, alpha, bootstrap, seed)
@@ -182,34 +185,8 @@ def compare_many(
     )
 
 
-@dataclass(frozen=True)
-class _Pair:
-    """Two models on shared samples."""
-
-    labels: IntArray
-    correct: AnyArray
-    runs: tuple[int, int]
-    class_names: tuple[str, ...]
-    differences: ClassDifferences
-
-    @classmethod
-    def of(cls, baseline: Audit | Sequence[Audit], candidate: Audit | Sequence[Audit]) -> _Pair:
-        left, right = _runs("baseline", baseline), _runs("candidate", candidate)
-        labels, correct = paired_correctness([*left, *right])
-        runs = len(left), len(right)
-        names = left[0].class_names
-        return cls(labels, correct, runs, names, class_differences(labels, correct, runs, len(names)))
-
-
-def _runs(name: str, audits: Audit | Sequence[Audit]) -> list[Audit]:
-    runs = [audits] if isinstance(audits, Audit) else list(audits)
-    if not runs or not all(isinstance(run, Audit) for run in runs):
-        raise TypeError(f"{name} must be an Audit or a non-empty list of them, got {type(audits).__name__}")
-    return runs
-
-
 def _compare(
-    pair: _Pair,
+    pair: ModelPair,
     names: tuple[str, str],
     q_value: FloatArray,
     ranking: str,
@@ -230,7 +207,7 @@ def _compare(
         bootstrap=check_int("bootstrap", bootstrap, minimum=1),
         seed=check_int("seed", seed, minimum=0),
     )
-    by_class = _class_frame(pair, q_value, alpha)
+    by_class = class_difference_frame(pair, q_value, alpha)
     named = {
         key: tuple(by_class["class_name"][by_class["outcome"] == key]) for key in ("gained", "lost", "noise")
     }
@@ -241,7 +218,7 @@ def _compare(
         num_samples=len(pair.labels),
         runs=pair.runs,
         deltas=headlines.deltas,
-        summary=_summary(headlines),
+        summary=summary_frame(headlines),
         by_class=by_class,
         verdict=pair_verdict(
             names, headlines.deltas, {k: len(v) for k, v in named.items()}, confidence, alpha
@@ -252,40 +229,8 @@ def _compare(
         confidence=confidence,
         alpha=alpha,
         ranking=ranking,
-        notes=_notes(pair, ranking),
+        notes=comparison_notes(pair, ranking),
     )
-
-
-def _class_frame(pair: _Pair, q_value: FloatArray, alpha: float) -> pd.DataFrame:
-    import pandas as pd
-
-    found = pair.differences
-    difference = found.candidate - found.baseline
-    direction = np.where(difference > 0, "gained", "lost")
-    outcome = np.where(
-        found.n == 0, "absent", np.where((q_value <= alpha) & (difference != 0), direction, "noise")
-    )
-    return pd.DataFrame(
-        {
-            "class_name": list(pair.class_names),
-            "n": found.n,
-            "baseline": found.baseline,
-            "candidate": found.candidate,
-            "difference": difference,
-            "gained_samples": found.gained,
-            "lost_samples": found.lost,
-            "p_value": found.p_value,
-            "q_value": q_value,
-            "outcome": outcome,
-        }
-    )
-
-
-def _summary(headlines: HeadlineDifferences) -> pd.DataFrame:
-    import pandas as pd
-
-    rows = [(name, *headlines.values[name], *headlines.deltas[name]) for name in HEADLINES]
-    return pd.DataFrame(rows, columns=["metric", "baseline", "candidate", "difference", "low", "high"])
 
 
 def _joint_summary(comparisons: Sequence[Comparison]) -> pd.DataFrame:
@@ -301,41 +246,3 @@ def _joint_summary(comparisons: Sequence[Comparison]) -> pd.DataFrame:
             for row in comparison.summary.itertuples()
         ]
     return pd.DataFrame(rows, columns=["model", "metric", "value", "difference", "low", "high"])
-
-
-def _notes(pair: _Pair, ranking: str) -> tuple[str, ...]:
-    notes = [_RANKING_NOTES[ranking]]
-    if pair.runs == (1, 1):
-        notes.append("Class p-values: exact McNemar test on paired samples; q-values: Benjamini-Hochberg.")
-        notes.append(
-            "One run of each model: intervals cover the choice of test samples, not the noise of training."
-        )
-    else:
-        notes.append(
-            f"{pair.runs[0]} and {pair.runs[1]} runs: runs and samples are resampled; class p-values are t-tests with both "
-            "kinds of variance; q-values: Benjamini-Hochberg."
-        )
-        if min(pair.runs) == 1:
-            notes.append(
-                "A model with one run shows no training noise; its share is missing from the intervals."
-            )
-    absent = int((pair.differences.n == 0).sum())
-    if absent:
-        notes.append(
-            f"{absent} of {len(pair.class_names)} classes have no samples; they are left out of all means."
-        )
-    return tuple(notes)
-
-
-_RANKING_NOTES = {
-    "crossfit": (
-        "Thirds: classes ranked by the mean accuracy of both models on one half of the samples, measured on the other half, both "
-        "ways, averaged over ten splits."
-    ),
-    "pooled": "Thirds: classes ranked by the mean accuracy of both models on all samples.",
-    "own": "Thirds: each model ranks the classes by its own accuracies, so the thirds may hold different classes.",
-    "baseline": (
-        "Thirds: classes ranked by the baseline's accuracies on the same samples, which flatters the candidate on the hard third "
-        "and the baseline on the easy one."
-    ),
-}
