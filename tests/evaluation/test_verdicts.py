@@ -41,6 +41,11 @@ def test_one_dominant_mistake_is_a_confusion():
     assert verdicts(facts(confusion_share={7: 0.3}))[7] == "confused with x (30 % of its samples)"
 
 
+def test_two_mistakes_are_no_confusion():
+    few = {"n": {7: 10}, "accuracy": {7: 0.8}, "confusion_share": {7: 0.2}}
+    assert "confused" not in verdicts(facts(**few))[7]
+
+
 def test_doubted_labels_stand_out_or_are_not_named():
     noisy = {"label_issues": {2: 60.0}, "confidently_wrong": {2: 0.1}}
     assert verdicts(facts(**noisy))[2] == "label noise? (60 of 500 samples look mislabelled)"

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from classmargin._progress import progress
 from classmargin.evaluation.feature_geometry import FeatureSums
 from classmargin.evaluation.inputs import CHUNK_ROWS, AnyArray, AuditInputs, FloatArray, IntArray
+from classmargin.evaluation.long_work import watched
 
 DELTA = 0.05
 
@@ -75,7 +75,7 @@ def _evaluate(
     )  # fmt: skip
     columns = np.full((4, inputs.num_classes), np.nan)
     total = None
-    for rows in progress(list(class_groups(inputs.labels)), "bounds"):
+    for rows in watched(list(class_groups(inputs.labels)), "bounds"):
         part = (inputs.scores[rows], inputs.labels[rows], inputs.features[rows], class_margins)
         bounds = np.stack([np.asarray(term) for term in class_risk_bounds(*part, **options)])
         columns = np.where(np.isnan(bounds), columns, bounds)

@@ -119,7 +119,7 @@ def _notes(
         notes.append(
             f"On samples that took no part in the ranking (crossfit) the hard third measures {100 * crossfit[3]:.1f} % "
             f"instead of {100 * observed[3]:.1f} %, the easy third {100 * crossfit[1]:.1f} % instead of "
-            f"{100 * observed[1]:.1f} %: the difference is made by ranking on noise."
+            f"{100 * observed[1]:.1f} %: the difference comes from ranking on noise (a half ranks with more of it than the whole)."
         )
     absent = int((n == 0).sum())
     if absent:

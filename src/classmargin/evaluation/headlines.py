@@ -11,8 +11,8 @@ from itertools import combinations
 
 import numpy as np
 
-from classmargin._progress import progress
 from classmargin.evaluation.inputs import FloatArray, IntArray
+from classmargin.evaluation.long_work import watched
 from classmargin.evaluation.outcomes import OutcomeTable, block_sizes, deal, resample
 from classmargin.evaluation.tiers import ranked_tier_means, tier_means
 
@@ -80,7 +80,7 @@ def resampled_headlines(
     )
     step = max(1, min(replicates, _CELLS_AT_ONCE // cells))
     parts = []
-    for start in progress(range(0, replicates, step), "resampling"):
+    for start in watched(range(0, replicates, step), "resampling"):
         count = min(step, replicates - start)
         weights = (
             random_run_weights(run_counts, count, rng) if resample_runs else even_run_weights(run_counts)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from classmargin.evaluation.audit import Audit
 
-_SPECIAL = str.maketrans({character: "\\" + character for character in "\\`*_{}[]<>()#+!|~"})
+# No round brackets: renderers with formulas take an escaped one for the start of a formula.
+_SPECIAL = str.maketrans({character: "\\" + character for character in "\\`*_[]<>&#|~"})
 
 
 def audit_markdown(audit: Audit, top: int) -> str:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from classmargin._progress import progress
 from classmargin.evaluation.feature_geometry import FeatureSums, check_finite
 from classmargin.evaluation.feature_sample import KeptFeatures
 from classmargin.evaluation.inputs import (
@@ -23,6 +22,7 @@ from classmargin.evaluation.inputs import (
     check_inputs,
     row_chunks,
 )
+from classmargin.evaluation.long_work import watched
 from classmargin.evaluation.sample_scores import SampleScores, join_scores, score_samples
 from classmargin.evaluation.settings import check_settings
 
@@ -142,7 +142,7 @@ class AuditAccumulator:
         self._check_same_kind(inputs)
         chunks = [
             self._read(inputs, rows)
-            for rows in progress(list(row_chunks(len(inputs.labels))), "reading scores")
+            for rows in watched(list(row_chunks(len(inputs.labels))), "reading scores")
         ]
         if inputs.features is not None:
             self._add_features(inputs.features, inputs.labels, inputs.sample_id)
@@ -241,6 +241,6 @@ class AuditAccumulator:
     def _add_features(self, features: AnyArray, labels: IntArray, sample_id: AnyArray | None) -> None:
         if self.feature_sums is None:
             self.feature_sums = FeatureSums.empty(len(self.class_names), features.shape[1], self.norm_order)
-        for rows in progress(list(row_chunks(len(labels))), "reading features"):
+        for rows in watched(list(row_chunks(len(labels))), "reading features"):
             self.feature_sums.add(features[rows], labels[rows])
         self.kept.add(features, sample_id, first=self.num_samples)

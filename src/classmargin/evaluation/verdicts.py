@@ -12,6 +12,8 @@ from classmargin.evaluation.inputs import FloatArray
 WIDE_INTERVAL = 0.25
 # Share of a class's errors that must go to one class before we call the pair confused.
 CONFUSION_SHARE_OF_ERRORS = 0.4
+# … and how many samples that must be at least: two mistakes are no pattern.
+CONFUSED_SAMPLES = 3
 # Labels are named as a reason when confident learning doubts this share of a class, and twice the usual share: a weak
 # model doubts many good labels everywhere, so only what stands out counts.
 LABEL_ISSUE_SHARE = 0.05
@@ -71,7 +73,8 @@ def _verdict(facts: ClassFacts, k: int, wide_spread: float, suspicious: bool) ->
 
 def _why_hard(facts: ClassFacts, k: int, wide_spread: float) -> list[str]:
     reasons = []
-    if facts.confusion_share[k] >= CONFUSION_SHARE_OF_ERRORS * (1 - facts.accuracy[k]):
+    dominant = facts.confusion_share[k] >= CONFUSION_SHARE_OF_ERRORS * (1 - facts.accuracy[k])
+    if dominant and round(facts.confusion_share[k] * facts.n[k]) >= CONFUSED_SAMPLES:
         share = 100 * facts.confusion_share[k]
         reasons.append(f"confused with {facts.confused_with[k]} ({share:.0f} % of its samples)")
     if facts.spread[k] > wide_spread:
