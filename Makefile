@@ -9,13 +9,15 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
 export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
-.PHONY: demo test check lint types layers bench test-slow clean help
+.PHONY: demo test check lint types layers bench soak hashes hashes-check test-slow clean help
 
 help:
 	@echo "make demo   train ERM and MR2 side by side on the embedded data and write report.html"
 	@echo "make test   checks and the test suite"
 	@echo "make check  ruff, mypy --strict, import layers"
 	@echo "make bench  speed, as ratios measured in one run; writes benchmarks/out/*.json"
+	@echo "make soak   kills, full disks, long hauls, hostile files; at most 15 minutes; writes soak/out/*.json"
+	@echo "make hashes-check  is what pip would install what requirements-ci.txt pins by checksum?"
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -54,5 +56,14 @@ test-slow: $(VENV)/.test
 bench: $(VENV)/.test  
 	$(BIN)/python -m benchmarks
 
+soak: $(VENV)/.test
+	$(BIN)/python -m soak
+
+hashes: $(VENV)/.test
+	$(BIN)/python scripts/make_ci_hashes.py
+
+hashes-check: $(VENV)/.test
+	$(BIN)/python scripts/make_ci_hashes.py --check
+
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis benchmarks/out
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis benchmarks/out soak/out
