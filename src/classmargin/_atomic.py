@@ -8,6 +8,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+_MARK = ".part-"
+
 
 @contextlib.contextmanager
 def atomic_path(target: str | os.PathLike[str], *, durable: bool = False) -> Iterator[Path]:
@@ -28,7 +30,7 @@ def atomic_path(target: str | os.PathLike[str], *, durable: bool = False) -> Ite
     final = Path(target)
     final.parent.mkdir(parents=True, exist_ok=True)
     # The suffix stays last, because writers such as numpy.savez append their own when it is missing.
-    handle, name = tempfile.mkstemp(prefix=f".{final.stem}.", suffix=final.suffix, dir=final.parent)
+    handle, name = tempfile.mkstemp(prefix=f".{final.stem}{_MARK}", suffix=final.suffix, dir=final.parent)
     os.close(handle)
     temporary = Path(name)
     try:
@@ -41,6 +43,21 @@ def atomic_path(target: str | os.PathLike[str], *, durable: bool = False) -> Ite
             _flush(final.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def remove_leftovers(folder: str | os.PathLike[str]) -> None:
+    """Remove the temporary files that killed writers left in ``folder``; only its one writer may ask for it.
+
+    Example:
+        >>> import tempfile, pathlib
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> _ = (folder / ".report.part-x1y2.html").write_text("hal")
+        >>> remove_leftovers(folder)
+        >>> list(folder.iterdir())
+        []
+    """
+    for path in Path(folder).glob(f".*{_MARK}*"):
+        path.unlink(missing_ok=True)
 
 
 def _umask() -> int:

@@ -242,7 +242,8 @@ def test_a_loss_that_is_not_a_number_stops_with_the_batch_and_the_state(toy):
     )
 
 
-def test_a_stop_request_saves_and_the_run_goes_on_identical(toy):
+@pytest.mark.parametrize("step", [6, 4, 12], ids=["within", "end of an epoch", "end of the training"])
+def test_a_stop_request_saves_and_the_run_goes_on_identical(toy, step):
     whole = toy.loop("whole")
     whole.run()
     stopped = toy.loop("stopped")
@@ -250,16 +251,76 @@ def test_a_stop_request_saves_and_the_run_goes_on_identical(toy):
 
     def ask():
         tell()
-        if stopped.position.global_step == 4:
+        if stopped.position.global_step == step - 2:
             stopped.stop.signal_number = 15
 
     stopped.weights.after_step = ask
-    with pytest.raises(StoppedError, match="step 6") as caught:
+    with pytest.raises(StoppedError, match=f"step {step};") as caught:
         stopped.run()
     assert caught.value.exit_code == 143
     resumed = toy.loop("stopped")
     resumed.run()
     assert same(final_state(whole), final_state(resumed))
+    for name in ("metrics.jsonl", "metrics.csv"):
+        assert (toy.folder / "whole" / name).read_bytes() == (toy.folder / "stopped" / name).read_bytes()
+
+
+class RefusesNonFinite(Method):
+    """Refuses what is not finite with an error of its own, as MR² does."""
+
+    def loss(self, step, update_state):
+        if not torch.isfinite(step.features).all():
+            raise ValueError("features must be finite")
+        return MethodLoss(torch.nn.functional.cross_entropy(step.logits, step.labels), {})
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_method_that_refuses_broken_features_stops_the_run_like_a_broken_loss(toy, accumulate):
+    loop = toy.loop(method=RefusesNonFinite(toy.task()), loop={"accumulate": accumulate})
+    loop.network.head.weight.data.fill_(1.0)
+    loop.network.encoder[0].register_forward_hook(
+        lambda layer, inputs, output: output * (float("inf") if loop.position.global_step == 6 else 1.0)
+    )
+    with pytest.raises(DivergedError, match=r"loss is nan at step 6 .*failure/step-00000006"):
+        loop.run()
+
+
+def test_an_error_of_a_method_with_finite_features_is_its_own(toy):
+    class Wrong(Method):
+        def loss(self, step, update_state):
+            raise ValueError("labels must be sorted")
+
+    with pytest.raises(ValueError, match="labels must be sorted"):
+        toy.loop(method=Wrong(toy.task())).run()
+
+
+def test_weights_that_are_no_numbers_are_never_saved_as_a_checkpoint(toy):
+    """The loss of the last step was finite, its gradient was not."""
+    loop = toy.loop(loop={"checkpoint_steps": 1})
+    follow = loop.weights.after_step
+
+    def overflow():
+        follow()
+        if loop.position.global_step == 5:
+            loop.network.head.weight.data[0, 0] = float("inf")
+
+    loop.weights.after_step = overflow
+    with pytest.raises(DivergedError, match=r"a weight is no longer a number at step 6 .*failure"):
+        loop.run()
+    kept = sorted(path.name for path in (toy.folder / "run/checkpoint").iterdir())
+    assert kept == ["step-00000004", "step-00000005"]
+
+
+def test_a_failed_step_is_told_even_if_its_state_cannot_be_saved(toy, monkeypatch):
+    from classmargin.training import recorder
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    loop = toy.loop(method=BreaksAtStep(toy.task()))
+    monkeypatch.setattr(recorder, "write_tree", full)
+    with pytest.raises(DivergedError, match=r"loss is nan at step 6 .*could not be saved .*No space left"):
+        loop.run()
 
 
 def test_best_weights_are_those_of_the_best_epoch_on_validation(toy):

@@ -45,7 +45,7 @@ def train(
     """Train a network on a data set with a method, and audit what came out."""
     from classmargin._distributed import rank
     from classmargin.recipes.run_options import gather_config
-    from classmargin.recipes.train_run import default_folder
+    from classmargin.recipes.train_run import default_folder, exit_code_of_rank
     from classmargin.recipes.train_run import train as train_run
     from classmargin.training.errors import DivergedError, StoppedError
     from classmargin.training.run_folder import RunFolder
@@ -66,6 +66,10 @@ def train(
     }
     begun = RunFolder(out) if out is not None and resume else None
     base = begun.read_config() if begun is not None and begun.started else None
+    settings = [value for part, table in flags.items() if part != "machine" for value in table.values()]
+    if begun is not None and base is None and not any([overrides, preset, config, *settings]):
+        # A run killed before it wrote its settings: going on with the defaults would be another run.
+        raise ValueError(f"{out} holds no run to go on with; give its settings as at its first start")
     run = gather_config(flags=flags, overrides=overrides or (), preset=preset, file=config, base=base)
     folder = out if out is not None else default_folder(run)
     try:
@@ -74,8 +78,9 @@ def train(
         typer.echo(f"classmargin: error: {error}", err=True)
         raise typer.Exit(DIVERGED) from error
     except StoppedError as error:
-        typer.echo(f"classmargin: {error}", err=True)
-        raise typer.Exit(error.exit_code) from error
+        if rank() == 0:
+            typer.echo(f"classmargin: {error}", err=True)
+        raise typer.Exit(exit_code_of_rank(error.exit_code)) from error
     if rank() > 0:
         return
     values = "  ".join(f"{name} {100 * value:.1f}" for name, value in summary["test"].items())

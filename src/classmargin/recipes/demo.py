@@ -15,6 +15,7 @@ from pathlib import Path
 from classmargin.recipes.compare_methods import compare_methods, plan_runs, write_comparison
 from classmargin.recipes.method_table import tables_of, verdict_of
 from classmargin.recipes.run_options import gather_config
+from classmargin.training.errors import StoppedError
 
 METHODS = ("erm", "mr2")
 SEEDS = 3
@@ -42,9 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _say(f"ERM and MR² on fashion-mnist-mini, {SEEDS} seeds each, {JOBS} runs side by side; folder {folder}")
     try:
         comparison = compare_methods(plan, jobs=JOBS)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, StoppedError) as stop:
         _say("interrupted; run it again to go on from here")
-        return 130
+        return getattr(stop, "exit_code", 130)
     written = write_comparison(comparison, folder, title="ERM against MR² on fashion-mnist-mini")
     print_report(verdict_of(comparison), tables_of(comparison))
     _say(f"{time.monotonic() - begin:.0f} s; the report is {written[-1]}")

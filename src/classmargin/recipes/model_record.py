@@ -43,7 +43,7 @@ class ModelRecord:
 
 def write_record(run: RunFolder, record: ModelRecord) -> None:
     """Keep the record in the run folder."""
-    write_json(run.path / "model.json", dataclasses.asdict(record))
+    write_json(run.path / "model.json", dataclasses.asdict(record), durable=True)
 
 
 def read_record(run: RunFolder) -> ModelRecord:

@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from classmargin.training.config import RunConfig
+from classmargin.training.errors import StoppedError
 from classmargin.training.run_folder import RunFolder
+from classmargin.training.signals import StopRequest
 
 
 @dataclass(frozen=True)
@@ -56,14 +58,23 @@ def run_all(runs: Sequence[PlannedRun], *, jobs: int, show: bool | None = None) 
 
     Returns:
         The error of each run that failed, by its title; empty if all is well.
+
+    Raises:
+        StoppedError: A signal asked to stop; the runs under way have saved their state.
     """
     waiting = [run for run in runs if not run.folder.done]
     failed: dict[str, str] = {}
     visible = sys.stderr.isatty() if show is None else show
-    with _display(len(runs), len(runs) - len(waiting), visible) as display:
+    stop = StopRequest()
+    with stop.listening(), _display(len(runs), len(runs) - len(waiting), visible) as display:
         slots: list[_Slot] = []
         try:
             while waiting or any(slot.run for slot in slots):
+                if stop:
+                    raise StoppedError(
+                        f"stopped by signal {stop.signal_number}; the same command goes on from here",
+                        128 + stop.signal_number,
+                    )
                 _fill(slots, waiting, jobs, display)
                 for slot in slots:
                     _collect(slot, failed, display)
@@ -82,12 +93,18 @@ def _fill(slots: list[_Slot], waiting: list[PlannedRun], jobs: int, display: _Di
         if free is None:
             free = _start_worker()
             slots.append(free)
-        free.run = waiting.pop(0)
-        task = {"folder": str(free.run.folder.path), "config": free.run.config.to_dict()}
+        run = waiting[0]
+        task = {"folder": str(run.folder.path), "config": run.config.to_dict()}
         assert free.process.stdin is not None
-        free.process.stdin.write(json.dumps(task) + "\n")
-        free.process.stdin.flush()
-        display.begin(free.run)
+        try:
+            free.process.stdin.write(json.dumps(task) + "\n")
+            free.process.stdin.flush()
+        except BrokenPipeError:  # an idle worker was killed just now; another one gets the run
+            free.process.wait()
+            slots.remove(free)
+            continue
+        free.run = waiting.pop(0)
+        display.begin(run)
 
 
 def _start_worker() -> _Slot:

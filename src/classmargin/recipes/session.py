@@ -206,6 +206,9 @@ def build_session(config: RunConfig) -> Session:
     record = replace(record, steps_per_epoch=steps)
     seed_process(config.loop.seed, "method", 0)
     method = _make_method(config, bundle, network, steps, new_network)
+    for stage in method.stages(config.loop.epochs):
+        # A batch size that a later stage cannot work with must show now, not after hours.
+        loaders.training(sampler=stage.sampler, views=stage.views, multiplicity=None)
     return Session(config, bundle, record, backbone, network, method, loaders, new_network)
 
 

@@ -12,11 +12,13 @@ import contextlib
 import json
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from classmargin._distributed import is_distributed, rank, world_size
 from classmargin.recipes.model_record import write_record
@@ -24,7 +26,8 @@ from classmargin.recipes.session import Session, build_session, effective
 from classmargin.training import machine
 from classmargin.training.config import RunConfig, identity
 from classmargin.training.config_reader import differences, replace_machine
-from classmargin.training.finish import finish_run, predict_arrays
+from classmargin.training.finish import Arrays, finish_run, predict_arrays
+from classmargin.training.loggers import Logger
 from classmargin.training.loop import Loop
 from classmargin.training.progress import Watchers, make_watchers
 from classmargin.training.recorder import Recorder, say
@@ -44,7 +47,13 @@ def default_folder(config: RunConfig, parent: str | Path = "runs") -> Path:
 
 
 def train(
-    config: RunConfig, folder: str | os.PathLike[str], *, resume: bool = False, show: bool | None = None
+    config: RunConfig,
+    folder: str | os.PathLike[str],
+    *,
+    resume: bool = False,
+    show: bool | None = None,
+    test: bool = True,
+    observers: Sequence[Logger] = (),
 ) -> dict[str, Any]:
     """Train a run to its end and return its summary (accuracies on the test set under ``test``).
 
@@ -53,6 +62,9 @@ def train(
         folder: Where it lives.
         resume: Go on with what is there; without it a folder in use is refused.
         show: Force the progress bar on or off.
+        test: Whether the test set is looked at. Without it the run stops with its last checkpoint and is not
+            marked as done; calling again with ``resume`` does what is left (sweeps choose before they test).
+        observers: Told about each evaluation on validation, after the run's own files.
 
     Raises:
         ValueError: Bad names or values, a folder with another run, or one in use by another process.
@@ -64,17 +76,31 @@ def train(
     if run.done:
         say(f"{run.path} is finished; nothing to do")
         return read_summary(run)
-    if config.machine.devices > 1 and not _is_helper_process():
-        build_session(config)  # bad input must show before other processes are started
-    fabric = machine.start(config)
-    with run.lock() if rank() == 0 else contextlib.nullcontext():
-        return _train_locked(config, run, fabric, show)
+    # Before other processes are started: a second writer is told so by one line, not by several processes.
+    with contextlib.nullcontext() if _is_helper_process() else run.lock():
+        if not _is_helper_process():
+            _check_folder(run, config, resume)  # again: another process may have been here before the lock
+            if run.done:
+                return read_summary(run)
+            if config.machine.devices > 1:
+                build_session(config)  # bad input must show before other processes are started
+        return _train_locked(config, run, machine.start(config), show, test, observers)
 
 
 def _is_helper_process() -> bool:
     """Whether this process was started to be another rank of a run that rank 0 has checked already."""
     names = ("RANK", "SLURM_PROCID", "LOCAL_RANK")
     return any(int(os.environ.get(name, "0")) > 0 for name in names)
+
+
+def exit_code_of_rank(code: int) -> int:
+    """Return the exit code of this process for a run that ends with ``code``.
+
+    Lightning's own launcher kills rank 0 when it sees a helper end with another code than 0, perhaps before
+    rank 0 has closed its loggers; what counts there is the code of rank 0. Other launchers look at every rank.
+    """
+    external = any(name in os.environ for name in ("TORCHELASTIC_RUN_ID", "SLURM_PROCID"))
+    return 0 if _is_helper_process() and not external else code
 
 
 def _check_folder(run: RunFolder, config: RunConfig, resume: bool) -> None:
@@ -90,7 +116,14 @@ def _check_folder(run: RunFolder, config: RunConfig, resume: bool) -> None:
         raise ValueError(f"{run.path} holds {state} run; add --resume or choose another --out")
 
 
-def _train_locked(config: RunConfig, run: RunFolder, fabric: Any, show: bool | None) -> dict[str, Any]:
+def _train_locked(
+    config: RunConfig,
+    run: RunFolder,
+    fabric: Any,
+    show: bool | None,
+    test: bool,
+    observers: Sequence[Logger],
+) -> dict[str, Any]:
     begin = time.perf_counter()
     session = build_session(config)
     for note in session.bundle.notes:
@@ -99,25 +132,30 @@ def _train_locked(config: RunConfig, run: RunFolder, fabric: Any, show: bool | N
     if rank() == 0 and not run.started:
         write_record(run, session.record)
         run.write_config(config)
-    recorder = Recorder(run, config, tuple(session.bundle.class_names))
+    recorder = Recorder(run, config, tuple(session.bundle.class_names), observers)
     title = f"{config.method.name} seed {config.loop.seed}"
     watchers = make_watchers(run.progress_file, title, show=show) if rank() == 0 else Watchers([])
     loop = Loop(config, session.ingredients(), fabric, recorder, watchers)
     network = loop.run()
-    test = session.loaders.evaluation("test")
-    assert test is not None, "the data package refuses an empty test set"
-    names = tuple(session.bundle.class_names)
-    arrays = predict_arrays(network, session.method, (loop.prepared(b) for b in test.epoch(0)), names, fabric)
     summary = {
         "identity": identity(config),
         "steps": loop.position.global_step,
         "selected_epoch": loop.weights.best_epoch,
-        "seconds": round(time.perf_counter() - begin, 3),
     }
-    finish_run(run, arrays, report=config.machine.report, summary=summary)
+    if test:
+        arrays = _test_arrays(session, loop, network, fabric)
+        summary["seconds"] = round(time.perf_counter() - begin, 3)
+        finish_run(run, arrays, report=config.machine.report, summary=summary)
     if is_distributed():
         dist.barrier()
-    return read_summary(run)
+    return read_summary(run) if test else summary
+
+
+def _test_arrays(session: Session, loop: Loop, network: nn.Module, fabric: Any) -> Arrays:
+    loader = session.loaders.evaluation("test")
+    assert loader is not None, "the data package refuses an empty test set"
+    batches = (loop.prepared(batch) for batch in loader.epoch(0))
+    return predict_arrays(network, session.method, batches, tuple(session.bundle.class_names), fabric)
 
 
 def _settle_machine(config: RunConfig, run: RunFolder, session: Session) -> RunConfig:

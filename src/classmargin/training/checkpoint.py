@@ -7,7 +7,7 @@
                   /step-00000140/...                    the newest two are kept
 
 ``save`` writes into a hidden folder, flushes it to the disk and renames it: a kill or a full disk at any
-moment leaves the earlier checkpoints as they were. ``load_newest`` takes the newest one that reads back whole
+moment leaves the earlier checkpoints as they were, and ``repair`` clears away what it left half done. ``load_newest`` takes the newest one that reads back whole
 and says which ones it had to pass over.
 """
 
@@ -73,6 +73,21 @@ class CheckpointStore:
         for path in set(self.paths()) - set(by_age[:KEEP]):
             shutil.rmtree(path, ignore_errors=True)
 
+    def repair(self) -> None:
+        """Put right what a kill in the middle of a save left behind; only the writer of the run may ask.
+
+        A half-written checkpoint goes. One that was set aside to be replaced takes its name back, unless the
+        new one got there.
+        """
+        for path in self.folder.glob(".step-*.writing"):
+            shutil.rmtree(path, ignore_errors=True)
+        for path in self.folder.glob(".step-*.stale"):
+            final = path.with_name(path.name[1 : -len(".stale")])
+            if final.exists():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                os.rename(path, final)
+
     def load_newest(self) -> tuple[int, dict[str, Any]] | None:
         """Return step and tree of the newest whole checkpoint, or None if there is none."""
         for path in self.paths():
@@ -91,6 +106,7 @@ def write_tree(final: Path, tree: dict[str, Any]) -> None:
     tensors, structure = pack(tree)
     working = final.with_name(f".{final.name}.writing")
     shutil.rmtree(working, ignore_errors=True)
+    is_first = not final.parent.exists()
     working.mkdir(parents=True)
     try:
         try:
@@ -103,14 +119,16 @@ def write_tree(final: Path, tree: dict[str, Any]) -> None:
             _flush(path)
         _swap_in(working, final)
         _flush(final.parent)
+        if is_first:
+            _flush(final.parent.parent)
     finally:
         shutil.rmtree(working, ignore_errors=True)
 
 
 def _swap_in(working: Path, final: Path) -> None:
     if final.exists():
-        # A folder cannot replace a non-empty one in one call. Between these two renames the name is missing,
-        # but the older checkpoint of another step is still there.
+        # A folder cannot replace a non-empty one in one call. Between these two renames the name is missing;
+        # a kill there is put right by CheckpointStore.repair.
         shutil.rmtree(stale := final.with_name(f".{final.name}.stale"), ignore_errors=True)
         os.rename(final, stale)
         os.rename(working, final)

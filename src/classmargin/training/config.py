@@ -184,7 +184,8 @@ class LoopConfig:
     Attributes:
         epochs: Passes over the training set, over all stages of the method.
         batch_size: Samples of one optimiser step, over all devices and micro-batches.
-        accumulate: Micro-batches that each device's share of a batch is cut into.
+        accumulate: Micro-batches that each device's share of a batch is cut into. A method's state (class
+            statistics, memory) follows the first of them only: it changes once a step, before it is used.
         seed: Initial weights, order and augmentation of the samples, random numbers of the method.
         precision: As Lightning Fabric names it.
         compile: Compile the network with ``torch.compile``.

@@ -11,7 +11,8 @@ from torch import nn
 from classmargin.methods.base import Step
 from classmargin.training.evaluate import evaluation_mode, forward_batches
 from classmargin.training.loaders import BatchLoader
-from classmargin.training.module import Position, average_running_statistics
+from classmargin.training.module import Position
+from classmargin.training.running_statistics import average_running_statistics
 
 
 @dataclass

@@ -35,7 +35,7 @@ def predict_arrays(
 
 def write_predictions(path: Path, arrays: Arrays) -> None:
     """Write a prediction file atomically; it holds plain arrays, nothing pickled."""
-    with atomic_path(path) as temporary:
+    with atomic_path(path, durable=True) as temporary:
         np.savez(temporary, allow_pickle=False, **arrays)
 
 
@@ -59,7 +59,7 @@ def finish_run(
         return None
     write_predictions(folder.predictions_file, arrays)
     result = audit_arrays(arrays, norm_order=norm_order)
-    write_json(folder.audit_file, result.to_dict())
+    write_json(folder.audit_file, result.to_dict(), durable=True)
     if report:
         try:
             result.to_html(folder.report_file)

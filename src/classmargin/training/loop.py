@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 from classmargin._distributed import rank, world_size
@@ -32,10 +33,11 @@ from classmargin.training.loaders import Loaders
 from classmargin.training.loggers import Evaluation, few_scalars
 from classmargin.training.machine import memory_format
 from classmargin.training.meters import LossMeter
-from classmargin.training.module import Position, TrainedModule, average_running_statistics
+from classmargin.training.module import Position, TrainedModule
 from classmargin.training.optimizers import make_optimizer, set_learning_rate
 from classmargin.training.progress import Watchers, words_of
 from classmargin.training.recorder import Recorder, restore_random_state
+from classmargin.training.running_statistics import average_running_statistics, averaged, restore_own
 from classmargin.training.schedules import Schedule, make_schedule
 from classmargin.training.signals import StopRequest
 from classmargin.training.stepper import NotFiniteError, Stepper
@@ -159,6 +161,8 @@ class Loop:
             multiplicity=self.method.sample_multiplicity(at.stage),
         )
         self._schedule = self._make_schedule(stage)
+        # The rate of the last finished step: an epoch that was stopped at its very end only has to be closed.
+        self._rate = self._schedule(max(0, at.stage_epoch * len(self._loader) + at.step - 1))
         self._stepper = self._make_stepper()
         epochs_left = sum(later.epochs for later in self.stages[at.stage :]) - at.stage_epoch
         total = at.global_step - at.step + epochs_left * len(self._loader)
@@ -223,7 +227,7 @@ class Loop:
         try:
             loss, agreed = self._stepper.step(batch, at, plain=not self._is_full(batch))
         except NotFiniteError as error:
-            raise self._diverged(batch, error) from error
+            raise self._diverged(error, batch) from error
         self.weights.after_step()
         self._meter.add(loss)
         self.position = at._replace(step=at.step + 1, global_step=at.global_step + 1)
@@ -250,8 +254,9 @@ class Loop:
 
     def _end_epoch(self, stage: Stage) -> bool:
         """Close an epoch, and the stage if it was its last; return whether it was."""
-        average_running_statistics(self.network)
-        average_running_statistics(self.method)
+        self._check_weights()
+        for module in self._with_statistics().values():
+            average_running_statistics(module)
         self.method.on_epoch_end(self._context())
         at = self.position
         self.position = at._replace(step=0, stage_epoch=at.stage_epoch + 1, epoch=at.epoch + 1)
@@ -286,22 +291,35 @@ class Loop:
         words = words_of(self.position.epoch, self.epochs, self._meter.means(), accuracies)
         self.watchers.advance(self.position.global_step, words)
 
-    def _diverged(self, batch: Batch, error: Exception) -> DivergedError:
-        at, indices = self.position, batch.index.tolist()
-        record = {"sample_index": indices, "error": str(error)}
-        place = self.recorder.save_failure(at.global_step, self._tree(), record)
+    def _check_weights(self) -> None:
+        """Stop before weights that are no numbers are saved: an overflow after a last, still finite loss."""
+        if not all(bool(torch.isfinite(parameter).all()) for parameter in self.network.parameters()):
+            raise self._diverged("a weight is no longer a number")
+
+    def _diverged(self, why: object, batch: Batch | None = None) -> DivergedError:
+        at, indices = self.position, [] if batch is None else batch.index.tolist()
+        place = self.recorder.save_failure(
+            at.global_step, self._tree(), {"sample_index": indices, "error": str(why)}
+        )
+        samples = f" on the samples with index {_some(indices)}" if indices else ""
         return DivergedError(
-            f"{error} at step {at.global_step} (epoch {at.epoch + 1}, learning rate {self._rate:g}) on the "
-            f"samples with index {_some(indices)}; the state is saved in {place}. A smaller learning rate, a "
-            f"warm-up or optimizer.clip_norm may help."
+            f"{why} at step {at.global_step} (epoch {at.epoch + 1}, learning rate {self._rate:g}){samples}; "
+            f"{place}. A smaller learning rate, a warm-up or optimizer.clip_norm may help."
         )
 
     # State
 
     def _save(self) -> None:
-        average_running_statistics(self.network)
-        average_running_statistics(self.method)
-        self.recorder.save(self.position.global_step, self._tree())
+        self._check_weights()
+        with averaged(self._with_statistics()) as everyone:
+            tree = {**self._tree(), "rank_statistics": everyone}
+            self.recorder.save(self.position.global_step, tree)
+
+    def _with_statistics(self) -> dict[str, nn.Module]:
+        modules: dict[str, nn.Module] = {"network": self.network, "method": self.method}
+        if self.weights.evaluated is not self.network:
+            modules["average"] = self.weights.evaluated
+        return modules
 
     def _tree(self) -> dict[str, Any]:
         return {
@@ -321,6 +339,7 @@ class Loop:
         self.optimizer.load_state_dict(tree["optimizer"])
         self.fabric.strategy.precision.load_state_dict(tree["precision"])
         self.weights.load_state_dict(tree["weights"])
+        restore_own(self._with_statistics(), tree.get("rank_statistics", []))
         self._meter.load_state_dict(tree["meter"], self.fabric.device)
 
 

@@ -74,8 +74,22 @@ class TrainedModule(nn.Module):
             output.logits, output.features, labels, index, inputs, views, self.network,
             position.epoch, position.global_step, position.stage,
         )  # fmt: skip
-        loss = self.method.loss(step, update_state)
+        loss = self._loss_of(step, update_state)
         return loss, (output.features.detach(), output.logits.detach()) if self._keep_step else None
+
+
+    def _loss_of(self, step: Step, update_state: bool) -> MethodLoss:
+        """Return the method's loss; a loss that is not a number if the method refused features that are none.
+
+        An exception on one process would leave the others waiting; a number that is none is something that
+        all of them agree on, and the state is saved.
+        """
+        try:
+            return self.method.loss(step, update_state)
+        except ValueError:
+            if bool(torch.isfinite(step.features).all() and torch.isfinite(step.logits).all()):
+                raise
+            return MethodLoss(step.logits.sum() * float("nan"), {})
 
 
 @dataclass(frozen=True)
@@ -123,19 +137,3 @@ def _smallest(samples: int, device: torch.device) -> int:
 def _rows(batch: Batch, rows: Tensor, samples: int) -> Batch:
     every_view = torch.cat([rows + view * samples for view in range(batch.views)])
     return Batch(batch.inputs[every_view], batch.labels[every_view], batch.index[every_view], batch.views)
-
-
-def average_running_statistics(module: nn.Module) -> None:
-    """Average the running mean and variance of normalisation layers over the processes.
-
-    Each process sees its own share of a batch; without this, evaluation would depend on the rank.
-    """
-    if not is_distributed():
-        return
-    world = dist.get_world_size()
-    for layer in module.modules():
-        for name in ("running_mean", "running_var"):
-            statistic = getattr(layer, name, None)
-            if isinstance(statistic, Tensor):
-                dist.all_reduce(statistic)
-                statistic.div_(world)

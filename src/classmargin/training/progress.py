@@ -5,6 +5,7 @@ Both are throttled: a bar redrawn at each step of a small network costs more tha
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
@@ -72,8 +73,9 @@ class ProgressFile:
         self.advance(done_steps, "")
 
     def advance(self, done_steps: int, words: str) -> None:
-        """Write a record."""
-        write_text(self._path, json.dumps({"done": done_steps, "total": self._total, "words": words}))
+        """Write a record; a full disk must not end a training for the sake of its bar."""
+        with contextlib.suppress(OSError):
+            write_text(self._path, json.dumps({"done": done_steps, "total": self._total, "words": words}))
 
     def close(self) -> None:
         """Nothing is held open."""

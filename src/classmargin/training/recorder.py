@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -36,21 +36,33 @@ class Recorder:
         folder: The run; its lock is held by the caller.
         config: Its effective configuration.
         class_names: In label order.
+        observers: Further takers of evaluations, told after the files are written.
     """
 
-    def __init__(self, folder: RunFolder, config: RunConfig, class_names: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        folder: RunFolder,
+        config: RunConfig,
+        class_names: tuple[str, ...],
+        observers: Sequence[Logger] = (),
+    ) -> None:
         self.folder = folder
         self._config = config
         self._class_names = class_names
         self._store = CheckpointStore(folder.checkpoint_folder, say)
         self._files = LogFiles(folder.path, FILES)
+        self._observers = observers
         self._loggers: list[Logger] = []
         self._last_save = time.monotonic()
 
     def open(self) -> dict[str, Any] | None:
         """Return the newest whole checkpoint, cut the logs back to it and open the loggers."""
+        if rank() == 0:
+            self._store.repair()
+        _wait_for_all()
         found = self._store.load_newest()
         step, tree = found if found is not None else (0, None)
+        _check_same_step(step)
         if rank() == 0:
             if tree is None and self._store.paths():
                 say("no checkpoint can be read; starting from the beginning")
@@ -63,7 +75,7 @@ class Recorder:
                 self._class_names,
                 self._config.to_dict(),
                 step,
-            )
+            ) + [*self._observers]
         _wait_for_all()
         return tree
 
@@ -80,8 +92,13 @@ class Recorder:
             OSError: It could not be written; earlier checkpoints are intact.
         """
         states = gather_random_states()
+        problem: OSError | None = None
         if rank() == 0:
-            self._store.save(step, {**tree, "random": states, "log_lengths": self._files.lengths()})
+            try:
+                self._store.save(step, {**tree, "random": states, "log_lengths": self._files.lengths()})
+            except OSError as error:
+                problem = error
+        _fail_together(problem)
         self._last_save = time.monotonic()
 
     def log(self, evaluation: Evaluation) -> None:
@@ -89,15 +106,18 @@ class Recorder:
         for logger in self._loggers:
             logger.log(evaluation)
 
-    def save_failure(self, step: int, tree: dict[str, Any], record: dict[str, Any]) -> Path:
-        """Keep the state of a failed step beside the run and return where; checkpoints stay as they are."""
+    def save_failure(self, step: int, tree: dict[str, Any], record: dict[str, Any]) -> str:
+        """Keep the state of a failed step beside the run and say where; checkpoints stay as they are."""
         target = self.folder.failure_folder / f"step-{step:08d}"
         states = gather_random_states()
         records = gather_objects(record)
         if rank() == 0:
-            write_tree(target, {**tree, "random": states})
-            write_json(target / "failure.json", {"step": step, "processes": records})
-        return target
+            try:
+                write_tree(target, {**tree, "random": states})
+                write_json(target / "failure.json", {"step": step, "processes": records})
+            except OSError as error:  # what went wrong first is the news
+                return f"its state could not be saved ({error})"
+        return f"the state is saved in {target}"
 
     def close(self) -> None:
         """End all loggers."""
@@ -130,6 +150,28 @@ def restore_random_state(states: list[dict[str, Any]], seed: int, step: int) -> 
         "random numbers are drawn anew"
     )
     random_state.seed_process(seed, "resumed", step, rank())
+
+
+def _fail_together(problem: OSError | None) -> None:
+    """Let every process know how the writing of rank 0 went, and wait for it.
+
+    Otherwise the others would go on to the next step and hang there; and one that leaves while rank 0 still
+    writes makes its launcher kill rank 0.
+    """
+    words = gather_objects(None if problem is None else str(problem))
+    if problem is not None:
+        raise problem
+    if words[0] is not None:
+        raise OSError(words[0])
+
+
+def _check_same_step(step: int) -> None:
+    steps = gather_objects(step)
+    if len(set(steps)) > 1:
+        raise OSError(
+            f"the processes of this run see different checkpoints (steps {steps}): "
+            "the run folder must be on a file system that all of them share"
+        )
 
 
 def _wait_for_all() -> None:

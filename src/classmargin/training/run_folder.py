@@ -8,8 +8,9 @@
         audit.json         report.html        progress.json     how far it is (for whoever watches)
         done               exists when all of the above is final
 
-One process writes at a time. The lock is the kernel's (``flock``): it vanishes with its process, so the lock
-of a killed run is free at once; the pid inside is for the message.
+One process writes at a time (see run_lock.py). Whoever gets the lock removes what a killed one left half
+written. Files that decide what a later start does are flushed to the disk, so that a power cut cannot leave
+an empty ``config.toml`` or a ``done`` without its predictions.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from classmargin._atomic import atomic_path
+from classmargin._atomic import atomic_path, remove_leftovers
 from classmargin.training.config import RunConfig
 from classmargin.training.config_reader import build, read_toml, to_toml
+from classmargin.training.run_lock import hold_lock
 
 
 class RunFolder:
@@ -59,7 +60,7 @@ class RunFolder:
 
     def write_config(self, config: RunConfig) -> None:
         """Write the effective configuration."""
-        write_text(self.config_file, to_toml(config))
+        write_text(self.config_file, to_toml(config), durable=True)
 
     def read_config(self) -> RunConfig:
         """Return the configuration the run was started with."""
@@ -69,7 +70,7 @@ class RunFolder:
 
     def mark_done(self, summary: dict[str, Any]) -> None:
         """Say that the run is finished; written last of all."""
-        write_json(self.done_file, summary)
+        write_json(self.done_file, summary, durable=True)
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -78,60 +79,17 @@ class RunFolder:
         Raises:
             ValueError: Another living process holds it.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
-        lock_file = self.path / ".lock"
-        with lock_file.open("a+", encoding="utf-8") as file:
-            _take(file.fileno(), lock_file)
-            file.truncate(0)
-            file.write(json.dumps({"pid": os.getpid()}))
-            file.flush()
+        with hold_lock(self.path / ".lock"):
+            remove_leftovers(self.path)
             yield
 
 
-def _take(descriptor: int, lock_file: Path, patience: float = 10.0) -> None:
-    try:
-        import fcntl
-    except ImportError:  # pragma: no cover - no flock outside POSIX; one writer is then the user's own care
-        return
-    deadline = time.monotonic() + patience
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except OSError as error:
-            holder = _holder(lock_file)
-            # Workers forked by a killed run inherit its lock and need some seconds to notice and end.
-            if holder is None or _alive(holder) or time.monotonic() > deadline:
-                who = f"process {holder}" if holder else "another process"
-                raise ValueError(
-                    f"run folder {lock_file.parent} is in use by {who}; wait for it or choose another --out"
-                ) from error
-        time.sleep(0.1)
-
-
-def _holder(lock_file: Path) -> int | None:
-    try:
-        return int(json.loads(lock_file.read_text(encoding="utf-8"))["pid"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a small file atomically."""
-    with atomic_path(path) as temporary:
+def write_text(path: Path, text: str, *, durable: bool = False) -> None:
+    """Write a small file atomically, and flush it to the disk if ``durable``."""
+    with atomic_path(path, durable=durable) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any, *, durable: bool = False) -> None:
     """Write JSON atomically, readable by people."""
-    write_text(path, json.dumps(value, indent=1, allow_nan=True) + "\n")
+    write_text(path, json.dumps(value, indent=1, allow_nan=True) + "\n", durable=durable)

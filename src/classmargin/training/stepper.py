@@ -136,7 +136,8 @@ def _weighted(losses: list[tuple[float, MethodLoss]]) -> MethodLoss:
     if len(losses) == 1:
         return losses[0][1]
     total = torch.stack([weight * loss.total.detach() for weight, loss in losses]).sum()
-    names = losses[0][1].parts
+    # A micro-batch whose features were no numbers has no parts.
+    names = [name for name in losses[0][1].parts if all(name in loss.parts for _, loss in losses)]
     parts = {
         name: torch.stack([weight * loss.parts[name] for weight, loss in losses]).sum() for name in names
     }
