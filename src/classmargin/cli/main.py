@@ -23,6 +23,7 @@ from classmargin.cli.export import export
 from classmargin.cli.gate import gate
 from classmargin.cli.list_things import list_things
 from classmargin.cli.predict import predict
+from classmargin.cli.reproduce import reproduce
 from classmargin.cli.train import train
 
 VERBS: dict[str, Callable[..., None]] = {
@@ -31,6 +32,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "gate": gate,
     "train": train,
     "compare-methods": compare_methods,
+    "reproduce": reproduce,
     "list": list_things,
     "predict": predict,
     "export": export,

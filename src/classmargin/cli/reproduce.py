@@ -1,0 +1,170 @@
+"""``classmargin reproduce``: a table or figure of the paper, run again, ours beside the printed values."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from classmargin.cli import _run_options as options
+from classmargin.cli._shared import FormatOption, OutputFormat, show
+
+if TYPE_CHECKING:
+    from classmargin.recipes.reproduce.plan import Changes
+    from classmargin.recipes.reproduce.run import Outcome
+
+SOME_FAILED = 3
+
+
+def reproduce(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="Recipe (classmargin list recipes).", show_default=False),
+    ] = None,
+    scale: Annotated[
+        str, typer.Option("--scale", metavar="smoke|laptop|paper", help="How large.")
+    ] = "laptop",
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Runs of each row.")] = 3,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Folder (default: runs/NAME-SCALE).", show_default=False),
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs", min=1, help="Runs side by side, one thread each (default: 2, or 1 at scale paper)."
+        ),
+    ] = None,
+    data: options.Data = None,
+    root: options.Root = None,
+    backbone: options.BackboneName = None,
+    epochs: options.Epochs = None,
+    fraction: options.Fraction = None,
+    overrides: options.Overrides = None,
+    checkpoint: Annotated[
+        list[str] | None,
+        typer.Option("--checkpoint", metavar="BACKBONE=FILE", help="Pretrained weights of a network."),
+    ] = None,
+    mr2_preset: Annotated[
+        str,
+        typer.Option(
+            "--mr2-preset", metavar="NAME", help="Hyper-parameters of MR²: recommended, paper or release."
+        ),
+    ] = "",
+    rows: Annotated[
+        str, typer.Option("--rows", metavar="A,B,…", help="Only these rows (and the first).")
+    ] = "",
+    blocks: Annotated[str, typer.Option("--blocks", metavar="A,B,…", help="Only these blocks.")] = "",
+    from_runs: Annotated[
+        list[Path] | None,
+        typer.Option("--from-runs", metavar="DIR", help="Train nothing: measure finished runs found there."),
+    ] = None,
+    note: Annotated[str, typer.Option("--note", help="With --from-runs: what was run, for the record.")] = "",
+    render: Annotated[
+        list[Path] | None,
+        typer.Option("--render", metavar="RECORD", help="Train nothing: print the Markdown page of records."),
+    ] = None,
+    output: FormatOption = OutputFormat.table,
+) -> None:
+    """Run a table or figure of the paper again (finished runs are skipped, broken ones go on).
+
+    Hyper-parameters of one method: --set mr2.mean_margin=2. NAME may be left out, or be "custom", with --from-runs.
+    """
+    from classmargin.recipes.reproduce.render import render_records, write_outputs
+    from classmargin.recipes.reproduce.run import CUSTOM
+    from classmargin.recipes.reproduce.run import from_runs as measure_runs
+    from classmargin.recipes.reproduce.run import reproduce as run_recipe
+
+    if render:
+        typer.echo(render_records(render), nl=False)
+        return
+    recipe = _recipe(name, CUSTOM, measured=bool(from_runs))
+    command = ["reproduce", *_words_after("reproduce")]
+    folder = out if out is not None else Path("runs") / f"{name or CUSTOM}-{CUSTOM if from_runs else scale}"
+    if from_runs:
+        outcome = measure_runs(from_runs, recipe, note=note, command=command)
+    else:
+        assert recipe is not None, "only measured runs go without a recipe"
+        flags: dict[str, dict[str, Any]] = {
+            "data": {"name": data, "fraction": fraction, "root": None if root is None else str(root)},
+            "backbone": {"name": backbone},
+            "loop": {"epochs": epochs},
+        }
+        changes = _changes(flags, overrides or [], checkpoint or [], mr2_preset, rows, blocks, recipe)
+        side_by_side = jobs if jobs is not None else (1 if scale == "paper" else 2)
+        outcome = run_recipe(
+            recipe, scale, folder, seeds=seeds, jobs=side_by_side, changes=changes, command=command
+        )
+    write_outputs(outcome.record, folder, outcome.measured)
+    _show(outcome, output, folder)
+
+
+def _recipe(name: str | None, custom: str, *, measured: bool) -> Any:
+    from classmargin.recipes.reproduce.recipe import find_recipe
+
+    if name is None or name == custom:
+        if not measured:
+            raise ValueError("NAME of a recipe is missing; see classmargin list recipes")
+        return None
+    return find_recipe(name)
+
+
+def _words_after(verb: str) -> list[str]:
+    """Return the words of the command line after the verb, to be kept in the record."""
+    return sys.argv[sys.argv.index(verb) + 1 :] if verb in sys.argv else []
+
+
+def _changes(
+    flags: dict[str, dict[str, Any]],
+    overrides: list[str],
+    checkpoints: list[str],
+    mr2_preset: str,
+    rows: str,
+    blocks: str,
+    recipe: Any,
+) -> Changes:
+    from classmargin.recipes.reproduce.plan import Changes
+    from classmargin.recipes.run_options import split_overrides
+    from classmargin.training.config_reader import merge, parse_overrides
+
+    methods = {row.method for block in recipe.blocks for row in block.rows}
+    shared, own = split_overrides(overrides, methods)
+    given = {part: {k: v for k, v in table.items() if v is not None} for part, table in flags.items()}
+    settings = merge({part: table for part, table in given.items() if table}, parse_overrides(shared))
+    return Changes(settings, own, _files(checkpoints), mr2_preset, _list(rows), _list(blocks))
+
+
+def _files(words: list[str]) -> dict[str, str]:
+    files = {}
+    for word in words:
+        name, equals, path = word.partition("=")
+        if not (name and equals and path):
+            raise ValueError(f"--checkpoint wants BACKBONE=FILE, e.g. clip-vit-b32=ViT-B-32.pt; got {word!r}")
+        if not Path(path).exists():
+            raise ValueError(f"--checkpoint {name}: there is no file {path}")
+        files[name] = path
+    return files
+
+
+def _list(words: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in words.split(",") if word.strip())
+
+
+def _show(outcome: Outcome, output: OutputFormat, folder: Path) -> None:
+    from classmargin.recipes.reproduce.render import notes_of, tables_of, verdict_of
+
+    record = outcome.record
+    show(
+        output,
+        verdict=verdict_of(record),
+        tables=tables_of(record),
+        notes=notes_of(record),
+        data=record.to_dict(),
+    )
+    typer.echo(f"written to {folder}", err=True)
+    for title, error in record.failed.items():
+        typer.echo(f"classmargin: error: {title} failed: {error}", err=True)
+    if record.failed:
+        raise typer.Exit(SOME_FAILED)

@@ -1,0 +1,62 @@
+"""A watcher of a run that notes the spread of every class at each evaluation, in ``spread.jsonl``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from classmargin.evaluation.feature_geometry import FeatureSums, class_geometry
+from classmargin.training.log_files import json_line
+from classmargin.training.loggers import Evaluation
+
+if TYPE_CHECKING:
+    from classmargin.recipes.session import Session
+
+SPREAD_FILE = "spread.jsonl"
+
+
+class SpreadLog:
+    """Notes ``‖ŝ_y‖²`` of the validation samples; one line an evaluation.
+
+    Args:
+        folder: Of the run.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self._file = Path(folder) / SPREAD_FILE
+        self._session: Session | None = None
+
+    def attach(self, session: Session) -> None:
+        """Learn which network and samples to watch.
+
+        Raises:
+            ValueError: There are no validation samples to measure on.
+        """
+        if len(session.bundle.split("validation")) == 0:
+            raise ValueError("watching spreads needs validation samples; set data.validation above 0")
+        self._session = session
+
+    def log(self, evaluation: Evaluation) -> None:
+        """Measure and append a line."""
+        session = self._session
+        assert session is not None, "attached before training begins"
+        loader = session.loaders.evaluation("validation")
+        assert loader is not None
+        network = session.network
+        device = next(network.parameters()).device
+        sums = FeatureSums.empty(session.bundle.num_classes, network.feature_dim, 2.0)
+        was_training = network.training
+        network.eval()
+        with torch.inference_mode():
+            for batch in loader.epoch(0):
+                output = network(batch.inputs.to(device))
+                sums.add(output.features.float().cpu().numpy(), batch.labels.numpy())
+        network.train(was_training)
+        line = {"epoch": evaluation.epoch, "spread": class_geometry(sums).spread.tolist()}
+        with self._file.open("a", encoding="utf-8") as file:
+            file.write(json_line(line))
+
+    def close(self) -> None:
+        """Nothing is held open."""
