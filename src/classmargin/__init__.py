@@ -15,17 +15,22 @@ if TYPE_CHECKING:
     from classmargin._types import LossTerms, ModelOutput
     from classmargin.evaluation import Audit, Comparison, compare
     from classmargin.evaluation.audit import audit  # the function, not the module of the same name
+    from classmargin.integrations.capture import FeatureCapture, capture_features
+    from classmargin.integrations.sklearn_classifier import MR2Classifier
     from classmargin.mr2 import ClassStatistics, FeatureCollapseWarning, MR2Loss
 
 _HOME_OF = {
     "Audit": "classmargin.evaluation",
     "ClassStatistics": "classmargin.mr2",
     "Comparison": "classmargin.evaluation",
+    "FeatureCapture": "classmargin.integrations.capture",
     "FeatureCollapseWarning": "classmargin.mr2",
     "LossTerms": "classmargin._types",
+    "MR2Classifier": "classmargin.integrations.sklearn_classifier",
     "MR2Loss": "classmargin.mr2",
     "ModelOutput": "classmargin._types",
     "audit": "classmargin.evaluation",
+    "capture_features": "classmargin.integrations.capture",
     "compare": "classmargin.evaluation",
 }
 _MODULES = ("functional", "theory")
@@ -34,12 +39,15 @@ __all__ = [
     "Audit",
     "ClassStatistics",
     "Comparison",
+    "FeatureCapture",
     "FeatureCollapseWarning",
     "LossTerms",
+    "MR2Classifier",
     "MR2Loss",
     "ModelOutput",
     "__version__",
     "audit",
+    "capture_features",
     "compare",
     "functional",
     "theory",

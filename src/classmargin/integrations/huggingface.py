@@ -1,0 +1,263 @@
+"""MR² in the Hugging Face ``Trainer``, for any model with a classification head, of images or of text.
+
+    margin = TrainerMargin(model)                                   # new
+    trainer = Trainer(model, args, ..., compute_loss_func=margin, callbacks=[margin.callback],
+                      compute_metrics=class_tier_metrics)           # thirds at each evaluation, if wanted
+
+Data flow of a step: the model's own forward pass leaves the input of its head with the capture -> the Trainer calls
+``margin(outputs, labels, num_items_in_batch)`` -> :class:`classmargin.MR2Loss` -> the share of this micro-batch.
+
+Gradient accumulation: a micro-batch counts by its rows among all rows of the optimiser step (``num_items_in_batch``), over all
+processes, as the Trainer's own losses do. The class statistics move once an optimiser step, with its first micro-batch (the
+rule of classmargin's own loop: all micro-batches of a step see the same margins); pairs of the representation margin are
+those of a micro-batch.
+
+Checkpoints: ``class_margin.safetensors`` is written into each ``checkpoint-N`` folder and read back by
+``trainer.train(resume_from_checkpoint=...)``; a resumed run equals an uninterrupted one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from classmargin._atomic import atomic_path
+from classmargin._checks import require_extra
+from classmargin._distributed import all_reduce_sum, is_distributed, world_size
+from classmargin.integrations.capture import capture_features, unwrap
+from classmargin.integrations.class_counts import count_classes, headlines
+
+STATISTICS_FILE = "class_margin.safetensors"
+
+
+class TrainerMargin:
+    """The loss function and the callback of one ``Trainer``.
+
+    Args:
+        model: The model that the Trainer trains, e.g. from ``AutoModelForImageClassification`` or
+            ``AutoModelForSequenceClassification``.
+        layer: Name of the classification head; None takes the last ``nn.Linear``.
+        num_classes: ``K``; None takes it from the head.
+        preset: Named hyper-parameters, see :mod:`classmargin.mr2.presets`.
+        resume_from: Folder of the checkpoint to resume from. Needed only where ``train(resume_from_checkpoint=...)`` names
+            a folder outside ``output_dir``, which callbacks are not told.
+        require_statistics: Whether resuming from a checkpoint without class statistics is an error; False starts them
+            afresh (a run that began with cross-entropy).
+        **options: Arguments of :class:`classmargin.MR2Loss` that win over the preset.
+
+    Attributes:
+        criterion: The loss as ``criterion(logits, labels)``.
+        loss: The :class:`classmargin.MR2Loss` with its statistics.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        layer: str | None = None,
+        num_classes: int | None = None,
+        preset: str = "recommended",
+        resume_from: str | Path | None = None,
+        require_statistics: bool = True,
+        **options: Any,
+    ) -> None:
+        capture = capture_features(model, layer)
+        _check_head(model, capture.layer_name, capture.num_classes)
+        self.criterion = capture.criterion(num_classes, preset=preset, **options)
+        self.resume_from = None if resume_from is None else Path(resume_from)
+        self.require_statistics = require_statistics
+        self._counts_all_devices = True
+        self._first_of_step: bool | None = None
+        self._callback: Any = None
+
+    @property
+    def loss(self) -> Any:
+        """The :class:`classmargin.MR2Loss`."""
+        return self.criterion.loss
+
+    @property
+    def callback(self) -> Any:
+        """The ``TrainerCallback`` that belongs to this loss; always the same one."""
+        if self._callback is None:
+            self._callback = _make_callback(self)
+        return self._callback
+
+    # --- the loss function of the Trainer ----------------------------------------------------------------------
+
+    def __call__(
+        self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None
+    ) -> Tensor:
+        """Return the loss of a micro-batch, weighted by its share of the optimiser step.
+
+        Args:
+            outputs: What the model returned; its ``logits`` ``[B, K]`` are used.
+            labels: Classes ``[B]``; -100 does not count.
+            num_items_in_batch: Labels that count in the whole step, as the Trainer gives it.
+        """
+        if labels is None:
+            raise ValueError("labels must be given to the MR² loss, got a batch without 'labels'")
+        logits, training = _logits(outputs), torch.is_grad_enabled()
+        update = False
+        if training:
+            if self._first_of_step is None:
+                raise RuntimeError(
+                    "give the Trainer the callback too: Trainer(..., callbacks=[margin.callback])"
+                )
+            update, self._first_of_step = self._first_of_step, False
+        total = self.criterion.terms(logits, labels, update_statistics=update).total
+        if num_items_in_batch is None:
+            return total
+        return total * self._share(labels, num_items_in_batch, training)
+
+    def _share(self, labels: Tensor, num_items: Tensor | int, training: bool) -> Tensor:
+        rows = (
+            (labels != self.loss.ignore_index).sum() if labels.dim() == 1 else labels.new_tensor(len(labels))
+        )
+        whole = torch.as_tensor(num_items, device=labels.device)
+        if not (training and is_distributed()):  # the loss is the mean over this process's rows
+            return rows / whole
+        # The loss is the mean over the rows of all processes, and its gradients are right after averaging; the
+        # Trainer multiplies by the number of processes where its count is that of all devices.
+        rows = all_reduce_sum(rows)
+        return rows / whole / world_size() if self._counts_all_devices else rows / all_reduce_sum(whole)
+
+    # --- what the callback calls -------------------------------------------------------------------------------
+
+    def begin_training(self, args: Any, state: Any, model: nn.Module | None = None) -> None:
+        """Restore the statistics if the Trainer has resumed."""
+        self._counts_all_devices = bool(getattr(args, "average_tokens_across_devices", False))
+        if state.global_step == 0:
+            return
+        folder = self._find_checkpoint(args, state)
+        if folder is not None:
+            self._load(folder / STATISTICS_FILE)
+            if model is not None:
+                restore_renamed_weights(unwrap(model), folder)
+
+    def begin_step(self) -> None:
+        """An optimiser step begins: its first micro-batch may move the statistics."""
+        self._first_of_step = True
+
+    def save(self, args: Any, state: Any) -> None:
+        """Write the statistics into the checkpoint folder that the Trainer has just written."""
+        # A hyper-parameter search has folders of its own for each trial and never resumes.
+        if not args.should_save or state.is_hyper_param_search:
+            return
+        from safetensors.torch import save_file
+
+        tensors = {name: value.detach().cpu().contiguous() for name, value in self.loss.state_dict().items()}
+        with atomic_path(_checkpoint_folder(args, state) / STATISTICS_FILE) as path:
+            save_file(tensors, path, metadata=_identity(state))
+
+    def _find_checkpoint(self, args: Any, state: Any) -> Path | None:
+        places = [
+            self.resume_from,
+            getattr(args, "resume_from_checkpoint", None),
+            _checkpoint_folder(args, state),
+        ]
+        folders = [Path(place) for place in places if isinstance(place, (str, Path))]
+        for folder in folders:
+            file = folder / STATISTICS_FILE
+            if file.exists() and _read_identity(file) == _identity(state):
+                return folder
+        if self.require_statistics:
+            raise FileNotFoundError(
+                f"no {STATISTICS_FILE} of this checkpoint (step {state.global_step}) in "
+                f"{', '.join(map(str, folders))}. Give its folder as TrainerMargin(..., resume_from=...), or "
+                "require_statistics=False to start the class statistics afresh."
+            )
+        return None
+
+    def _load(self, file: Path) -> None:
+        from safetensors.torch import load_file
+
+        self.loss.load_state_dict(load_file(file))
+
+
+def class_tier_metrics(prediction: Any) -> dict[str, float]:
+    """Return overall, easy, medium, hard, worst and gap for ``Trainer(compute_metrics=class_tier_metrics)``.
+
+    Args:
+        prediction: ``EvalPrediction`` with logits ``[N, K]`` (or a tuple that starts with them) and labels ``[N]``.
+    """
+    scores, labels = prediction.predictions, prediction.label_ids
+    scores = torch.as_tensor(scores[0] if isinstance(scores, tuple) else scores)
+    labels = torch.as_tensor(labels).long()
+    return headlines(count_classes(scores, labels, scores.shape[1], ignore_index=-100))
+
+
+def restore_renamed_weights(model: nn.Module, folder: Path) -> bool:
+    """Load the weights of a checkpoint folder that the Trainer's resume has left out; return whether there were any.
+
+    transformers 5 saves some models (ViT among them) under the names of older releases, and ``from_pretrained`` renames them
+    back, but ``Trainer.train(resume_from_checkpoint=...)`` does not: it warns and goes on with random weights in their
+    place (huggingface/transformers issue 43701). Nothing is done where all names of the model are in the file.
+    """
+    file, load = folder / "model.safetensors", getattr(type(model), "from_pretrained", None)
+    if load is None or not file.exists():
+        return False
+    from safetensors import safe_open
+
+    with safe_open(file, framework="pt") as opened:
+        saved = set(opened.keys())
+    if saved >= set(model.state_dict()):
+        return False
+    with torch.random.fork_rng(devices=[]):  # building a model must not move the random state of the training
+        twin = load(str(folder), local_files_only=True)
+    model.load_state_dict(twin.state_dict())
+    return True
+
+
+def _make_callback(margin: TrainerMargin) -> Any:
+    transformers = require_extra("transformers", "huggingface", "the Hugging Face Trainer integration")
+
+    class TrainerMarginCallback(transformers.TrainerCallback):  # type: ignore[misc, name-defined]
+        """Tells the loss when steps begin, and keeps its statistics with the checkpoints."""
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            margin.begin_training(args, state, kwargs.get("model"))
+
+        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            margin.begin_step()
+
+        def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            margin.save(args, state)
+
+    return TrainerMarginCallback()
+
+
+def _logits(outputs: Any) -> Tensor:
+    logits: Tensor = outputs["logits"] if isinstance(outputs, Mapping) else outputs[0]
+    return logits
+
+
+def _check_head(model: nn.Module, name: str, head_classes: int | None) -> None:
+    stated = getattr(getattr(model, "config", None), "num_labels", None)
+    if isinstance(stated, int) and head_classes is not None and stated != head_classes:
+        raise ValueError(
+            f"layer must name the classification head: the last nn.Linear {name!r} has {head_classes} outputs, the "
+            f"model's config has num_labels={stated}"
+        )
+
+
+def _checkpoint_folder(args: Any, state: Any) -> Path:
+    return Path(args.output_dir) / f"checkpoint-{state.global_step}"
+
+
+def _identity(state: Any) -> dict[str, str]:
+    """Name the checkpoint by its step and by what was logged until then: another run has other losses."""
+    history = json.dumps(state.log_history, sort_keys=True, default=str)
+    return {"step": str(state.global_step), "history": hashlib.sha256(history.encode()).hexdigest()}
+
+
+def _read_identity(file: Path) -> dict[str, str]:
+    from safetensors import safe_open
+
+    with safe_open(file, framework="pt") as opened:
+        return dict(opened.metadata() or {})

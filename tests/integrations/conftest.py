@@ -1,0 +1,58 @@
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))  # toy_training.py is shared with the script that runs in two processes
+EXAMPLES = HERE.parents[1] / "examples"
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def run_example(tmp_path, monkeypatch, capsys):
+    """Return a function that runs a file of ``examples/`` as a script and returns what it printed."""
+
+    def run(name, *arguments):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", [name, *arguments])
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.fixture
+def without_package(monkeypatch):
+    """Return a function that makes a package look as if it were not installed."""
+
+    def hide(name):
+        for module in [loaded for loaded in sys.modules if loaded.split(".")[0] == name]:
+            monkeypatch.delitem(sys.modules, module)
+        monkeypatch.setitem(sys.modules, name, None)
+
+    return hide
+
+
+@pytest.fixture(scope="session")
+def two_processes(tmp_path_factory):
+    """What one process and each of two computed; one start for all tests, because starting is what takes time."""
+    from toy_training import everything
+
+    folder = tmp_path_factory.mktemp("two_processes")
+    script = str(HERE / "toy_training.py")
+    started = [subprocess.Popen([sys.executable, script, str(rank), str(folder)]) for rank in (0, 1)]
+    alone = everything(None)  # meanwhile
+    assert [process.wait(timeout=200) for process in started] == [0, 0]
+    ranks = [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in (0, 1)]
+    return alone, ranks

@@ -1,0 +1,319 @@
+"""Features come from the one forward pass, with their graph, whatever wraps the model."""
+
+import copy
+import gc
+import io
+import pickle
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from toy_training import INPUTS, NUM_CLASSES, WIDTH, Network, batch, new_network
+
+import classmargin
+from classmargin import MR2Loss, capture_features
+from classmargin.integrations.capture import features_of_chosen_token, find_head
+
+
+@pytest.fixture
+def network():
+    return new_network()
+
+
+@pytest.fixture(autouse=True)
+def forget_compiled_code():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def expected_features(network, inputs):
+    return 3.0 * network.encoder(inputs)
+
+
+# --- what is captured
+
+
+@pytest.mark.parametrize("layer", [None, "head", "module"])
+def test_features_are_the_input_of_the_head(network, layer):
+    captured = capture_features(network, network.head if layer == "module" else layer)
+    inputs, _ = batch(7, 0)
+    logits = network(inputs)
+    torch.testing.assert_close(captured.features, expected_features(network, inputs))
+    torch.testing.assert_close(network.head(captured.features), logits)
+    assert (captured.layer_name, captured.feature_dim, captured.num_classes) == ("head", WIDTH, NUM_CLASSES)
+
+
+def test_head_by_default_is_the_last_linear_layer(network):
+    assert find_head(network, None) == ("head", network.head)
+    assert find_head(network.encoder, None) == ("2", network.encoder[2])
+
+
+def test_any_layer_can_be_named(network):
+    captured = capture_features(network, "encoder.2")
+    inputs, _ = batch(3, 0)
+    network(inputs)
+    torch.testing.assert_close(captured.features, network.encoder[:2](inputs))
+
+
+def test_gradient_through_captured_features_is_that_of_the_encoder(network):
+    captured = capture_features(network)
+    inputs, _ = batch(7, 0)
+    network(inputs)
+    captured.features.square().sum().backward()
+    ours = network.encoder[0].weight.grad.clone()
+    network.zero_grad()
+    expected_features(network, inputs).square().sum().backward()
+    torch.testing.assert_close(ours, network.encoder[0].weight.grad)
+
+
+def test_no_second_forward_pass(network):
+    calls = []
+    network.encoder.register_forward_hook(lambda *_: calls.append("encoder"))
+    network.head.register_forward_hook(lambda *_: calls.append("head"))
+    criterion = capture_features(network).criterion()
+    inputs, labels = batch(8, 0)
+    criterion(network(inputs), labels).backward()
+    assert calls == ["encoder", "head"]
+
+
+def test_output_and_state_of_the_model_are_untouched(network):
+    inputs, _ = batch(4, 0)
+    before, names = network(inputs), list(network.state_dict())
+    with capture_features(network):
+        assert torch.equal(network(inputs), before)
+        assert list(network.state_dict()) == names
+
+
+def test_head_called_by_keyword(network):
+    class Keyword(Network):
+        def forward(self, inputs):
+            return self.head(input=self.encoder(inputs))
+
+    model = Keyword()
+    captured = capture_features(model)
+    inputs, _ = batch(4, 0)
+    model(inputs)
+    torch.testing.assert_close(captured.features, model.encoder(inputs))
+
+
+def test_features_of_a_convolutional_head_are_flat():
+    model = nn.Sequential(nn.Conv2d(1, 6, 3), nn.AdaptiveAvgPool2d(1), nn.Conv2d(6, 3, 1))
+    captured = capture_features(model, "2")
+    model(torch.randn(2, 1, 8, 8))
+    assert captured.features.shape == (2, 6)
+
+
+def test_last_forward_pass_counts(network):
+    captured = capture_features(network)
+    (first, _), (second, _) = batch(4, 0), batch(6, 1)
+    network(first)
+    network(second)
+    torch.testing.assert_close(captured.features, expected_features(network, second))
+
+
+# --- the life of a capture
+
+
+def test_features_before_any_forward_pass_are_refused(network):
+    captured = capture_features(network)
+    with pytest.raises(RuntimeError, match="'head' has not been called"):
+        _ = captured.features
+
+
+def test_taken_features_cannot_be_taken_again(network):
+    captured = capture_features(network)
+    network(batch(4, 0)[0])
+    assert captured.take().shape == (4, WIDTH)
+    with pytest.raises(RuntimeError, match="no features"):
+        captured.take()
+
+
+def test_closed_capture_leaves_no_hook(network):
+    with capture_features(network) as captured:
+        network(batch(4, 0)[0])
+    assert not network.head._forward_hooks
+    with pytest.raises(RuntimeError, match="no features"):
+        _ = captured.features
+
+
+def test_loss_lets_go_of_the_graph(network):
+    criterion = capture_features(network).criterion()
+    inputs, labels = batch(8, 0)
+    loss = criterion(network(inputs), labels)
+    node = weakref.ref(loss.grad_fn)
+    loss.backward()
+    del loss
+    gc.collect()
+    assert node() is None
+    assert criterion.capture._slot.features is None
+
+
+def test_copy_of_a_model_writes_nowhere(network):
+    """Averaged twins (EMA) are deep copies, made in the middle of training."""
+    captured = capture_features(network)
+    inputs, _ = batch(4, 0)
+    network(inputs)
+    twin = copy.deepcopy(network)
+    twin(batch(5, 1)[0])
+    torch.testing.assert_close(captured.features, expected_features(network, inputs))
+
+
+def test_hook_of_a_model_can_be_pickled(network):
+    capture_features(network)
+    network(batch(4, 0)[0])
+    hook = next(iter(network.head._forward_hooks.values()))
+    assert pickle.loads(pickle.dumps(hook)).features is None
+    torch.save(network, io.BytesIO())
+
+
+# --- what is refused
+
+
+def test_model_without_a_linear_layer_is_refused():
+    with pytest.raises(ValueError, match=r"Sequential has no nn\.Linear; give layer="):
+        capture_features(nn.Sequential(nn.Conv2d(1, 2, 3)))
+
+
+def test_unknown_layer_is_refused_with_the_nearest_name(network):
+    with pytest.raises(ValueError, match="did you mean 'head'"):
+        capture_features(network, "heads")
+    with pytest.raises(ValueError, match="foreign Linear"):
+        capture_features(network, nn.Linear(2, 2))
+    with pytest.raises(TypeError, match="layer must be a name, a module or None, got int"):
+        capture_features(network, 3)
+    with pytest.raises(TypeError, match=r"model must be an nn\.Module, got str"):
+        capture_features("network")
+
+
+def test_logits_of_another_forward_pass_are_refused(network):
+    criterion = capture_features(network).criterion()
+    first = network(batch(4, 0)[0])
+    second = network(batch(6, 1)[0])
+    with pytest.raises(ValueError, match=r"shape \(10, d\).*got \(6, 6\) from layer 'head'"):
+        criterion(torch.cat([first, second]), torch.zeros(10, dtype=torch.long))
+
+
+def test_number_of_classes_must_be_known():
+    model = nn.Sequential(nn.Flatten(), nn.Identity())
+    with pytest.raises(ValueError, match="num_classes must be given: layer '1'"):
+        capture_features(model, "1").criterion()
+    assert capture_features(model, "1").criterion(5).loss.num_classes == 5
+
+
+# --- the loss object
+
+
+def test_criterion_equals_the_loss_with_features_by_hand(network):
+    criterion = capture_features(network).criterion(mean_margin=2.0, representation_weight=0.3)
+    by_hand = MR2Loss(NUM_CLASSES, mean_margin=2.0, representation_weight=0.3)
+    for seed in range(3):
+        inputs, labels = batch(9, seed)
+        logits = network(inputs)
+        expected = by_hand(logits, labels, expected_features(network, inputs))
+        torch.testing.assert_close(criterion(logits, labels), expected, rtol=0, atol=0)
+    assert criterion.loss.state_dict().keys() == by_hand.state_dict().keys()
+    for name, value in by_hand.state_dict().items():
+        assert torch.equal(criterion.loss.state_dict()[name], value)
+
+
+def test_evaluation_never_moves_the_statistics(network):
+    criterion = capture_features(network).criterion()
+    inputs, labels = batch(8, 0)
+    criterion(network(inputs), labels)
+    before = copy.deepcopy(criterion.state_dict())
+    with torch.no_grad():
+        criterion(network(inputs), labels)
+    criterion.eval()(network(inputs), labels)
+    criterion.train()(network(inputs), labels, update_statistics=False)
+    assert all(torch.equal(before[name], value) for name, value in criterion.state_dict().items())
+
+
+def test_presets_and_saved_state_of_the_criterion(network):
+    criterion = capture_features(network).criterion(preset="paper")
+    assert criterion.loss.mean_margin == 2.0
+    inputs, labels = batch(8, 0)
+    criterion(network(inputs), labels)
+    again = capture_features(network).criterion(preset="paper")
+    again.load_state_dict(criterion.state_dict())
+    logits = network(inputs)  # both hooks see this pass
+    assert torch.equal(criterion(logits, labels), again(logits, labels))
+
+
+# --- wrappers
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("wrapped", [True, False], ids=["compiled model given", "bare model given"])
+def test_compiled_model_gives_the_same_losses_and_weights(backend, wrapped):
+    trained = []
+    for compiled in (False, True):
+        model = network = new_network()
+        if compiled:
+            model = torch.compile(network, backend=backend, fullgraph=True)
+        criterion = capture_features(model if wrapped else network).criterion()
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        for seed in range(3):
+            inputs, labels = batch(8, seed)
+            optimizer.zero_grad()
+            criterion(model(inputs), labels).backward()
+            optimizer.step()
+        trained.append({**network.state_dict(), **criterion.state_dict()})
+    for name, value in trained[0].items():
+        torch.testing.assert_close(trained[1][name], value)
+
+
+def test_capture_after_the_first_compiled_call_is_an_error_not_a_wrong_number(network):
+    model = torch.compile(network, backend="eager")
+    inputs, labels = batch(8, 0)
+    model(inputs)
+    criterion = capture_features(model).criterion()
+    with pytest.raises(RuntimeError, match="before the first call of a compiled model"):
+        criterion(model(inputs), labels)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # inside the compiler
+def test_compiler_proper_gives_the_same_gradients(network):
+    inputs, labels = batch(8, 0)
+    gradients = []
+    for model in (network, torch.compile(network, fullgraph=True)):
+        with capture_features(network) as captured:
+            torch._dynamo.reset()
+            network.zero_grad()
+            captured.criterion()(model(inputs), labels).backward()
+            gradients.append(network.encoder[0].weight.grad.clone())
+    torch.testing.assert_close(*gradients)
+
+
+def test_two_processes_train_as_one(two_processes):
+    alone, ranks = two_processes
+    for rank in ranks:
+        assert rank["capture"].keys() == alone["capture"].keys()
+        for name, value in alone["capture"].items():
+            torch.testing.assert_close(rank["capture"][name], value, rtol=1e-9, atol=1e-9)
+
+
+# --- heads over all tokens
+
+
+def test_token_that_the_model_chose_is_found():
+    torch.manual_seed(0)
+    features, head, chosen = torch.randn(3, 5, 4), nn.Linear(4, 2), torch.tensor([4, 0, 2])
+    scores = head(features)
+    found = features_of_chosen_token(features, scores, scores[torch.arange(3), chosen])
+    assert torch.equal(found, features[torch.arange(3), chosen])
+    with pytest.raises(ValueError, match="scores of one token each"):
+        features_of_chosen_token(features, scores, scores.mean(1))
+
+
+def test_public_name_is_the_function():
+    assert classmargin.capture_features is capture_features
+    assert new_network().encoder[0].in_features == INPUTS
+
+
+def test_example_of_an_own_loop_runs(run_example):
+    printed = run_example("own_loop.py")
+    assert "cross-entropy" in printed
+    assert "MR²" in printed

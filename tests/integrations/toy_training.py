@@ -1,0 +1,108 @@
+"""A toy training and a toy evaluation, alone or as one of two processes (``python toy_training.py RANK FOLDER``)."""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import classmargin
+
+NUM_CLASSES, INPUTS, WIDTH = 4, 5, 6
+SIZES = ((8, 8), (8, 5), (3, 8))  # rows of rank 0 and rank 1 in each step
+
+
+class Network(nn.Module):
+    """A small network that returns logits alone, as networks of scripts do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(INPUTS, 8), nn.Tanh(), nn.Linear(8, WIDTH))
+        self.head = nn.Linear(WIDTH, NUM_CLASSES)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        logits: Tensor = self.head(3.0 * self.encoder(inputs))
+        return logits
+
+
+def new_network() -> Network:
+    torch.manual_seed(0)
+    return Network()
+
+
+def batch(size: int, seed: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(NUM_CLASSES, (size,), generator=generator)
+    return torch.randn(size, INPUTS, generator=generator) + labels[:, None], labels
+
+
+def share(step: int, rank: int | None) -> tuple[Tensor, Tensor]:
+    """Return this rank's rows of the batch of one step (all of them if alone)."""
+    first, second = SIZES[step]
+    inputs, labels = batch(first + second, step)
+    rows = slice(None) if rank is None else slice(first) if rank == 0 else slice(first, None)
+    return inputs[rows], labels[rows]
+
+
+def captured_training(rank: int | None) -> dict[str, Tensor]:
+    """Train a few steps with the two-line change; the script itself knows logits and labels only."""
+    network = new_network().double()
+    model = network if rank is None else DistributedDataParallel(network)
+    captured = classmargin.capture_features(model)
+    criterion = captured.criterion()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    losses = []
+    for step in range(len(SIZES)):
+        inputs, labels = share(step, rank)
+        optimizer.zero_grad()
+        loss = criterion(model(inputs.double()), labels)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    parameters = {f"parameter {name}": value.detach() for name, value in network.named_parameters()}
+    state = {f"state {name}": value for name, value in criterion.state_dict().items()}
+    return {"losses": torch.stack(losses), **parameters, **state}
+
+
+def measured(rank: int | None) -> dict[str, Tensor]:
+    """Feed the metrics with each rank's rows; no class 3 at all, rows of label -1 do not count."""
+    from torchmetrics import MetricCollection
+
+    from classmargin.integrations.torchmetrics import ClassAccuracyGini, ClassTiers, WorstClassAccuracy
+
+    options: dict[str, Any] = {"num_classes": NUM_CLASSES, "ignore_index": -1}
+    metrics = MetricCollection(
+        [ClassTiers(**options), WorstClassAccuracy(**options), ClassAccuracyGini(**options)]
+    )
+    for step in range(len(SIZES)):
+        inputs, labels = share(step, rank)
+        labels = torch.where(labels == 3, -1, labels)
+        metrics.update(inputs[:, :NUM_CLASSES], labels)
+    return dict(metrics.compute())
+
+
+def everything(rank: int | None) -> dict[str, dict[str, Tensor]]:
+    torch.set_num_threads(1)
+    return {"capture": captured_training(rank), "metrics": measured(rank)}
+
+
+def main(rank: int, folder: str) -> None:
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/meeting",
+        rank=rank,
+        world_size=2,
+        timeout=timedelta(seconds=100),
+    )
+    torch.save(everything(rank), Path(folder) / f"rank{rank}.pt")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])
