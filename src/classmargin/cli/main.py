@@ -24,7 +24,9 @@ from classmargin.cli.gate import gate
 from classmargin.cli.list_things import list_things
 from classmargin.cli.predict import predict
 from classmargin.cli.reproduce import reproduce
+from classmargin.cli.sweep import sweep
 from classmargin.cli.train import train
+from classmargin.training.errors import StoppedError
 
 VERBS: dict[str, Callable[..., None]] = {
     "audit": audit,
@@ -33,6 +35,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "train": train,
     "compare-methods": compare_methods,
     "reproduce": reproduce,
+    "sweep": sweep,
     "list": list_things,
     "predict": predict,
     "export": export,
@@ -66,7 +69,10 @@ def build_app() -> typer.Typer:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code: 0 done, 1 the verb says no, 2 bad input.
+    """Run the command and return its exit code.
+
+    0 done, 1 the verb says no, 2 bad input, 3 a training diverged, 128 + n stopped by signal n with its state
+    saved (143 for the SIGTERM of a scheduler, 130 for Ctrl-C).
 
     Args:
         arguments: Words after the program's name; those of the process when left out.
@@ -87,6 +93,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return stop.code if isinstance(stop.code, int) else 0
     except (ValueError, TypeError, OSError, ImportError) as error:
         return _report(error, debug=session.debug)
+    except StoppedError as stopped:
+        typer.echo(f"classmargin: {stopped}", err=True)
+        return stopped.exit_code
     return 0
 
 

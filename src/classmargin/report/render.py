@@ -41,7 +41,7 @@ def write_audit_html(
 
         comparison = compare(baseline, audit)
     content = audit_page(audit, title=title, comparison=comparison, baseline=baseline, with_map=feature_map)
-    return _write(path, "audit.html.j2", content)
+    return write_page(path, "audit.html.j2", content)
 
 
 def write_comparison_html(
@@ -59,10 +59,11 @@ def write_comparison_html(
         title: Heading of the page.
         tables: Further tables to show below the summary.
     """
-    return _write(path, "comparison.html.j2", comparison_page(comparison, title=title, tables=tables))
+    return write_page(path, "comparison.html.j2", comparison_page(comparison, title=title, tables=tables))
 
 
-def _write(path: str | os.PathLike[str], template: str, content: Mapping[str, Any]) -> Path:
+def write_page(path: str | os.PathLike[str], template: str, content: Mapping[str, Any]) -> Path:
+    """Fill a template of this package and write the page whole or not at all."""
     text = _render(template, content)
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
