@@ -7,8 +7,8 @@
                   /step-00000140/...                    the newest two are kept
 
 ``save`` writes into a hidden folder, flushes it to the disk and renames it: a kill or a full disk at any
-moment leaves the earlier checkpoints as they were, and ``repair`` clears away what it left half done. ``load_newest`` takes the newest one that reads back whole
-and says which ones it had to pass over.
+moment leaves the earlier checkpoints as they were, and ``repair`` clears away what it left half done.
+``load_newest`` takes the newest one that reads back whole and says which ones it had to pass over.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def read_tree(path: Path) -> dict[str, Any]:
         tree: dict[str, Any] = unpack(load_file(path / "tensors.safetensors"), record["state"])
     except CorruptCheckpointError:
         raise
-    except (FileNotFoundError, KeyError, TypeError, ValueError, SafetensorError) as error:
+    except (FileNotFoundError, LookupError, TypeError, ValueError, RecursionError, SafetensorError) as error:
         raise CorruptCheckpointError(f"{type(error).__name__}: {error}") from error
     return tree
 

@@ -77,7 +77,6 @@ class TrainedModule(nn.Module):
         loss = self._loss_of(step, update_state)
         return loss, (output.features.detach(), output.logits.detach()) if self._keep_step else None
 
-
     def _loss_of(self, step: Step, update_state: bool) -> MethodLoss:
         """Return the method's loss; a loss that is not a number if the method refused features that are none.
 

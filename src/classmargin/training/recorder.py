@@ -75,7 +75,8 @@ class Recorder:
                 self._class_names,
                 self._config.to_dict(),
                 step,
-            ) + [*self._observers]
+            )
+            self._loggers += self._observers
         _wait_for_all()
         return tree
 

@@ -1,0 +1,206 @@
+"""Thousands of optimiser steps of MR² with its memory bank in two processes, through the real loop: memory stays
+flat, the processes stay equal bit for bit, and statistics stay finite whatever the batches do.
+
+::
+
+    steps    0 ..  500   ordinary batches
+           500 .. 1500   one class is missing from every batch
+          1500 .. 2000   it is back
+    every 100 steps: memory of the process, number of Python objects, digest of network, method and optimiser
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from soak.children import Child, free_port, preload
+from soak.tiny_task import CLASSES, write_features
+
+STEPS, WARM_UP, EVERY = 2000, 400, 100
+VANISHING, GONE, BACK = 1, 500, 1500
+# What the allocator may move without anything growing, and what 1 600 steps of a leak would exceed: the state of
+# one step (batch, graph, loss parts) is more than 16 kB.
+MEMORY_SLACK = 4 * 2**20
+OBJECT_SLACK = 200
+
+
+class Grew(AssertionError):
+    """Memory, objects or the distance between processes grew, or a statistic is not finite."""
+
+
+def run(
+    folder: Path, *, seed: int = 0, quick: bool = False, deadline: float = float("inf")
+) -> dict[str, Any]:
+    """Run both processes, check what they wrote down and return the numbers."""
+    preload()
+    steps = 600 if quick else STEPS
+    data = write_features(folder / "features.npz", each=160)
+    port = free_port()
+    ranks = [_fork_rank(rank, port, data, folder, seed, steps) for rank in (0, 1)]
+    codes = [child.wait(600) for child in ranks]
+    if codes != [0, 0]:
+        raise Grew(f"a process ended with {codes}: " + "\n".join(child.said[-2000:] for child in ranks))
+    tracks = [
+        [json.loads(line) for line in (folder / f"track{rank}.jsonl").read_text().splitlines()]
+        for rank in (0, 1)
+    ]
+    return check_tracks(tracks, steps)
+
+
+def check_tracks(tracks: list[list[dict[str, Any]]], steps: int) -> dict[str, Any]:
+    """Return the numbers of a run's records, or say what grew."""
+    warm = min(WARM_UP, steps // 2)
+    late = [[record for record in track if record["step"] >= warm] for track in tracks]
+    for record, other in zip(*tracks, strict=True):
+        if record["digest"] != other["digest"]:
+            raise Grew(f"the processes differ at step {record['step']}")
+        if not (record["finite"] and other["finite"]):
+            raise Grew(f"a statistic is not finite at step {record['step']}")
+    memory = [track[-1]["memory"] - track[0]["memory"] for track in late]
+    objects = [track[-1]["objects"] - track[0]["objects"] for track in late]
+    if max(memory) > MEMORY_SLACK or max(objects) > OBJECT_SLACK:
+        raise Grew(f"from step {warm} to {steps} memory grew by {memory} bytes, objects by {objects}")
+    return {
+        "steps": steps,
+        "processes": 2,
+        "memory growth after warm-up, bytes": memory,
+        "memory of a process, bytes": tracks[0][-1]["memory"],
+        "object growth after warm-up": objects,
+        "comparisons of the processes": len(tracks[0]),
+        "steps without one class": max(0, min(BACK, steps) - GONE),
+        "samples of that class in its absence": sum(
+            record["seen"] for track in tracks for record in track if GONE + EVERY <= record["step"] <= BACK
+        ),
+    }
+
+
+def _fork_rank(rank: int, port: int, data: Path, folder: Path, seed: int, steps: int) -> Child:
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid:
+        return Child(pid, folder / f"log{rank}")
+    code = 1
+    try:
+        descriptor = os.open(folder / f"log{rank}", os.O_CREAT | os.O_WRONLY, 0o644)
+        os.dup2(descriptor, 1)
+        os.dup2(descriptor, 2)
+        layout = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "GROUP_RANK": 0}
+        layout |= {"MASTER_PORT": port, "MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RUN_ID": "soak"}
+        os.environ.update({name: str(value) for name, value in layout.items()})
+        _train(rank, data, folder, seed, steps)
+        code = 0
+    except BaseException:  # a child must never come back into the harness
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _train(rank: int, data: Path, folder: Path, seed: int, steps: int) -> None:
+    from classmargin.recipes.run_options import gather_config
+    from classmargin.recipes.session import build_session, effective
+    from classmargin.training import machine
+    from classmargin.training.loop import Loop
+    from classmargin.training.progress import Watchers
+    from classmargin.training.recorder import Recorder
+    from classmargin.training.run_folder import RunFolder
+
+    steps_per_epoch = 160 * CLASSES // 32
+    config = effective(
+        gather_config(
+            flags={
+                "data": {"name": str(data)},
+                "backbone": {"name": "mlp", "hidden": 32, "batch_norm": True, "dropout": 0.1},
+                "method": {"name": "mr2", "positives": "memory"},
+                "loop": {
+                    "epochs": steps // steps_per_epoch, "batch_size": 32, "seed": seed, "evaluate_every": 5,
+                },
+                "optimizer": {"learning_rate": 0.05},
+                "machine": {"threads": 1, "accelerator": "cpu", "memory_format": "contiguous", "devices": 2},
+            }
+        )
+    )  # fmt: skip
+    fabric = machine.start(config)
+    session = build_session(config)
+    run_folder = RunFolder(folder / "run")
+    run_folder.path.mkdir(exist_ok=True)
+    recorder = Recorder(run_folder, config, tuple(session.bundle.class_names))
+    loop = Loop(config, session.ingredients(), fabric, recorder, Watchers([]))
+    with (folder / f"track{rank}.jsonl").open("w", encoding="utf-8") as track:
+        _watch(loop, track)
+        loop.run()
+
+
+def _watch(loop: Any, track: Any) -> None:
+    """Take a class out of the batches for a while and write down a record every so many steps."""
+    plain_step = loop._train_step
+    seen = [0]
+
+    def train_step(batch: Any) -> None:
+        if GONE <= loop.position.global_step < BACK:
+            batch = without_class(batch, VANISHING)
+        seen[0] += int((batch.labels == VANISHING).sum())
+        plain_step(batch)
+        if loop.position.global_step % EVERY == 0:
+            track.write(json.dumps(_record(loop, seen[0])) + "\n")
+            seen[0] = 0
+
+    loop._train_step = train_step
+
+
+def without_class(batch: Any, label: int) -> Any:
+    """Return the batch with the rows of one class replaced by copies of other rows."""
+    import dataclasses
+
+    import torch
+
+    others = torch.nonzero(batch.labels != label)[:, 0]
+    rows = torch.where(
+        batch.labels != label,
+        torch.arange(len(batch.labels)),
+        others[torch.arange(len(batch.labels)) % len(others)],
+    )
+    return dataclasses.replace(
+        batch, inputs=batch.inputs[rows], labels=batch.labels[rows], index=batch.index[rows]
+    )
+
+
+def _record(loop: Any, seen: int) -> dict[str, Any]:
+    import torch
+
+    state = {
+        **{f"network.{name}": value for name, value in _trained(loop.network)},
+        **{f"method.{name}": value for name, value in loop.method.state_dict().items()},
+    }
+    digest = hashlib.sha256()
+    for name, value in state.items():
+        digest.update(name.encode() + value.detach().contiguous().numpy().tobytes())
+    finite = all(bool(torch.isfinite(v).all()) for v in state.values() if v.is_floating_point())
+    del state
+    gc.collect()
+    return {
+        "step": loop.position.global_step,
+        "digest": digest.hexdigest(),
+        "finite": finite,
+        "memory": resident_bytes(),
+        "objects": len(gc.get_objects()),
+        "seen": seen,
+    }
+
+
+def _trained(network: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what must be equal on all ranks within an epoch: weights, not the running statistics of a share."""
+    yield from network.named_parameters()
+
+
+def resident_bytes() -> int:
+    """Return the memory this process has in use."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

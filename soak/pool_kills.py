@@ -1,0 +1,149 @@
+"""Kills commands that train many runs side by side (``compare-methods``, ``sweep``), and their workers one by one:
+the same command, given again, goes on, trains nothing twice and ends with the same numbers.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from soak.children import Child, group_lives, start_command
+from soak.same_run import differences, leftovers
+from soak.tiny_task import train_words, write_features
+
+PATIENCE = 120.0
+# What the command may end with when a signal hit it, or when one of its workers was killed (3: a run failed).
+PARENT_CODES = {signal.SIGKILL: {-9}, signal.SIGTERM: {143, -15}, signal.SIGINT: {130, -2}}
+
+
+class BrokenPromise(AssertionError):
+    """Something that must never happen; the text says what."""
+
+
+def run(
+    folder: Path, *, seed: int = 0, quick: bool = False, deadline: float = float("inf")
+) -> dict[str, Any]:
+    """Kill both commands several times each and return the counts."""
+    rng = random.Random(seed)
+    data = write_features(folder / "features.npz")
+    kills: Counter[str] = Counter()
+    compared = 0
+    for name, words in commands(data):
+        if time.monotonic() > deadline:
+            break
+        compared += _break_command(name, words, folder / name, rng, kills, 2 if quick else 4)
+        print(f"{name}: {sum(kills.values())} kills so far", flush=True)
+    return {
+        "seed": seed, "kills": sum(kills.values()), "kills by command": dict(kills), "runs compared": compared,
+    }  # fmt: skip
+
+
+def commands(data: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield each command without its ``--out``."""
+    settings = train_words(data, "erm", Path("unused"), extra=("optimizer.momentum=0.8",))
+    own = [word for word in settings[settings.index("--set") :] if word != "--set"]
+    shared = [word for setting in own for word in ("--set", setting)]
+    common = ["--data", str(data), "--backbone", "mlp", "--epochs", "60", "--jobs", "2", *shared]
+    yield "compare-methods", ["compare-methods", "--methods", "erm,mr2", "--seeds", "2", *common]
+    search = ["--search", "mean_margin=1,2", "--search", "representation_weight=0.1,0.3"]
+    yield "sweep", ["sweep", "--method", "mr2", *search, "--trials", "4", "--pruner", "none", *common]
+
+
+def _break_command(
+    name: str, words: list[str], folder: Path, rng: random.Random, kills: Counter[str], times: int
+) -> int:
+    whole, broken = folder / "whole", folder / "broken"
+    folder.mkdir()
+    _must_end_well([*words, "--out", str(whole)], folder / "log-whole")
+    for _ in range(times):
+        _kill_once([*words, "--out", str(broken)], broken, folder / "log", rng, kills, name)
+    _must_end_well([*words, "--out", str(broken)], folder / "log")
+    expected, found = runs_below(whole), runs_below(broken)
+    if expected.keys() != found.keys():
+        raise BrokenPromise(f"{broken} has other runs than {whole}")
+    for identity, place in expected.items():
+        wrong = differences(place, found[identity]) + leftovers(found[identity])
+        if wrong:
+            raise BrokenPromise(f"{found[identity]} differs from {place}: {', '.join(wrong[:6])}")
+    return len(expected)
+
+
+def runs_below(folder: Path) -> dict[str, Path]:
+    """Return the runs of a command by what they compute; side by side, their numbers may be exchanged."""
+    from classmargin.training.config import identity
+    from classmargin.training.run_folder import RunFolder
+
+    places = [path.parent for path in folder.rglob("config.toml")]
+    return {identity(RunFolder(place).read_config()): place for place in places}
+
+
+def _kill_once(
+    words: list[str], broken: Path, log: Path, rng: random.Random, kills: Counter[str], name: str
+) -> None:
+    child = start_command(words, log)
+    before = _progress(broken)
+    deadline = time.monotonic() + PATIENCE
+    while child.poll() is None and _progress(broken) == before and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(rng.uniform(0.0, 0.8))
+    workers = children_of(child.pid)
+    number = rng.choice(tuple(PARENT_CODES))
+    hit_worker = bool(workers) and rng.random() < 0.4
+    if child.poll() is not None:
+        return
+    if hit_worker:
+        os.kill(rng.choice(workers), signal.SIGKILL)
+        code = child.wait(PATIENCE)
+        expected = {0, 3}
+    else:
+        child.send(number)
+        code = child.wait(PATIENCE)
+        expected = PARENT_CODES[number] | {0}
+    if code not in expected:
+        raise BrokenPromise(f"{name} ended with {code}, not {expected}: {child.said[-3000:]}")
+    _wait_for_workers(workers, child)
+    what = "worker, SIGKILL" if hit_worker else number.name
+    kills[f"{name}, {what}"] += 1
+
+
+def _progress(folder: Path) -> list[str]:
+    return sorted(str(path) for path in folder.rglob("step-*")) if folder.exists() else []
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the processes that ``pid`` started and that train runs."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                command = (entry / "cmdline").read_text()
+            except (OSError, IndexError):
+                continue
+            if parent == pid and "worker" in command:
+                found.append(int(entry.name))
+    return found
+
+
+def _wait_for_workers(workers: list[int], child: Child) -> None:
+    """A worker whose parent is gone saves and ends; none may train on unseen."""
+    deadline = time.monotonic() + PATIENCE
+    while any(Path(f"/proc/{worker}").exists() for worker in workers):
+        if time.monotonic() > deadline:
+            raise BrokenPromise(f"a worker goes on without its parent: {child.said[-2000:]}")
+        time.sleep(0.1)
+
+
+def _must_end_well(words: list[str], log: Path) -> None:
+    child = start_command(words, log)
+    code = child.wait(300)
+    if code != 0:
+        if group_lives(child.pid):
+            os.killpg(child.pid, signal.SIGTERM)
+        raise BrokenPromise(f"{' '.join(words[:1])} ended with {code}: {child.said[-3000:]}")
