@@ -9,7 +9,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
 export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
-.PHONY: demo test check lint types layers bench soak hashes hashes-check test-slow clean help
+.PHONY: demo test check lint types layers bench soak hashes hashes-check install-hashed test-slow clean help
 
 help:
 	@echo "make demo   train ERM and MR2 side by side on the embedded data and write report.html"
@@ -58,6 +58,10 @@ bench: $(VENV)/.test
 
 soak: $(VENV)/.test
 	$(BIN)/python -m soak
+
+# By checksum; fails where pip is given other files (another platform or another build of torch).
+install-hashed: | $(VENV)/bin/python
+	$(PIP) install --require-hashes --no-deps -r requirements-ci.txt
 
 hashes: $(VENV)/.test
 	$(BIN)/python scripts/make_ci_hashes.py
