@@ -1,0 +1,228 @@
+"""MR² in Lightning: the module's cross-entropy becomes MR², thirds are logged, a resumed run is the same run."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from toy_training import NUM_CLASSES, Network, batch, new_network
+
+import classmargin
+from classmargin import MR2Loss, capture_features
+from classmargin.integrations import lightning as ours
+
+pytest.importorskip("lightning")
+import lightning.pytorch as pl  # noqa: E402
+
+from classmargin.integrations.lightning import MR2Callback, find_criterion  # noqa: E402
+
+pytestmark = [
+    # advice about speed that a toy does not need
+    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+    pytest.mark.filterwarnings("ignore:The number of training batches"),
+    pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty"),
+]
+
+TRAIN, VALIDATION = batch(48, 0), batch(40, 1)
+
+
+class Lit(pl.LightningModule):
+    """An ordinary module that knows nothing of classmargin."""
+
+    def __init__(self, **criterion):
+        super().__init__()
+        self.net = new_network()
+        self.criterion = nn.CrossEntropyLoss(**criterion)
+
+    def forward(self, inputs):
+        return self.net(inputs)
+
+    def training_step(self, rows, _):
+        return self.criterion(self(rows[0]), rows[1])
+
+    def validation_step(self, rows, _):
+        self.log("val_loss", self.criterion(self(rows[0]), rows[1]))
+
+    test_step = validation_step
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.9)
+
+
+def loader(rows, size=8):
+    return DataLoader(TensorDataset(*rows), batch_size=size)
+
+
+def make_trainer(callbacks, folder, epochs=1, **settings):
+    return pl.Trainer(
+        max_epochs=epochs,
+        accelerator="cpu",
+        devices=1,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=folder,
+        enable_checkpointing=False,
+        callbacks=callbacks,
+        **settings,
+    )
+
+
+def fit(folder, epochs=1, module=None, ckpt_path=None, trainer_settings=None, **options):
+    torch.manual_seed(0)
+    module, callback = module or Lit(), MR2Callback(**options)
+    trainer = make_trainer([callback], folder, epochs, **(trainer_settings or {}))
+    trainer.fit(module, loader(TRAIN), loader(VALIDATION), ckpt_path=ckpt_path)
+    return trainer, module, callback
+
+
+def by_hand(steps_of, epochs=1, **options):
+    """Train the same network with the loss written out; ``steps_of`` micro-batches make a step."""
+    network, loss = new_network(), MR2Loss(NUM_CLASSES, **options)
+    captured = capture_features(network)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9)
+    for _ in range(epochs):
+        for number, (inputs, labels) in enumerate(loader(TRAIN)):
+            first = number % steps_of == 0
+            value = loss(network(inputs), labels, captured.features, update_statistics=first)
+            (value / steps_of).backward()
+            if number % steps_of == steps_of - 1:
+                optimizer.step()
+                optimizer.zero_grad()
+    return network, loss
+
+
+def assert_same(one, other):
+    assert one.keys() == other.keys()
+    assert [name for name, value in other.items() if not torch.equal(one[name], value)] == []
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_training_equals_the_loss_by_hand(accumulate, tmp_path):
+    settings = {"accumulate_grad_batches": accumulate}
+    trainer, module, callback = fit(tmp_path, 2, trainer_settings=settings, mean_margin=2.0)
+    network, loss = by_hand(accumulate, epochs=2, mean_margin=2.0)
+    for name, value in network.state_dict().items():
+        torch.testing.assert_close(module.net.state_dict()[name], value)
+    assert int(callback.loss.statistics.updates) == int(loss.statistics.updates) == trainer.global_step
+
+
+def test_resumed_training_equals_an_uninterrupted_one(tmp_path):
+    _, whole, callback = fit(tmp_path, 4)
+    half, _, _ = fit(tmp_path, 2)
+    half.save_checkpoint(tmp_path / "half.ckpt")
+    _, again, other = fit(tmp_path, 4, ckpt_path=tmp_path / "half.ckpt")
+    assert_same(again.state_dict(), whole.state_dict())
+    assert_same(other.loss.state_dict(), callback.loss.state_dict())
+
+
+def test_checkpoint_has_the_statistics_and_loads_without_the_callback(tmp_path):
+    trainer, module, callback = fit(tmp_path)
+    trainer.save_checkpoint(tmp_path / "model.ckpt")
+    saved = torch.load(tmp_path / "model.ckpt", weights_only=True)
+    assert_same(saved["callbacks"]["MR2Callback"]["statistics"], dict(callback.loss.state_dict()))
+    assert saved["state_dict"].keys() == Lit().state_dict().keys()
+    assert_same(Lit.load_from_checkpoint(tmp_path / "model.ckpt").state_dict(), module.state_dict())
+
+
+def test_logged_thirds_are_those_of_the_audit(tmp_path):
+    trainer, module, _ = fit(tmp_path)
+    logits = module(VALIDATION[0]).detach()
+    result = classmargin.audit(VALIDATION[1], logits=logits, bootstrap=0)
+    for name in ("overall", "easy", "medium", "hard", "worst", "gap"):
+        assert trainer.callback_metrics[f"val_{name}"].item() == pytest.approx(getattr(result, name), abs=1e-6)
+
+
+def test_test_stage_logs_thirds_too(tmp_path):
+    trainer, module, _ = fit(tmp_path)
+    trainer.test(module, loader(VALIDATION), verbose=False)
+    assert {"test_easy", "test_medium", "test_hard"} <= trainer.callback_metrics.keys()
+
+
+def test_validation_never_moves_the_statistics(tmp_path):
+    _, module, callback = fit(tmp_path)
+    before = copy.deepcopy(callback.loss.state_dict())
+    make_trainer([callback], tmp_path).validate(module, loader(VALIDATION), verbose=False)
+    assert_same(callback.loss.state_dict(), before)
+
+
+def test_module_has_its_cross_entropy_back_after_training(tmp_path):
+    _, module, callback = fit(tmp_path)
+    logits, labels = torch.randn(5, NUM_CLASSES), torch.tensor([0, 1, 2, 3, 0])
+    torch.testing.assert_close(module.criterion(logits, labels), nn.functional.cross_entropy(logits, labels))
+    assert not module.net.head._forward_hooks
+    assert callback.loss.statistics.updates > 0
+
+
+def test_settings_of_the_cross_entropy_go_on_to_count(tmp_path):
+    weight = torch.linspace(0.5, 2.0, NUM_CLASSES)
+    module = Lit(weight=weight, label_smoothing=0.1, ignore_index=-1)
+    _, trained, callback = fit(tmp_path, module=module)
+    assert torch.equal(callback.loss.weight, weight)
+    assert (callback.loss.label_smoothing, callback.loss.ignore_index) == (0.1, -1)
+    assert "criterion.weight" in trained.state_dict()
+
+
+def test_thirds_can_be_left_out(tmp_path):
+    trainer, _, _ = fit(tmp_path, log_thirds=False)
+    assert set(trainer.callback_metrics) == {"val_loss"}
+
+
+def test_validation_without_the_loss_warns_and_goes_on(tmp_path):
+    class Silent(Lit):
+        def validation_step(self, rows, _):
+            self(rows[0])
+
+    with pytest.warns(UserWarning, match="no thirds can be logged"):
+        fit(tmp_path, module=Silent())
+
+
+def test_module_with_the_two_lines_inside_needs_no_callback(tmp_path):
+    class Inside(Lit):
+        def __init__(self):
+            super().__init__()
+            self.criterion = capture_features(self.net).criterion()
+
+    trained = []
+    for epochs, path in ((4, None), (2, None), (4, tmp_path / "half.ckpt")):
+        module, trainer = Inside(), make_trainer([], tmp_path, epochs)
+        trainer.fit(module, loader(TRAIN), loader(VALIDATION), ckpt_path=path)
+        trainer.save_checkpoint(tmp_path / "half.ckpt")
+        trained.append(module.state_dict())
+    assert_same(trained[2], trained[0])
+    assert int(trained[2]["criterion.loss.statistics.updates"]) == 24
+
+
+# --- what is refused
+
+
+def test_module_without_a_cross_entropy_is_told_what_to_do():
+    with pytest.raises(ValueError, match=r"got none. With F.cross_entropy, use classmargin.capture_features"):
+        find_criterion(Network(), None)
+    two = nn.ModuleDict({"a": nn.CrossEntropyLoss(), "b": nn.CrossEntropyLoss()})
+    with pytest.raises(ValueError, match="got 2: a, b; give criterion="):
+        find_criterion(two, None)
+    assert find_criterion(two, "b") is two["b"]
+    with pytest.raises(ValueError, match="got 'c'; it has a, b"):
+        find_criterion(two, "c")
+
+
+def test_sum_of_losses_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="reduction='mean' to become MR², got 'sum'"):
+        fit(tmp_path, module=Lit(reduction="sum"))
+
+
+def test_missing_package_names_the_extra(without_package):
+    without_package("lightning")
+    with pytest.raises(ImportError, match=r"pip install 'classmargin\[lightning\]'"):
+        ours._make_class()
+
+
+def test_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'MR3Callback'"):
+        _ = ours.MR3Callback
+
+
+def test_example_of_lightning_runs(run_example):
+    assert "hard" in run_example("lightning_callback.py")
