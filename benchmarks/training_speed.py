@@ -36,6 +36,7 @@ from classmargin.backbones import create_backbone
 from classmargin.data import DataBundle, Split, synthetic_images
 from classmargin.methods import TaskInfo, create, requirements_of
 from classmargin.recipes.data_loaders import BundleLoaders
+from classmargin.recipes.session import frozen_features
 from classmargin.training import machine
 from classmargin.training.config_reader import build
 from classmargin.training.loop import Ingredients, Loop
@@ -131,7 +132,15 @@ class OurLoop:
         loaders = BundleLoaders(bundle, needs, config.loop.batch_size, "standard", 0, *ranks)
         steps = len(loaders.training(sampler=None, views=None, multiplicity=None))
         counts, labels = bundle.train.class_counts, bundle.train.labels
-        task = TaskInfo(bundle.num_classes, network.feature_dim, counts, labels, config.loop.epochs, steps)
+        task = TaskInfo(
+            bundle.num_classes,
+            network.feature_dim,
+            counts,
+            labels,
+            config.loop.epochs,
+            steps,
+            frozen_features=frozen_features(bundle, network),
+        )
         method, names = create(name, task), tuple(bundle.class_names)
         folder.mkdir(parents=True, exist_ok=True)
         ingredients = Ingredients(network, method, lambda: network, loaders, names)

@@ -35,7 +35,8 @@ def test_features_of_the_cache_are_those_of_the_encoder(tmp_path, tiny_images):
 def test_the_encoder_runs_once_for_all_runs(tmp_path, monkeypatch, small):
     monkeypatch.setenv("CLASSMARGIN_CACHE", str(tmp_path))
     first = build_session(small(*PROBE))
-    monkeypatch.setattr(type(first.backbone), "encode", lambda *_: pytest.fail("the encoder ran again"))
+    ran_again = lambda *_: pytest.fail("the encoder ran again")
+    monkeypatch.setattr(type(first.backbone.encoder), "forward", ran_again)
     second = build_session(small(*PROBE, method="mr2"))
     assert torch.equal(first.bundle.train.inputs, second.bundle.train.inputs)
 
@@ -92,3 +93,18 @@ def test_feature_files_train_directly(tmp_path, small, backbone):
     )
     summary = train(config, tmp_path / "run", show=False)
     assert summary["test"]["overall"] > 0.9
+
+
+def test_a_probe_with_mr2_uses_the_statistics_of_the_whole_training_set(tmp_path, monkeypatch, small):
+    monkeypatch.setenv("CLASSMARGIN_CACHE", str(tmp_path))
+    session = build_session(small(*PROBE, method="mr2"))
+    statistics = session.method.criterion.statistics
+    inputs, labels = session.bundle.train.inputs.double(), session.bundle.train.labels
+    own = inputs[labels == 0]
+    spread = (own - own.mean(0)).square().sum(1).mean()
+    assert float(statistics.class_spread[0]) == pytest.approx(float(spread), rel=1e-4)
+
+
+def test_features_that_are_trained_keep_moving_statistics(small):
+    session = build_session(small(method="mr2"))
+    assert not session.method.criterion.statistics.seen.any()

@@ -89,12 +89,10 @@ class BatchLoader:
     def _batch(self, rows: IntArray, pixels: Tensor) -> Batch:
         split: Split = self._augmenter.split
         chosen = torch.from_numpy(rows)
-        return Batch(
-            inputs=self._finish(pixels),
-            labels=split.labels[chosen].repeat(self._views),
-            index=split.index[chosen].repeat(self._views),
-            views=self._views,
-        )
+        labels, index = split.labels[chosen], split.index[chosen]
+        if self._views > 1:
+            labels, index = labels.repeat(self._views), index.repeat(self._views)
+        return Batch(inputs=self._finish(pixels), labels=labels, index=index, views=self._views)
 
     def _finish(self, pixels: Tensor) -> Tensor:
         if self._bundle.kind == "features":

@@ -31,7 +31,7 @@ the network's and starts them equal on all ranks; buffers stay equal because met
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -84,6 +84,8 @@ class TaskInfo:
         epochs: Epochs of the whole training.
         steps_per_epoch: Optimiser steps in one epoch.
         new_model: Makes a freshly initialised network like the one that is trained.
+        frozen_features: Passes over the features and labels of the training samples, where no trained parameter
+            comes before the features (a linear probe); None where features move.
     """
 
     num_classes: int
@@ -93,6 +95,7 @@ class TaskInfo:
     epochs: int = 1
     steps_per_epoch: int = 1
     new_model: Callable[[], nn.Module] | None = None
+    frozen_features: Callable[[], Iterable[tuple[Tensor, Tensor]]] | None = None
 
 
 @dataclass(frozen=True)

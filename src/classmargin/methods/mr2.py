@@ -74,7 +74,8 @@ class MR2(Method):
     Hyper-parameters: all of :class:`classmargin.mr2.MR2Loss` with its defaults, above all ``mean_margin`` c̄
     and ``representation_weight`` λ; ``tau`` adds ``tau ln π`` to the logits after their division by γ (0 =
     off). Presets ``recommended`` (the defaults), ``paper`` and ``release``.
-    Cost: one forward and backward pass and the pairs of each class in the batch.
+    Cost: one forward and backward pass and the pairs of each class in the batch. On frozen features (linear probe)
+    the statistics are those of the whole training set, computed once.
     Caveats: λ of the three presets are on different scales (see :mod:`classmargin.mr2.presets`).
     ``mr2-uniform`` needs a mean margin other than 1, where it would be cross-entropy.
     Source: Zhu et al., ICLR 2026.
@@ -87,6 +88,9 @@ class MR2(Method):
         check_number("tau", tau, minimum=0.0)
         prior = (tau * log_prior(task.class_counts)).float() if tau else None
         self.criterion = MR2Loss(task.num_classes, feature_dim=task.feature_dim, log_prior=prior, **options)
+        self._frozen = task.frozen_features is not None
+        if task.frozen_features is not None:  # exact once instead of a moving average at every step
+            self.criterion.fit_statistics(task.frozen_features())
 
     @classmethod
     def default_hyperparameters(cls) -> dict[str, Any]:
@@ -98,7 +102,8 @@ class MR2(Method):
 
     def loss(self, step: Step, update_state: bool) -> MethodLoss:
         """Return both margins over the samples of all processes; the statistics are updated before use."""
-        terms = self.criterion.terms(step.logits, step.labels, step.features, update_statistics=update_state)
+        update = update_state and not self._frozen
+        terms = self.criterion.terms(step.logits, step.labels, step.features, update_statistics=update)
         return with_parts(
             terms.total, logit_margin=terms.logit_margin, representation_margin=terms.representation_margin
         )

@@ -9,6 +9,7 @@ on a few hundred numbers is done by NumPy, whose calls cost a third of torch's. 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,34 +21,52 @@ Integers = NDArray[np.int64]
 SMALL = 1 << 14  # entries; below, the price of a call outweighs its arithmetic, and NumPy's calls are cheaper
 
 
-class CompactGroups(NamedTuple):
-    """Segments of a batch, one for each class that occurs, in class order.
+class CompactGroups:
+    """Rows of a batch in class order. What only some callers need is worked out when first asked for.
+
+    Args:
+        labels: Class of each row ``[B]``.
 
     Attributes:
-        classes: Class of each segment ``[S]``.
-        counts: Rows of each segment ``[S]``.
-        starts: First place of each segment in ``order`` ``[S]``.
+        labels: As given.
         order: Rows sorted by class ``[B]``.
-        segment: Segment of each row ``[B]``.
-        longest: Rows of the largest segment.
+        ordered: Their classes ``[B]``.
     """
 
-    classes: Integers
-    counts: Integers
-    starts: Integers
-    order: Integers
-    segment: Integers
-    longest: int
+    def __init__(self, labels: Integers) -> None:
+        self.labels = labels
+        self.order: Integers = labels.argsort(kind="stable")
+        self.ordered: Integers = labels.take(self.order)
 
-    @property
-    def lowest_and_highest(self) -> tuple[int, int]:
-        """Smallest and largest label (0, 0 without rows)."""
-        return (int(self.classes[0]), int(self.classes[-1])) if len(self.classes) else (0, 0)
+    @cached_property
+    def later(self) -> Integers:
+        """Classmates still to come after each place of the sorted order ``[B]``."""
+        return self.ordered.searchsorted(self.ordered, side="right") - np.arange(1, len(self.ordered) + 1)
+
+    @cached_property
+    def longest(self) -> int:
+        """Rows of the class with most of them."""
+        return int(self.later.max()) + 1 if len(self.labels) else 0
 
     @property
     def num_pairs(self) -> int:
         """Number of unordered same-class pairs."""
-        return int((self.counts * (self.counts - 1)).sum()) // 2
+        return int(self.later.sum())
+
+    @property
+    def lowest_and_highest(self) -> tuple[int, int]:
+        """Smallest and largest label (0, 0 without rows)."""
+        return (int(self.ordered[0]), int(self.ordered[-1])) if len(self.ordered) else (0, 0)
+
+    @cached_property
+    def starts(self) -> Integers:
+        """First place in the sorted order of each class that occurs ``[S]``."""
+        return np.flatnonzero(np.diff(self.ordered, prepend=-1))
+
+    @cached_property
+    def counts(self) -> Integers:
+        """Rows of each class that occurs ``[S]``."""
+        return self.later[self.starts] + 1
 
 
 class DenseGroups(NamedTuple):
@@ -85,17 +104,7 @@ def group_compact(labels: Tensor) -> CompactGroups:
         >>> group_compact(torch.tensor([4, 1, 4])).counts.tolist()
         [1, 2]
     """
-    values = labels.detach().numpy()
-    size = len(values)
-    order = values.argsort(kind="stable")
-    ordered = values[order]
-    starts = np.concatenate(([0], (ordered[1:] != ordered[:-1]).nonzero()[0] + 1)) if size else order
-    counts = np.empty_like(starts)
-    counts[:-1] = starts[1:] - starts[:-1]
-    counts[-1:] = size - starts[-1:]
-    segment = np.empty_like(order)
-    segment[order] = np.arange(len(starts)).repeat(counts)
-    return CompactGroups(ordered[starts], counts, starts, order, segment, int(counts.max()) if size else 0)
+    return CompactGroups(labels.detach().numpy())
 
 
 def group_dense(labels: Tensor, num_classes: int, row_weight: Tensor | None) -> DenseGroups:
@@ -118,14 +127,11 @@ def same_class_pairs(groups: CompactGroups) -> tuple[Integers, Integers]:
         >>> left.tolist(), right.tolist()
         ([0], [2])
     """
-    size = len(groups.order)
-    place = np.arange(size)
-    later = (groups.starts + groups.counts - 1).repeat(
-        groups.counts
-    ) - place  # classmates still to come in sorted order
-    left = place.repeat(later)
-    offset = np.arange(1, len(left) + 1) - (later.cumsum() - later).repeat(later)
-    return groups.order[left], groups.order[left + offset]
+    later = groups.later
+    first = np.arange(len(later)).repeat(later)
+    # The pairs of one row follow one another: count on from the row's own first pair.
+    offset = np.arange(1, len(first) + 1) - (later.cumsum() - later).take(first)
+    return groups.order.take(first), groups.order.take(first + offset)
 
 
 class PairList(NamedTuple):
@@ -142,10 +148,6 @@ class PairList(NamedTuple):
     difference: Tensor
     distance: NDArray[Any]
 
-    def sums(self, groups: CompactGroups) -> NDArray[Any]:
-        """Return the sum of squared distances in each segment ``[S]``."""
-        return np.bincount(groups.segment[self.left], self.distance, len(groups.counts))
-
 
 def list_pairs(rows: Tensor, groups: CompactGroups) -> PairList:
     """Return all same-class pairs of detached ``rows``."""
@@ -154,24 +156,16 @@ def list_pairs(rows: Tensor, groups: CompactGroups) -> PairList:
         values = rows.numpy()
         between = values.take(left, axis=0)
         between -= values.take(right, axis=0)
-        return PairList(left, right, torch.from_numpy(between), np.einsum("pd,pd->p", between, between))
+        return PairList(left, right, torch.from_numpy(between), row_squares(between))
     difference = rows.index_select(0, torch.from_numpy(left))
     difference.sub_(rows.index_select(0, torch.from_numpy(right)))
     return PairList(left, right, difference, torch.linalg.vector_norm(difference, dim=1).square_().numpy())
 
 
-def segment_sums(rows: Tensor, groups: CompactGroups) -> Tensor:
-    """Sum rows by segment: ``[B, d] -> [S, d]``."""
-    out = rows.new_zeros((len(groups.counts), rows.shape[1]))
-    return out.index_add_(0, torch.from_numpy(groups.segment), rows)
-
-
-def segment_sums_on_host(values: NDArray[Any], groups: CompactGroups) -> NDArray[Any]:
-    """Sum columns by segment: ``[n, B] -> [n, S]``."""
-    if not len(groups.order):
-        return values
-    sums: NDArray[Any] = np.add.reduceat(values.take(groups.order, axis=1), groups.starts, axis=1)
-    return sums
+def row_squares(rows: NDArray[Any]) -> NDArray[Any]:
+    """Return the squared norm of each row: ``[n, d] -> [n]``."""
+    squares: NDArray[Any] = np.einsum("nd,nd->n", rows, rows)
+    return squares
 
 
 def class_sums(values: Tensor, groups: DenseGroups) -> Tensor:

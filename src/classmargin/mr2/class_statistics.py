@@ -20,6 +20,7 @@ moving sums, hence bias-corrected from the first step.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -30,6 +31,7 @@ from torch import Tensor
 from classmargin._checks import check_choice, check_floating, check_int, check_number
 from classmargin._distributed import all_reduce_sum, is_distributed
 from classmargin.mr2.class_groups import (
+    SMALL,
     CompactGroups,
     DenseGroups,
     Groups,
@@ -37,13 +39,13 @@ from classmargin.mr2.class_groups import (
     class_sums,
     group_compact,
     group_dense,
-    segment_sums,
-    segment_sums_on_host,
+    row_squares,
     uses_dense_layout,
 )
 from classmargin.mr2.class_moments import squared_norm
 from classmargin.mr2.full_precision import FullPrecisionModule
 from classmargin.mr2.logit_margin import at_least_float32, check_targets
+from classmargin.mr2.whole_set import fit_statistics
 
 Estimator = Literal["moments", "batch"]
 SqnormForm = Literal["norm", "mean_plus_deviation"]
@@ -133,8 +135,9 @@ class ClassStatistics(FullPrecisionModule):
         self.register_buffer("feature_variance", torch.zeros(()))
         self.register_buffer("feature_weight", torch.zeros(()))
         self.register_buffer("updates", torch.zeros((), dtype=torch.long))
+        self.overall_moved = True  # whether the last update touched the statistics over all samples
         if feature_dim is not None:
-            self._take_shape(feature_dim)
+            self.take_shape(feature_dim)
 
     def extra_repr(self) -> str:
         """Show the arguments in ``print(module)``."""
@@ -181,11 +184,6 @@ class ClassStatistics(FullPrecisionModule):
         """``mean ‖φ - mean φ‖²`` over all samples: within plus between classes, scalar."""
         return self.feature_variance
 
-    def mean_spread_on_host(self) -> float:
-        """Return ``s̄`` as a number, for the CPU."""
-        scalars = self.class_scalars.numpy()
-        return float(scalars[1].sum()) / max(int(np.count_nonzero(scalars[0])), 1)
-
     @property
     def spread_ratio(self) -> Tensor:
         """Spread within classes over distance between classes, ``s̄ / (total variance - s̄)``, scalar.
@@ -218,6 +216,20 @@ class ClassStatistics(FullPrecisionModule):
             rows = torch.where(weight.unsqueeze(1) > 0, rows, torch.zeros_like(rows))
         self.apply_update(rows, labels, None, weight, synchronize)
 
+    def fit(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
+        """Replace the averages by those of a whole data set: for frozen features (:mod:`classmargin.mr2.whole_set`).
+
+        Args:
+            batches: Features ``[b, d]`` with classes ``[b]``, each sample once.
+
+        Example:
+            >>> statistics = ClassStatistics(2)
+            >>> statistics.fit([(torch.tensor([[1.0], [3.0]]), torch.tensor([0, 0]))])
+            >>> statistics.class_spread
+            tensor([1., 0.])
+        """
+        fit_statistics(self, batches)
+
     @staticmethod
     def _finite_rows(rows: Tensor, row_weight: Tensor | None) -> Tensor | None:
         finite = torch.isfinite(squared_norm(rows, 2.0))
@@ -235,7 +247,7 @@ class ClassStatistics(FullPrecisionModule):
         synchronize: bool,
         square: Tensor | None = None,
         pairs: PairList | None = None,
-    ) -> None:
+    ) -> Tensor | None:
         """Move the averages, without checks and without gradient mode off (the caller sees to both).
 
         Args:
@@ -246,8 +258,13 @@ class ClassStatistics(FullPrecisionModule):
             groups: Groups of ``labels`` where already known.
             square: Squared L2 norms of ``rows`` ``[B]`` where already known.
             pairs: Same-class pairs of ``rows`` where already known.
+
+        Returns:
+            A spent buffer like ``rows`` for the caller to write on, where there is one: fresh memory of that size
+            costs more than the arithmetic on it.
         """
-        self._take_shape(rows.shape[1])
+        spent: Tensor | None = None
+        self.take_shape(rows.shape[1])
         dtype = self.class_scalars.dtype
         if rows.dtype != dtype:
             if rows.dtype == torch.float64:
@@ -269,38 +286,69 @@ class ClassStatistics(FullPrecisionModule):
             update(rows, square, dense, synchronize)
         else:
             compact = groups if isinstance(groups, CompactGroups) else group_compact(labels)
-            self._update_compact(rows, square, labels, compact, pairs)
+            spent = self._update_compact(rows, square, labels, compact, pairs)
         self._update_overall(rows, row_weight, synchronize)
+        return spent
 
     def _update_compact(
         self, rows: Tensor, square: Tensor, labels: Tensor, groups: CompactGroups, pairs: PairList | None
-    ) -> None:
-        if not len(groups.counts):
-            return
-        class_mean, scalars, classes = self.class_mean, self.class_scalars.numpy(), groups.classes
-        unseen = scalars[0, classes] == 0
-        if unseen.any():  # any row of the class is a better place to measure deviations from than the origin
-            first = torch.from_numpy(groups.order[groups.starts[unseen]])
-            class_mean.index_copy_(0, torch.from_numpy(classes[unseen]), rows.index_select(0, first))
-        deviation = class_mean.index_select(0, labels)
-        torch.sub(rows, deviation, out=deviation)  # in place: a copy of [B, d] costs more than the arithmetic
-        values = np.empty((3, rows.shape[0]), dtype=scalars.dtype)
-        values[0], values[1] = squared_norm(deviation, 2.0).numpy(), square.numpy()
-        values[2] = values[1] if self.norm_order == 2.0 else squared_norm(rows, self.norm_order).numpy()
-        sums = segment_sums_on_host(values, groups)
-        weight, new, share = merge_scalars(scalars.take(classes, axis=1), groups.counts, sums, self.ema_decay)
+    ) -> Tensor | None:
+        if not len(groups.labels):
+            return None
+        class_mean, scalars, values = self.class_mean, self.class_scalars.numpy(), groups.labels
+        count = np.bincount(values, minlength=self.num_classes)
+        if not scalars[0].all():
+            self._place_first_sight(rows, groups)
+        deviation, deviation_square = _deviations(rows, class_mean, labels, values)
+        sums = np.empty((3, self.num_classes))
+        sums[0] = np.bincount(values, deviation_square, self.num_classes)
+        sums[1] = np.bincount(values, square.numpy(), self.num_classes)
+        sums[2] = sums[1] if self.norm_order == 2.0 else self._power_sums(rows, values)
+        weight, share = _new_weight(scalars[0], count, self.ema_decay)
         # Squared deviations were taken from the old mean; around the new one they are smaller by ‖shift‖².
-        if pairs is None:
-            shift = segment_sums(deviation, groups).mul_(_column(share, scalars.dtype))
-            shift_sqnorm = squared_norm(shift, 2.0).numpy()
-            class_mean.index_add_(0, torch.from_numpy(classes), shift)
-        else:  # ‖Σ δ_i‖² = n Σ‖δ_i‖² - Σ_{i<j} ‖δ_i - δ_j‖², and the distances are known
-            shift_sqnorm = share * share * np.maximum(groups.counts * sums[0] - pairs.sums(groups), 0.0)
-            class_mean.index_add_(0, labels, deviation.mul_(_column(share[groups.segment], scalars.dtype)))
-        scalars[0, classes] = weight
-        new[0] -= shift_sqnorm
-        np.maximum(new[0], 0.0, out=new[0])
-        scalars[1:, classes] = new
+        shift_sqnorm = self._summed_deviation_sqnorm(deviation, count, sums[0], groups, pairs)
+        shift_sqnorm *= share
+        sums[0] -= shift_sqnorm
+        sums *= share
+        scalars[1:] *= 1.0 - count * share
+        scalars[1:] += sums
+        np.maximum(scalars[1], 0.0, out=scalars[1])
+        scalars[0] = weight
+        row_share = share.take(values).astype(scalars.dtype, copy=False)
+        scaled = deviation.numpy()
+        scaled *= row_share[:, None]
+        class_mean.index_add_(0, labels, deviation)
+        return deviation
+
+    def _power_sums(self, rows: Tensor, labels: NDArray[Any]) -> NDArray[Any]:
+        squares = squared_norm(rows, self.norm_order).numpy()
+        sums: NDArray[Any] = np.bincount(labels, squares, self.num_classes)
+        return sums
+
+    def _place_first_sight(self, rows: Tensor, groups: CompactGroups) -> None:
+        """Put the mean of a new class at one of its rows: a better place to measure deviations from than the origin."""
+        first = groups.order[groups.starts]
+        classes = groups.labels[first]
+        new = self.class_scalars.numpy()[0, classes] == 0
+        place = torch.from_numpy(classes[new])
+        self.class_mean.index_copy_(0, place, rows.index_select(0, torch.from_numpy(first[new])))
+
+    def _summed_deviation_sqnorm(
+        self,
+        deviation: Tensor,
+        count: NDArray[Any],
+        spread: NDArray[Any],
+        groups: CompactGroups,
+        pairs: PairList | None,
+    ) -> NDArray[Any]:
+        """Return ``‖Σ_i δ_i‖²`` of each class ``[K]``, a new array."""
+        if groups.longest == 1:
+            return spread.copy()
+        if pairs is not None:  # = n Σ‖δ_i‖² - Σ_{i<j} ‖δ_i - δ_j‖², and the distances are known
+            between = np.bincount(groups.labels.take(pairs.left), pairs.distance, self.num_classes)
+            return np.maximum(count * spread - between, 0.0)  # type: ignore[no-any-return]
+        total = torch.zeros_like(self.class_mean).index_add_(0, torch.from_numpy(groups.labels), deviation)
+        return squared_norm(total, 2.0).numpy()
 
     def _place_unseen(self, rows: Tensor, groups: DenseGroups, synchronize: bool) -> None:
         """Put the mean of a class at first sight at its batch mean, so that deviations from it are small."""
@@ -394,10 +442,12 @@ class ClassStatistics(FullPrecisionModule):
         They only set scales, which move slowly: the first batches count, then every ``OVERALL_EVERY``-th.
         """
         if row_weight is None and not synchronize and not uses_dense_layout(rows):
-            step = int(self.updates)
-            if rows.shape[0]:
-                self.updates.add_(1)
-            if rows.shape[0] and (step < OVERALL_EVERY or step % OVERALL_EVERY == 0):
+            updates = self.updates.numpy()  # shares memory; NumPy's calls cost less
+            step, empty = int(updates), not rows.shape[0]
+            if not empty:
+                updates += 1
+            self.overall_moved = not empty and (step < OVERALL_EVERY or step % OVERALL_EVERY == 0)
+            if self.overall_moved:
                 mean = rows.mean(0)
                 decay = self.ema_decay if step < OVERALL_EVERY else self.ema_decay**OVERALL_EVERY
                 self._mix_overall(mean, squared_norm(rows - mean, 2.0).mean(), 1.0 - decay)
@@ -425,7 +475,12 @@ class ClassStatistics(FullPrecisionModule):
         self.feature_variance.lerp_(variance, fresh).add_(between)
         self.feature_mean.add_(gap * fresh)
 
-    def _take_shape(self, feature_dim: int) -> None:
+    def take_shape(self, feature_dim: int) -> None:
+        """Give the buffers their size, once.
+
+        Raises:
+            ValueError: They have another size already.
+        """
         if self.feature_mean.shape[0] == feature_dim:
             return
         if self.feature_dim is not None and self.feature_mean.shape[0]:
@@ -443,14 +498,31 @@ class ClassStatistics(FullPrecisionModule):
         saved = state_dict.get(f"{prefix}feature_mean")
         if isinstance(saved, Tensor) and saved.dim() == 1 and saved.shape[0]:
             if self.feature_dim is None:
-                self._take_shape(saved.shape[0])
+                self.take_shape(saved.shape[0])
             if saved.dtype == torch.float64:
                 self.double()
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
 
-def _column(values: NDArray[Any], dtype: Any) -> Tensor:
-    return torch.from_numpy(values.astype(dtype, copy=False)).unsqueeze(1)
+def _deviations(
+    rows: Tensor, class_mean: Tensor, labels: Tensor, values: NDArray[Any]
+) -> tuple[Tensor, NDArray[Any]]:
+    """Return ``φ_i - μ_y`` ``[B, d]`` and its squared norm ``[B]``, by the library whose calls cost less at this size."""
+    if rows.numel() <= SMALL:
+        deviation = rows.numpy() - class_mean.numpy().take(values, axis=0)
+        return torch.from_numpy(deviation), row_squares(deviation)
+    means = class_mean.index_select(0, labels)
+    torch.sub(rows, means, out=means)  # in place: a copy of [B, d] costs more than the arithmetic
+    return means, squared_norm(means, 2.0).numpy()
+
+
+def _new_weight(old: NDArray[Any], count: NDArray[Any], decay: float) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the weight of each class after a batch, and the weight of one new sample in it ``[K]``.
+
+    Absent classes keep their weight. The same as :func:`merge_scalars` for all classes at once.
+    """
+    weight = np.where(count > 0, old * decay + count * (1.0 - decay), old)
+    return weight, (1.0 - decay) / np.where(weight > 0.0, weight, 1.0)
 
 
 def _reduce_together(*tensors: Tensor) -> tuple[Tensor, ...]:

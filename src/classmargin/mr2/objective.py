@@ -15,9 +15,12 @@ Under ``torch.distributed`` the same condition decides whether processes talk to
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from classmargin._checks import check_choice, check_int, check_number
@@ -25,10 +28,11 @@ from classmargin._distributed import gather_rows, is_distributed
 from classmargin._types import LossTerms
 from classmargin.mr2 import logit_margin
 from classmargin.mr2.class_groups import (
+    SMALL,
     CompactGroups,
     Groups,
-    PairList,
     list_pairs,
+    row_squares,
     uses_dense_layout,
 )
 from classmargin.mr2.class_margins import (
@@ -40,7 +44,7 @@ from classmargin.mr2.class_margins import (
 from classmargin.mr2.class_moments import squared_norm
 from classmargin.mr2.class_statistics import ClassStatistics, Estimator, SqnormForm
 from classmargin.mr2.collapse import COLLAPSE_FRACTION, collapse_ratio, warn_of_collapse
-from classmargin.mr2.cpu_step import StepConstants, step_terms
+from classmargin.mr2.cpu_step import StepConstants, step_terms, step_total
 from classmargin.mr2.full_precision import FullPrecisionModule
 from classmargin.mr2.inputs import check_batch, group_batch
 from classmargin.mr2.logit_margin import at_least_float32, check_class_vector
@@ -209,6 +213,15 @@ class MR2Loss(FullPrecisionModule):
         check_choice("preset", name, PRESETS)
         return cls(num_classes, feature_dim=feature_dim, **{**PRESETS[name], **overrides})
 
+    def fit_statistics(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
+        """Take the statistics of a whole set of frozen features; train with ``update_statistics=False`` from then on.
+
+        Args:
+            batches: Features ``[b, d]`` with classes ``[b]``, each sample once.
+        """
+        self.statistics.fit(batches)
+        self._raise_peak(self.statistics.class_scalars)
+
     def extra_repr(self) -> str:
         """Show the arguments that matter in ``print(module)``."""
         return (
@@ -241,7 +254,7 @@ class MR2Loss(FullPrecisionModule):
         self, logits: Tensor, labels: Tensor, features: Tensor, *, update_statistics: bool | None = None
     ) -> Tensor:
         """Return the total loss; see :meth:`terms`."""
-        return self.terms(logits, labels, features, update_statistics=update_statistics).total
+        return self._checked_terms(logits, labels, features, update_statistics, parts=False).total
 
     def terms(
         self, logits: Tensor, labels: Tensor, features: Tensor, *, update_statistics: bool | None = None
@@ -261,17 +274,22 @@ class MR2Loss(FullPrecisionModule):
             under ``torch.distributed`` (training) the mean over the rows of all processes, with gradients that
             are right after DDP's averaging. With λ = 0 the representation margin is not computed and reported as 0.
         """
+        return self._checked_terms(logits, labels, features, update_statistics, parts=True)
+
+    def _checked_terms(
+        self, logits: Tensor, labels: Tensor, features: Tensor, update_statistics: bool | None, parts: bool
+    ) -> LossTerms:
         check_batch(logits, labels, features, self.num_classes, self.statistics.feature_dim)
         if not labels.is_floating_point():
             labels = labels.long()
         device = logits.device.type
         if torch.is_autocast_enabled(device):
             with torch.autocast(device, enabled=False):
-                return self._terms(logits, labels, features, update_statistics)
-        return self._terms(logits, labels, features, update_statistics)
+                return self._terms(logits, labels, features, update_statistics, parts)
+        return self._terms(logits, labels, features, update_statistics, parts)
 
     def _terms(
-        self, logits: Tensor, labels: Tensor, features: Tensor, update_statistics: bool | None
+        self, logits: Tensor, labels: Tensor, features: Tensor, update_statistics: bool | None, parts: bool
     ) -> LossTerms:
         training = self.training and torch.is_grad_enabled()
         update = training if update_statistics is None else update_statistics
@@ -283,22 +301,16 @@ class MR2Loss(FullPrecisionModule):
             batch = group_batch(scores, labels, rows, self.num_classes, self.ignore_index)
             scores, labels, rows, groups, row_weight = batch
         detached = rows.detach()
-        square = squared_norm(detached, 2.0)
+        square = _row_squares(detached)
         finite = self._all_finite(rows, square)
-        common = (
-            isinstance(groups, CompactGroups) and finite and self._is_common_step(scores, groups, synchronize)
-        )
-        pairs = list_pairs(detached, groups) if common and groups.longest > 1 else None  # type: ignore[union-attr, arg-type]
+        if isinstance(groups, CompactGroups) and finite and self._is_common_step(scores, groups, synchronize):
+            return self._common_step(scores, labels, rows, groups, square, update, parts)
         if update:
             if finite:
-                self.statistics.apply_update(detached, labels, groups, row_weight, synchronize, square, pairs)
+                self.statistics.apply_update(detached, labels, groups, row_weight, synchronize, square)
             else:  # rows that cannot be squared are left out
                 self.statistics.update(detached, labels, row_weight=row_weight, synchronize=synchronize)
             self._follow_variance(rows)
-        if common:
-            assert isinstance(groups, CompactGroups)
-            constants = self._step_constants(labels, groups, pairs, rows.shape[1], scores.dtype)
-            return LossTerms(*step_terms(scores, rows, constants))
         logit = self._logit_term(scores, labels, row_weight, synchronize)
         representation = self._representation_term(rows, labels, groups, row_weight, synchronize)
         if update and self.memory is not None and hard:
@@ -318,7 +330,6 @@ class MR2Loss(FullPrecisionModule):
             and self.positives == "batch"
             and self.weight is None
             and self.label_smoothing == 0.0
-            and self.representation_weight > 0.0
             and self.representation_reduction == "samples"
             and self.dimension_scale is None
             # Up to 2 m + 1 rows of each class there are at most m pairs a row; no need to count them.
@@ -328,28 +339,53 @@ class MR2Loss(FullPrecisionModule):
             )
         )
 
-    def _step_constants(
+    def _common_step(
         self,
+        logits: Tensor,
         labels: Tensor,
+        features: Tensor,
         groups: CompactGroups,
-        pairs: PairList | None,
-        feature_dim: int,
-        dtype: torch.dtype,
-    ) -> StepConstants:
-        relative = self._relative_margins().numpy()
-        inverse = (1.0 / self.mean_margin) / relative[labels.numpy()]
-        zero = self.unseen == "zero"
-        mean_spread = float(self.mean_spread) if zero else self.statistics.mean_spread_on_host()
-        return StepConstants(
+        square: Tensor,
+        update: bool,
+        parts: bool,
+    ) -> LossTerms:
+        """Do what :meth:`_terms` does, for the step that nearly every step is, in as few calls as possible."""
+        rows, spent = features.detach(), None
+        wants_pairs = groups.longest > 1 and self.representation_weight > 0.0
+        pairs = list_pairs(rows, groups) if wants_pairs else None
+        statistics = self.statistics
+        if update:
+            spent = statistics.apply_update(rows, labels, groups, None, False, square, pairs)
+            self._follow_variance(rows)
+        scalars = statistics.class_scalars.numpy()
+        inverse = (1.0 / self.mean_margin) / self._margins_on_host(scalars).take(groups.labels)
+        classes = self.num_classes if self.unseen == "zero" else max(int(np.count_nonzero(scalars[0])), 1)
+        mean_spread = float(scalars[1].sum()) / classes
+        constants = StepConstants(
             labels,
             groups,
             pairs,
-            inverse.astype(_NUMPY_TYPES[dtype], copy=False),
+            inverse.astype(_NUMPY_TYPES[logits.dtype], copy=False),
             self.log_prior,
             self.spread_slack * mean_spread,
-            float(self._temperature(feature_dim)),
+            float(self._temperature(features.shape[1])),
             float(self._ramped_weight()),
+            spent,
         )
+        if parts:
+            return LossTerms(*step_terms(logits, features, constants))
+        total = step_total(logits, features, constants)
+        return LossTerms(total, total, total)  # nobody looks at the parts
+
+    def _margins_on_host(self, scalars: NDArray[Any]) -> NDArray[Any]:
+        """Return ``γ / c̄`` ``[K]`` from the class scalars, by the short way where it applies."""
+        if self.margin_source != "uniform" and not self.warmup_steps:
+            statistic = scalars[3 if self.margin_source == "sqnorm" else 1]
+            margins = relative_margins_on_host(statistic, self.margin_power, self.margin_limits)
+            if margins is not None:
+                return margins
+        general: NDArray[Any] = self._relative_margins().numpy()
+        return general
 
     # --- input -------------------------------------------------------------------------------------------------
 
@@ -380,16 +416,19 @@ class MR2Loss(FullPrecisionModule):
 
     def _follow_variance(self, rows: Tensor) -> None:
         """Keep the largest total variance so far, and look for collapse (on the CPU)."""
+        if self.statistics.overall_moved:
+            self._raise_peak(rows)
+        if self.collapse_check_interval and not uses_dense_layout(rows):
+            self._look_for_collapse()
+
+    def _raise_peak(self, rows: Tensor) -> None:
         variance = self.statistics.total_variance
         if self.peak_variance.dtype != variance.dtype:  # statistics have become float64
             self.peak_variance = self.peak_variance.to(variance.dtype)
         if uses_dense_layout(rows):
             self.peak_variance.copy_(torch.maximum(self.peak_variance, variance))
-            return
-        if float(variance) > float(self.peak_variance):
+        elif float(variance) > float(self.peak_variance):
             self.peak_variance.copy_(variance)
-        if self.collapse_check_interval:
-            self._look_for_collapse()
 
     def _look_for_collapse(self) -> None:
         self._calls_since_check += 1
@@ -425,13 +464,8 @@ class MR2Loss(FullPrecisionModule):
         if self.margin_source == "uniform" or self.margin_power == 0.0:
             return torch.ones_like(statistics.class_spread)
         source = statistics.class_sqnorm if self.margin_source == "sqnorm" else statistics.class_spread
-        relative: Tensor | None = None
-        if not uses_dense_layout(source):
-            common = relative_margins_on_host(source.numpy(), self.margin_power, self.margin_limits)
-            relative = None if common is None else torch.from_numpy(common)
-        if relative is None:
-            seen = None if self.unseen == "zero" else statistics.seen
-            relative = relative_margins(source, self.margin_power, seen, self.margin_limits)
+        seen = None if self.unseen == "zero" else statistics.seen
+        relative = relative_margins(source, self.margin_power, seen, self.margin_limits)
         if self.warmup_steps:
             relative = torch.where(
                 statistics.updates > self.warmup_steps, relative, torch.ones_like(relative)
@@ -449,7 +483,7 @@ class MR2Loss(FullPrecisionModule):
             peak = self.peak_variance
             if uses_dense_layout(peak):
                 return torch.where(peak > 0, self.temperature_factor * peak, math.inf)
-            return self.temperature_factor * float(peak) if float(peak) > 0.0 else math.inf
+            return self.temperature_factor * float(peak) or math.inf
         if self.temperature == "dimension":
             return self.temperature_factor * feature_dim
         return float(self.temperature)
@@ -523,6 +557,12 @@ class MR2Loss(FullPrecisionModule):
         # ln(1 + A + B) from ln(1 + A) and ln(1 + B), without overflow
         top = torch.maximum(losses, stored).detach()
         return top + torch.log((losses - top).exp() + (stored - top).exp() - (-top).exp())
+
+
+def _row_squares(rows: Tensor) -> Tensor:
+    if rows.numel() <= SMALL and not uses_dense_layout(rows):  # NumPy's calls cost less
+        return torch.from_numpy(row_squares(rows.numpy()))
+    return squared_norm(rows, 2.0)
 
 
 def _checked_temperature(temperature: Any, factor: float) -> float | str:

@@ -9,17 +9,18 @@ the method itself is built::
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from classmargin._distributed import rank, world_size
 from classmargin.backbones import Backbone, backbone_info, create_backbone, probe_head
 from classmargin.backbones.feature_cache import encoder_fingerprint
-from classmargin.data import DataBundle, load_data
+from classmargin.data import DataBundle, load_data, make_loader
 from classmargin.methods import Method, Requirements, TaskInfo, create, requirements_of
 from classmargin.methods.registry import resolve_hyperparameters
 from classmargin.recipes.data_loaders import BundleLoaders
@@ -30,6 +31,8 @@ from classmargin.training.loop import Ingredients
 from classmargin.training.machine import usable_cores
 from classmargin.training.random_state import seed_for, seed_process
 from classmargin.training.recorder import say
+
+FEATURE_BATCH = 1024
 
 
 @dataclass(frozen=True)
@@ -248,5 +251,22 @@ def _make_method(
         epochs=config.loop.epochs,
         steps_per_epoch=steps_per_epoch,
         new_model=new_network,
+        frozen_features=frozen_features(bundle, network),
     )
     return create(config.method.name, task, preset=config.method.preset, **config.method.options)
+
+
+def frozen_features(
+    bundle: DataBundle, network: Backbone
+) -> Callable[[], Iterator[tuple[Tensor, Tensor]]] | None:
+    """Return what walks over the features of the training samples, if nothing that is trained makes them."""
+    if bundle.kind != "features" or any(True for _ in network.encoder.parameters()):
+        return None
+
+    def batches() -> Iterator[tuple[Tensor, Tensor]]:
+        loader = make_loader(bundle, "train", batch_size=FEATURE_BATCH, training=False)
+        for batch in loader.epoch(0):
+            with torch.no_grad():
+                yield network(batch.inputs).features, batch.labels
+
+    return batches

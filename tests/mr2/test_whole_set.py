@@ -1,0 +1,71 @@
+"""Exact statistics of frozen features, against NumPy on the whole set."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from classmargin.mr2 import ClassStatistics, MR2Loss
+from classmargin.mr2.whole_set import SETTLED
+
+
+@pytest.fixture
+def frozen():
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(0, 5, (400,), generator=generator)
+    labels[labels == 3] = 2  # one class never occurs
+    features = torch.randn(400, 7, generator=generator) * (1 + labels.unsqueeze(1)) + 30.0
+    return features, labels
+
+
+def batches(features, labels, size=64):
+    return [(features[i : i + size], labels[i : i + size]) for i in range(0, len(labels), size)]
+
+
+@pytest.mark.parametrize("order", [1.0, 2.0, 3.0, math.inf])
+def test_fitted_statistics_equal_numpy_on_all_samples(frozen, order):
+    features, labels = frozen
+    statistics = ClassStatistics(5, norm_order=order)
+    statistics.fit(batches(features, labels))
+    values, classes = features.double().numpy(), labels.numpy()
+    for k in (0, 1, 2, 4):
+        rows = values[classes == k]
+        spread = ((rows - rows.mean(0)) ** 2).sum(1).mean()
+        power = (np.linalg.norm(rows, ord=order, axis=1) ** 2).mean()
+        assert float(statistics.class_spread[k]) == pytest.approx(spread, rel=1e-5)
+        assert float(statistics.class_sqnorm[k]) == pytest.approx(power, rel=1e-5)
+        assert float(statistics.class_mean_sqnorm[k]) == pytest.approx((rows.mean(0) ** 2).sum(), rel=1e-5)
+    total = ((values - values.mean(0)) ** 2).sum(1).mean()
+    assert float(statistics.total_variance) == pytest.approx(total, rel=1e-5)
+    assert statistics.seen.tolist() == [True, True, True, False, True]
+
+
+def test_order_and_size_of_batches_do_not_matter(frozen):
+    features, labels = frozen
+    first, second = ClassStatistics(5), ClassStatistics(5)
+    first.fit(batches(features, labels, 400))
+    shuffled = torch.randperm(400, generator=torch.Generator().manual_seed(1))
+    second.fit(batches(features[shuffled], labels[shuffled], 13))
+    torch.testing.assert_close(first.class_scalars, second.class_scalars)
+    torch.testing.assert_close(first.class_mean, second.class_mean)
+
+
+def test_fitting_ends_the_warm_up_and_sets_the_temperature(frozen):
+    loss = MR2Loss(5, warmup_steps=1000)
+    loss.fit_statistics(batches(*frozen))
+    assert int(loss.statistics.updates) == SETTLED
+    assert float(loss.peak_variance) == pytest.approx(float(loss.statistics.total_variance))
+    assert float(loss.class_margins.max()) > 1.005, "uniform during warm-up"
+
+
+def test_fitting_nothing_is_refused():
+    with pytest.raises(ValueError, match="at least one sample"):
+        ClassStatistics(3).fit([])
+
+
+def test_fitting_numbers_that_are_none_is_refused(frozen):
+    features, labels = frozen
+    features[3, 2] = math.nan
+    with pytest.raises(ValueError, match="finite"):
+        ClassStatistics(5).fit(batches(features, labels))
