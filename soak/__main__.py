@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib
 import json
 import platform
@@ -44,6 +45,7 @@ def _run_part(name: str, out: Path, *, seed: int, quick: bool, deadline: float) 
     print(f"== {name} ==", flush=True)
     begin = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix=f"classmargin-soak-{name}-"))
+    code = _code_digest()
     record = {"part": name, "python": platform.python_version(), "machine": platform.machine()}
     try:
         result = importlib.import_module(f"soak.{name}").run(
@@ -52,6 +54,8 @@ def _run_part(name: str, out: Path, *, seed: int, quick: bool, deadline: float) 
     except AssertionError as broken:
         record |= {"broken": str(broken)}
         print(f"BROKEN PROMISE: {broken}", file=sys.stderr, flush=True)
+        if _code_digest() != code:
+            print("the code changed meanwhile; that may be the reason", file=sys.stderr, flush=True)
     else:
         record |= {"result": result}
         print(json.dumps(result, indent=1), flush=True)
@@ -60,6 +64,16 @@ def _run_part(name: str, out: Path, *, seed: int, quick: bool, deadline: float) 
     (out / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     print(f"({record['seconds']} s; written to {(out / name).name}.json)", flush=True)
     return "broken" not in record
+
+
+def _code_digest() -> str:
+    """Return a digest of the package's source: runs of two versions are not expected to be equal."""
+    import classmargin
+
+    digest = hashlib.sha256()
+    for path in sorted(Path(classmargin.__file__).parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def _remove(folder: Path) -> None:

@@ -96,6 +96,9 @@ SINGLE = (
 DOUBLE = (
     Scenario("mr2", 2, ("loop.ema_decay=0.9",)),
     Scenario("sam+mr2", 2),
+    # Stages that train only a part of the parameters.
+    Scenario("supcon", 2),
+    Scenario("drl", 2),
 )
 
 
@@ -299,6 +302,9 @@ def run(
 
 def _break_everything(breaker: Breaker, *, quick: bool) -> None:
     double = breaker.scenario.processes > 1
+    if breaker.scenario.method in ("supcon", "drl"):
+        breaker.by_signal(2)
+        return
     for _ in range(1 if quick or double else 2):
         breaker.by_signal(1 if quick else 4)
         breaker.by_fault(KILLS, 2 if quick else 4)

@@ -190,7 +190,7 @@ def _record(loop: Any, seen: int) -> dict[str, Any]:
         "step": loop.position.global_step,
         "digest": digest.hexdigest(),
         "finite": finite,
-        "memory": resident_bytes(),
+        "memory": own_bytes(),
         "objects": len(gc.get_objects()),
         "seen": seen,
     }
@@ -201,6 +201,8 @@ def _trained(network: Any) -> Iterator[tuple[str, Any]]:
     yield from network.named_parameters()
 
 
-def resident_bytes() -> int:
-    """Return the memory this process has in use."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+def own_bytes() -> int:
+    """Return the memory this process holds of its own, swapped out or not; files and libraries do not count."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    sizes = {line.split(":")[0]: int(line.split()[1]) for line in lines[1:]}
+    return 1024 * (sizes["Anonymous"] + sizes["Swap"])
