@@ -446,8 +446,9 @@ class ClassStatistics(FullPrecisionModule):
             step, empty = int(updates), not rows.shape[0]
             if not empty:
                 updates += 1
-            self.overall_moved = not empty and (step < OVERALL_EVERY or step % OVERALL_EVERY == 0)
-            if self.overall_moved:
+            moved = not empty and (step < OVERALL_EVERY or step % OVERALL_EVERY == 0)
+            self.__dict__["overall_moved"] = moved  # setting an attribute of a module costs a dozen look-ups
+            if moved:
                 mean = rows.mean(0)
                 decay = self.ema_decay if step < OVERALL_EVERY else self.ema_decay**OVERALL_EVERY
                 self._mix_overall(mean, squared_norm(rows - mean, 2.0).mean(), 1.0 - decay)

@@ -431,8 +431,9 @@ class MR2Loss(FullPrecisionModule):
             self.peak_variance.copy_(variance)
 
     def _look_for_collapse(self) -> None:
-        self._calls_since_check += 1
-        if self._warned_of_collapse or self._calls_since_check < self.collapse_check_interval:
+        calls = self._calls_since_check + 1
+        self.__dict__["_calls_since_check"] = calls  # setting an attribute of a module costs a dozen look-ups
+        if self._warned_of_collapse or calls < self.collapse_check_interval:
             return
         self._calls_since_check = 0
         ratio = float(self.collapse_ratio)
