@@ -26,13 +26,16 @@ class LitModel(pl.LightningModule):
         self.criterion = nn.CrossEntropyLoss()
 
     def training_step(self, batch: list[torch.Tensor], _: int) -> torch.Tensor:
+        """Return the loss of a batch."""
         loss: torch.Tensor = self.criterion(self.net(batch[0]), batch[1])
         return loss
 
     def validation_step(self, batch: list[torch.Tensor], _: int) -> None:
+        """Log the loss of a batch."""
         self.log("val_loss", self.criterion(self.net(batch[0]), batch[1]))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Return the optimiser."""
         return torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.9)
 
 

@@ -13,15 +13,17 @@ from classmargin import MR2Loss, capture_features
 from classmargin.integrations import lightning as ours
 
 pytest.importorskip("lightning")
-import lightning.pytorch as pl  # noqa: E402
+import lightning.pytorch as pl
 
-from classmargin.integrations.lightning import MR2Callback, find_criterion  # noqa: E402
+from classmargin.integrations.lightning import MR2Callback, find_criterion
 
 pytestmark = [
     # advice about speed that a toy does not need
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
     pytest.mark.filterwarnings("ignore:The number of training batches"),
     pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty"),
+    # Lightning's own use of a part of torch that is going away
+    pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning"),
 ]
 
 TRAIN, VALIDATION = batch(48, 0), batch(40, 1)
@@ -131,7 +133,9 @@ def test_logged_thirds_are_those_of_the_audit(tmp_path):
     logits = module(VALIDATION[0]).detach()
     result = classmargin.audit(VALIDATION[1], logits=logits, bootstrap=0)
     for name in ("overall", "easy", "medium", "hard", "worst", "gap"):
-        assert trainer.callback_metrics[f"val_{name}"].item() == pytest.approx(getattr(result, name), abs=1e-6)
+        assert trainer.callback_metrics[f"val_{name}"].item() == pytest.approx(
+            getattr(result, name), abs=1e-6
+        )
 
 
 def test_test_stage_logs_thirds_too(tmp_path):

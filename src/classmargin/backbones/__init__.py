@@ -10,9 +10,11 @@ from classmargin.backbones import (  # noqa: F401
     imagenet_resnet,
     mae,
     moco,
+    open_clip_family,
     preact_resnet,
     sentence_encoder,
     small_cnn,
+    timm_family,
     transformers_folder,
     wide_resnet,
 )

@@ -110,13 +110,19 @@ class FeatureCapture:
         return features_of_chosen_token(features, token_logits, logits)
 
     def criterion(
-        self, num_classes: int | None = None, *, preset: str = "recommended", **options: Any
+        self,
+        num_classes: int | None = None,
+        *,
+        preset: str = "recommended",
+        accumulate: int = 1,
+        **options: Any,
     ) -> CapturedMR2Loss:
         """Return the MR² loss of this model as ``criterion(logits, labels)``.
 
         Args:
             num_classes: ``K``; None takes it from the head.
             preset: Named hyper-parameters, see :mod:`classmargin.mr2.presets`.
+            accumulate: Micro-batches of an optimiser step; the statistics move with the first of them.
             **options: Arguments of :class:`classmargin.MR2Loss` that win over the preset.
 
         Example:
@@ -133,7 +139,7 @@ class FeatureCapture:
         )
         if classes is None:
             raise ValueError(f"num_classes must be given: layer {self.layer_name!r} does not tell it")
-        return CapturedMR2Loss(self, MR2Loss.preset(preset, classes, self.feature_dim, **options))
+        return CapturedMR2Loss(self, MR2Loss.preset(preset, classes, self.feature_dim, **options), accumulate)
 
     def close(self) -> None:
         """Take the hook off the model."""

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from classmargin._checks import check_int
 from classmargin._types import LossTerms
 from classmargin.integrations.capture import FeatureCapture
 from classmargin.mr2 import MR2Loss
@@ -25,9 +27,10 @@ class CapturedMR2Loss(nn.Module):
     Args:
         capture: Where features come from.
         loss: The loss itself, also reached as ``.loss`` (margins, statistics, collapse sign).
+        accumulate: Micro-batches of an optimiser step; the statistics move with the first of them only, so that all
+            see the same margins.
 
     Example:
-        >>> import torch
         >>> from classmargin import capture_features
         >>> model = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 3))
         >>> criterion = capture_features(model).criterion()
@@ -37,10 +40,12 @@ class CapturedMR2Loss(nn.Module):
         1
     """
 
-    def __init__(self, capture: FeatureCapture, loss: MR2Loss) -> None:
+    def __init__(self, capture: FeatureCapture, loss: MR2Loss, accumulate: int = 1) -> None:
         super().__init__()
         self.capture = capture
         self.loss = loss
+        self.accumulate = check_int("accumulate", accumulate, minimum=1)
+        self._micro_batches = 0
 
     def forward(self, logits: Tensor, labels: Tensor, *, update_statistics: bool | None = None) -> Tensor:
         """Return the total loss, scalar; arguments as in :meth:`classmargin.MR2Loss.terms`."""
@@ -62,6 +67,9 @@ class CapturedMR2Loss(nn.Module):
             )
         if self.loss.statistics.class_scalars.device != logits.device:
             self.loss.to(logits.device)  # scripts seldom move their criterion
+        if update_statistics is None and self.accumulate > 1 and self.training and torch.is_grad_enabled():
+            update_statistics = self._micro_batches % self.accumulate == 0
+            self._micro_batches += 1
         return self.loss.terms(logits, labels, features, update_statistics=update_statistics)
 
 
