@@ -53,6 +53,8 @@ def _presets() -> Rows:
 
 
 def _recipes() -> Rows:
+    from classmargin.recipes.reproduce.recipe import list_recipes
+
     return [
         {"name": "demo", "title": "ERM against MR² on the embedded data set", "command": "make demo"},
         {
@@ -60,7 +62,20 @@ def _recipes() -> Rows:
             "title": "Several methods and seeds on one data set, with a paired verdict",
             "command": "classmargin compare-methods --methods erm,mr2 --seeds 3 --out DIR",
         },
+        *(_recipe_row(recipe) for recipe in list_recipes()),
     ]
+
+
+def _recipe_row(recipe: Any) -> dict[str, Any]:
+    return {
+        "name": recipe.name,
+        "title": recipe.source,
+        "question": recipe.question,
+        "command": f"classmargin reproduce {recipe.name}",
+        "scales": {name: scale.note for name, scale in recipe.scales.items()},
+        "grid": {block.title: [row.key for row in block.rows] for block in recipe.blocks},
+        "doubts": list(recipe.doubts),
+    }
 
 
 KINDS: dict[str, Callable[[], Rows]] = {

@@ -32,11 +32,13 @@ class PlannedRun:
         title: For the bar.
         config: What to train.
         folder: Where.
+        watch_spread: Note the spread of every class at each evaluation (``spread.jsonl``).
     """
 
     title: str
     config: RunConfig
     folder: RunFolder
+    watch_spread: bool = False
 
 
 @dataclass
@@ -94,7 +96,11 @@ def _fill(slots: list[_Slot], waiting: list[PlannedRun], jobs: int, display: _Di
             free = _start_worker()
             slots.append(free)
         run = waiting[0]
-        task = {"folder": str(run.folder.path), "config": run.config.to_dict()}
+        task = {
+            "folder": str(run.folder.path),
+            "config": run.config.to_dict(),
+            "watch_spread": run.watch_spread,
+        }
         assert free.process.stdin is not None
         try:
             free.process.stdin.write(json.dumps(task) + "\n")

@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
@@ -32,6 +32,14 @@ from classmargin.training.loop import Loop
 from classmargin.training.progress import Watchers, make_watchers
 from classmargin.training.recorder import Recorder, say
 from classmargin.training.run_folder import RunFolder
+
+
+@runtime_checkable
+class SessionObserver(Protocol):
+    """An observer that also looks at the network or the data of the run."""
+
+    def attach(self, session: Session) -> None:
+        """Learn what is trained on what, before the first step."""
 
 
 def default_folder(config: RunConfig, parent: str | Path = "runs") -> Path:
@@ -64,7 +72,8 @@ def train(
         show: Force the progress bar on or off.
         test: Whether the test set is looked at. Without it the run stops with its last checkpoint and is not
             marked as done; calling again with ``resume`` does what is left (sweeps choose before they test).
-        observers: Told about each evaluation on validation, after the run's own files.
+        observers: Told about each evaluation on validation, after the run's own files; one with ``attach`` is given
+            the session first.
 
     Raises:
         ValueError: Bad names or values, a folder with another run, or one in use by another process.
@@ -132,6 +141,9 @@ def _train_locked(
     if rank() == 0 and not run.started:
         write_record(run, session.record)
         run.write_config(config)
+    for observer in observers:
+        if isinstance(observer, SessionObserver):
+            observer.attach(session)
     recorder = Recorder(run, config, tuple(session.bundle.class_names), observers)
     title = f"{config.method.name} seed {config.loop.seed}"
     watchers = make_watchers(run.progress_file, title, show=show) if rank() == 0 else Watchers([])

@@ -1,7 +1,7 @@
 """A process that trains one run after the other: ``python -m classmargin.recipes.worker``.
 
-Started by :mod:`classmargin.recipes.run_pool`. One JSON line in per run (``{"folder": …, "config": tables}``),
-one JSON line out when it is finished. Importing the libraries takes as long as a short run, so a worker does
+Started by :mod:`classmargin.recipes.run_pool`. One JSON line in per run (``{"folder": …, "config": tables,
+"watch_spread": false}``), one JSON line out when it is finished. Importing the libraries takes as long as a short run, so a worker does
 it once. If its parent vanishes it saves and ends, so that nothing trains on unseen.
 """
 
@@ -28,12 +28,14 @@ def main() -> int:
 
 
 def _serve(task: dict[str, Any]) -> dict[str, Any]:
+    from classmargin.recipes.reproduce.spread_log import SpreadLog
     from classmargin.recipes.train_run import train
     from classmargin.training.config_reader import build
     from classmargin.training.errors import StoppedError
 
     try:
-        train(build(task["config"]), task["folder"], resume=True, show=False)
+        observers = [SpreadLog(task["folder"])] if task.get("watch_spread") else []
+        train(build(task["config"]), task["folder"], resume=True, show=False, observers=observers)
     except StoppedError as stopped:
         sys.exit(stopped.exit_code)
     except Exception as error:  # the parent decides what a failed run means; the worker goes on with the next

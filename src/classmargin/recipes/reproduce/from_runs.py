@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from classmargin.methods import method_info
-from classmargin.recipes.reproduce.measure import BlockRuns, RowRuns, settings_difference
+from classmargin.recipes.reproduce.measure import BlockRuns, RowRuns, describe_setting, settings_difference
 from classmargin.recipes.reproduce.recipe import Block, Recipe, Row
 from classmargin.recipes.run_pool import PlannedRun
 from classmargin.training.config import RunConfig
@@ -80,7 +80,8 @@ def _group(runs: Sequence[PlannedRun], recipe: Recipe | None, position: int) -> 
         RowRuns(key, title, _by_seed(title, group), _printed(recipe, block, key))
         for key, title, group in named
     ]
-    return BlockRuns(block, _block_title(ordered[0][0].config), tuple(members))
+    title = describe_setting(ordered[0][0].config)
+    return BlockRuns(block, title, tuple(members), known.title if known is not None else "")
 
 
 def _row_key(config: RunConfig) -> str:
@@ -210,18 +211,3 @@ def _by_seed(title: str, runs: Sequence[PlannedRun]) -> tuple[PlannedRun, ...]:
         # The same run may lie in two folders; equal configurations compute the same.
         by_seed.setdefault(run.config.loop.seed, run)
     return tuple(by_seed[seed] for seed in sorted(by_seed))
-
-
-def _block_title(config: RunConfig) -> str:
-    from classmargin.backbones import backbone_info
-
-    data = config.data
-    words = [Path(data.name).stem]
-    if data.fraction < 1:
-        words.append(f"{100 * data.fraction:g} % of the training data")
-    if data.imbalance > 1:
-        words.append(f"imbalance {data.imbalance:g}")
-    mode = "" if config.backbone.mode == "scratch" else f" ({config.backbone.mode})"
-    return (
-        f"{', '.join(words)}, {backbone_info(config.backbone.name).title}{mode}, {config.loop.epochs} epochs"
-    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median, stdev
 from typing import Any
 
@@ -45,6 +46,7 @@ class BlockRuns:
     key: str
     title: str
     rows: tuple[RowRuns, ...]
+    printed_for: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,13 @@ def measure_block(
         results = [_with(result, change=change) for result, change in zip(results, changes, strict=True)]
     config = rows[0].runs[0].config
     result = BlockResult(
-        block.key, block.title, settings_of(config), first.class_names, first.num_samples, _with_cost(results)
+        block.key,
+        block.title,
+        settings_of(config),
+        first.class_names,
+        first.num_samples,
+        _with_cost(results),
+        block.printed_for,
     )
     folders = {row.key: tuple(run.folder for run in row.runs if run.folder.done) for row in rows}
     return MeasuredBlock(result, cross, folders)
@@ -192,6 +200,29 @@ def _ratio(value: float | None, base: float | None) -> float | None:
     return None if value is None or not base else value / base
 
 
+def describe_setting(config: RunConfig) -> str:
+    """Return data, network and length of a run in words.
+
+    Example:
+        >>> describe_setting(RunConfig())
+        'fashion-mnist-mini, Small CNN, 30 epochs'
+    """
+    from classmargin.backbones import backbone_info
+
+    data = config.data
+    words = [Path(data.name).stem]
+    if data.fraction < 1:
+        words.append(f"{100 * data.fraction:g} % of the training data")
+    if data.imbalance > 1:
+        words.append(f"imbalance {data.imbalance:g}")
+    mode = "" if config.backbone.mode == "scratch" else f" ({config.backbone.mode})"
+    words.append(backbone_info(config.backbone.name).title + mode)
+    if data.augmentation not in ("standard", "none"):
+        words.append(data.augmentation)
+    plural = "" if config.loop.epochs == 1 else "s"
+    return f"{', '.join(words)}, {config.loop.epochs} epoch{plural}"
+
+
 def settings_of(config: RunConfig) -> dict[str, dict[str, Any]]:
     """Return what differs from a run with all defaults; seed, machine, place of the data and method are left out."""
     return _difference(config, RunConfig(), leave_out=("method",))
@@ -223,13 +254,18 @@ def _difference(
         if skipped is None or part in leave_out:
             continue
         changed = {
-            key: value
+            key: _without_place(value)
             for key, value in table.items()
             if key not in skipped and _plain(value) != _plain(theirs[part].get(key))
         }
         if changed:
             found[part] = changed
     return found
+
+
+def _without_place(value: Any) -> Any:
+    """Return a path without the folder it lay in, which means nothing elsewhere."""
+    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
 
 
 def _plain(value: Any) -> Any:

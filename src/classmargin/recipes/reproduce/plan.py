@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from classmargin._checks import check_choice, check_int
+from classmargin.backbones import backbone_info
 from classmargin.data.catalog import data_root, find_info, locate, not_found, unknown
 from classmargin.methods import method_info
+from classmargin.recipes.reproduce.measure import describe_setting
 from classmargin.recipes.reproduce.recipe import SCALES, Block, Recipe, Row, Scale, Tables
 from classmargin.recipes.reproduce.sample_files import PUBLISHED, sample_root, sample_weights
 from classmargin.recipes.run_pool import PlannedRun
@@ -55,6 +57,7 @@ class PlannedBlock:
     """The rows of one block, the baseline first."""
 
     block: Block
+    title: str
     rows: tuple[PlannedRow, ...]
 
 
@@ -73,21 +76,23 @@ def plan_recipe(
 
     Raises:
         ValueError: Unknown names or settings; or no block is left.
+        FileNotFoundError: The data are not on this machine.
     """
-    size = recipe.scales[check_choice("scale", scale, SCALES)]
+    check_choice("scale", scale, SCALES)
     check_int("seeds", seeds, minimum=1)
     wanted = changes or Changes()
     _check_keys("--rows", wanted.rows, [row.key for block in recipe.blocks for row in block.rows])
     _check_keys("--blocks", wanted.blocks, [block.key for block in recipe.blocks])
+    planner = _Planner(recipe, scale, seeds, Path(folder), wanted)
     planned, left_out = [], {}
     for block in recipe.blocks:
         if wanted.blocks and block.key not in wanted.blocks:
             continue
-        reason = _why_not(block, size, scale, wanted, alone=len(recipe.blocks) == 1)
+        reason = planner.why_not(block)
         if reason:
             left_out[block.title] = reason
         else:
-            planned.append(_plan_block(block, size, scale, seeds, Path(folder), wanted))
+            planned.append(planner.block(block))
     if not planned and recipe.blocks:
         reasons = "; ".join(f"{title}: {reason}" for title, reason in left_out.items())
         raise ValueError(f"nothing of {recipe.name} can be run at scale {scale} ({reasons})")
@@ -100,128 +105,130 @@ def _check_keys(option: str, given: Sequence[str], known: Sequence[str]) -> None
             raise ValueError(f"{option} must name {', '.join(dict.fromkeys(known))}; got {key!r}")
 
 
-def _why_not(block: Block, size: Scale, scale: str, changes: Changes, *, alone: bool) -> str:
-    """Return why a block cannot be run, or nothing."""
-    if block.key in size.leave_out:
-        return size.leave_out[block.key]
-    tables = _block_tables(block, block.rows[0], size, changes)
-    if not size.sample_files:
-        missing = _missing_data(tables.get("data", {}))
-        if missing is not None and (scale == "paper" or alone):
-            raise missing
+@dataclass(frozen=True)
+class _Planner:
+    """Everything that decides the settings of a run."""
+
+    recipe: Recipe
+    scale: str
+    seeds: int
+    folder: Path
+    changes: Changes
+
+    @property
+    def size(self) -> Scale:
+        return self.recipe.scales[self.scale]
+
+    def why_not(self, block: Block) -> str:
+        """Return why a block cannot be run, or nothing; raise where the user must act."""
+        if block.key in self.size.leave_out:
+            return self.size.leave_out[block.key]
+        if self.size.sample_files:
+            return ""
+        tables = self._shared_tables(block, block.rows[0])
+        must_run = self.scale == "paper" or len(self.recipe.blocks) == 1
+        missing = missing_data(tables["data"])
         if missing is not None:
+            if must_run:
+                raise missing
             return f"the data set {tables['data']['name']} is not on this machine"
-    backbone = tables.get("backbone", {})
-    needs_file = backbone.get("pretrained") and backbone.get("checkpoint") is None
-    if needs_file and not size.sample_files and not _has_bundled_weights(str(backbone["name"])):
-        name = backbone["name"]
-        if scale == "paper":
+        name = needs_weights(tables["backbone"])
+        if name and must_run:
             raise ValueError(
-                f"{block.title} starts from pretrained weights; give --checkpoint {name}=FILE"
-                f"{_where_from(str(name))}, or choose other blocks with --blocks"
+                f"{block.title} starts from pretrained weights; give --checkpoint {name}=FILE{_where_from(name)}, or "
+                "choose other blocks with --blocks"
             )
-        return f"no pretrained weights of {name}; give --checkpoint {name}=FILE"
-    return ""
+        return f"no pretrained weights of {name}; give --checkpoint {name}=FILE" if name else ""
+
+    def block(self, block: Block) -> PlannedBlock:
+        """Return the runs of a block; its first row is always among them."""
+        others = [row for row in block.rows[1:] if not self.changes.rows or row.key in self.changes.rows]
+        title = block.title
+        if self.scale != "paper":  # say what is run, not what it stands for
+            title = describe_setting(build(self._shared_tables(block, block.rows[0])))
+        rows = tuple(self._row(block, row, title) for row in (block.rows[0], *others))
+        return PlannedBlock(block, title, rows)
+
+    def _row(self, block: Block, row: Row, setting: str) -> PlannedRow:
+        title = row.title or method_info(row.method).title
+        tables = self._row_tables(block, row)
+        runs = tuple(self._run(tables, f"{setting}, {title}", seed) for seed in range(self.seeds))
+        return PlannedRow(row, title, runs)
+
+    def _run(self, tables: Tables, title: str, seed: int) -> PlannedRun:
+        config = build(merge(tables, {"loop": {"seed": seed}}))
+        if self.scale != "paper":  # runs lie side by side on the cores of one machine
+            config = replace_machine(config, threads=1, devices=1, report=False)
+        config = effective(config)
+        watched = self.recipe.watch_spread
+        return PlannedRun(
+            f"{title}, seed {seed}", config, run_folder(config, self.folder, watched=watched), watched
+        )
+
+    def _row_tables(self, block: Block, row: Row) -> dict[str, dict[str, Any]]:
+        own = self.changes.methods.get(row.method, {})
+        method: dict[str, Any] = {"name": row.method, **row.options, **own}
+        preset = self.changes.mr2_preset or self.size.mr2_preset
+        if row.method.startswith("mr2") and preset not in (None, "recommended"):  # these are the defaults
+            method = {"preset": preset, **method}
+        tables = merge(self._shared_tables(block, row), {"method": method})
+        return merge(tables, self._sample_settings(tables)) if self.size.sample_files else tables
+
+    def _shared_tables(self, block: Block, row: Row) -> dict[str, dict[str, Any]]:
+        tables = merge(
+            preset_values(self.size.preset or block.preset, row.method),
+            {} if self.size.preset else block.settings,
+            row.settings,
+            self.size.settings,
+            self.size.blocks.get(block.key, {}),
+            block.files.get(Path(str(self.changes.settings.get("data", {}).get("name", ""))).stem, {}),
+            self.changes.settings,
+        )
+        file = self.changes.checkpoints.get(str(tables["backbone"].get("name")))
+        return merge(tables, {"backbone": {"checkpoint": file}}) if file is not None else tables
+
+    def _sample_settings(self, tables: Tables) -> dict[str, dict[str, Any]]:
+        """Return where the made-up data and weights will lie, unless the user said otherwise."""
+        settings: dict[str, dict[str, Any]] = {}
+        if "root" not in tables["data"]:
+            settings["data"] = {"root": str(sample_root(self.folder))}
+        name = needs_weights(tables["backbone"])
+        if name in PUBLISHED:
+            settings["backbone"] = {"checkpoint": str(sample_weights(self.folder, name))}
+        return settings
 
 
-def _missing_data(data: Mapping[str, Any]) -> Exception | None:
-    """Return the error that loading would raise, or None; before anything is trained."""
+def missing_data(data: Mapping[str, Any]) -> Exception | None:
+    """Return the error that loading would raise, or None; so that it is told before anything is trained."""
     name = str(data["name"])
     root = data_root(None if data.get("root") is None else Path(data["root"]))
     info = find_info(name)
     if info is not None:
-        absent = (
-            not info.embedded and locate(info, root) is None and not (data.get("download") and info.downloads)
-        )
-        return not_found(info, root) if absent else None
+        may_download = bool(data.get("download") and info.downloads)
+        found = info.embedded or may_download or locate(info, root) is not None
+        return None if found else not_found(info, root)
     path = Path(name).expanduser()
-    found = name.startswith("hf:") or any(p.exists() for p in (path, root / path, root / f"{name}.npz"))
-    return None if found else unknown(name, root)
+    places = (path, root / path, root / f"{name}.npz")
+    return None if name.startswith("hf:") or any(p.exists() for p in places) else unknown(name, root)
 
 
-def _has_bundled_weights(name: str) -> bool:
-    from classmargin.backbones import backbone_info
-
-    return backbone_info(name).bundled is not None
+def needs_weights(backbone: Mapping[str, Any]) -> str:
+    """Return the name of a network that starts from weights which neither come with a package nor were given."""
+    if not backbone.get("pretrained") or backbone.get("checkpoint") is not None:
+        return ""
+    name = str(backbone["name"])
+    return "" if backbone_info(name).bundled is not None else name
 
 
 def _where_from(name: str) -> str:
-    from classmargin.backbones import backbone_info
-
     weights = backbone_info(name).weights
     return f" ({weights})" if weights else ""
 
 
-def _plan_block(
-    block: Block, size: Scale, scale: str, seeds: int, folder: Path, changes: Changes
-) -> PlannedBlock:
-    rows = [
-        row
-        for position, row in enumerate(block.rows)
-        if position == 0
-        or ((not size.only or row.key in size.only) and (not changes.rows or row.key in changes.rows))
-    ]
-    planned = []
-    for row in rows:
-        title = row.title or method_info(row.method).title
-        tables = _row_tables(block, row, size, changes, folder)
-        runs = tuple(
-            _planned_run(tables, f"{block.title}, {title}", seed, folder, shared=scale != "paper")
-            for seed in range(seeds)
-        )
-        planned.append(PlannedRow(row, title, runs))
-    return PlannedBlock(block, tuple(planned))
-
-
-def _block_tables(block: Block, row: Row, size: Scale, changes: Changes) -> dict[str, dict[str, Any]]:
-    tables = merge(
-        preset_values(size.preset or block.preset, row.method),
-        block.settings,
-        row.settings,
-        size.settings,
-        size.blocks.get(block.key, {}),
-        changes.settings,
-    )
-    backbone = tables.get("backbone", {})
-    file = changes.checkpoints.get(str(backbone.get("name")))
-    return merge(tables, {"backbone": {"checkpoint": file}}) if file is not None else tables
-
-
-def _row_tables(
-    block: Block, row: Row, size: Scale, changes: Changes, folder: Path
-) -> dict[str, dict[str, Any]]:
-    method: dict[str, Any] = {"name": row.method, **row.options, **changes.methods.get(row.method, {})}
-    if row.method.startswith("mr2"):
-        preset = changes.mr2_preset or size.mr2_preset
-        if preset not in (None, "recommended"):  # the defaults are the recommended ones
-            method = {"preset": preset, **method}
-    tables = merge(_block_tables(block, row, size, changes), {"method": method})
-    return merge(tables, _sample_settings(tables, folder)) if size.sample_files else tables
-
-
-def _sample_settings(tables: Tables, folder: Path) -> dict[str, dict[str, Any]]:
-    """Return where the made-up data and weights will lie, unless the user said otherwise."""
-    settings: dict[str, dict[str, Any]] = {}
-    if "root" not in tables["data"]:
-        settings["data"] = {"root": str(sample_root(folder))}
-    backbone = tables["backbone"]
-    if backbone.get("pretrained") and backbone.get("checkpoint") is None and backbone["name"] in PUBLISHED:
-        settings["backbone"] = {"checkpoint": str(sample_weights(folder, str(backbone["name"])))}
-    return settings
-
-
-def _planned_run(tables: Tables, title: str, seed: int, folder: Path, *, shared: bool) -> PlannedRun:
-    config = build(merge(tables, {"loop": {"seed": seed}}))
-    if shared:  # runs lie side by side on the cores of one machine
-        config = replace_machine(config, threads=1, devices=1, report=False)
-    config = effective(config)
-    return PlannedRun(f"{title}, seed {seed}", config, run_folder(config, folder))
-
-
-def run_folder(config: RunConfig, folder: Path) -> RunFolder:
-    """Return where a run lies: the same name that ``compare-methods`` gives it."""
+def run_folder(config: RunConfig, folder: Path, *, watched: bool = False) -> RunFolder:
+    """Return where a run lies: the same name that ``compare-methods`` gives it; watched runs lie apart."""
     name = f"{config.method.name.replace('+', '-')}-seed{config.loop.seed}-{identity(config)}"
-    return RunFolder(folder / "runs" / name)
+    return RunFolder(folder / ("watched-runs" if watched else "runs") / name)
 
 
 def in_order(blocks: Sequence[PlannedBlock]) -> list[PlannedRun]:

@@ -52,6 +52,8 @@ class Block:
         rows: The first is the baseline.
         preset: Training recipe of :mod:`classmargin.training.presets`.
         settings: What differs from the preset.
+        files: Names of files (without ending) that hold the data of the block in another state, such as thinned
+            already, with the settings that go with them.
     """
 
     key: str
@@ -59,6 +61,7 @@ class Block:
     rows: tuple[Row, ...]
     preset: str = "cifar"
     settings: Tables = field(default_factory=dict)
+    files: Mapping[str, Tables] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -72,9 +75,8 @@ class Scale:
         leave_out: Blocks that do not fit this size, each with the reason.
         mr2_preset: Hyper-parameters of the MR² family: ``None`` (the recommended defaults) or a preset's name.
         bootstrap: Resamples behind every interval.
-        preset: Training recipe in place of the block's.
+        preset: Training recipe in place of the block's preset and settings.
         sample_files: Make a few files in the formats of the data sets, and train on these.
-        only: Keys of the rows that are run; empty for all.
     """
 
     note: str
@@ -85,7 +87,6 @@ class Scale:
     bootstrap: int = 2000
     preset: str = ""
     sample_files: bool = False
-    only: tuple[str, ...] = ()
 
 
 Folders = Mapping[str, Mapping[str, Sequence["RunFolder"]]]

@@ -95,7 +95,7 @@ class RowResult:
 
 @dataclass(frozen=True)
 class BlockResult:
-    """One data set and network: rows, the baseline first."""
+    """One data set and network: rows, the baseline first; ``printed_for`` is what the paper's values belong to."""
 
     key: str
     title: str
@@ -103,6 +103,7 @@ class BlockResult:
     class_names: tuple[str, ...]
     num_samples: int
     rows: tuple[RowResult, ...]
+    printed_for: str = ""
 
 
 @dataclass(frozen=True)

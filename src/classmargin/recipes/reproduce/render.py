@@ -51,6 +51,11 @@ def notes_of(record: Record) -> list[str]:
             f"{_words(block.settings) or 'default settings'}."
         )
         notes += [f"{row.title}: {_words(row.settings)}." for row in block.rows if row.settings]
+        if block.printed_for not in ("", block.title) and any(row.paper for row in block.rows):
+            notes.append(
+                f"Printed values beside {block.title} are those of {block.printed_for}: order and sign of changes can be "
+                "compared, not the level."
+            )
     notes += [f"Left out: {title} ({reason})." for title, reason in record.left_out.items()]
     notes += [f"Failed: {title} ({error})." for title, error in record.failed.items()]
     doubts = {

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from classmargin.data.catalog import data_root
 from classmargin.recipes.reproduce.from_runs import find_runs, group_runs
 from classmargin.recipes.reproduce.measure import BlockRuns, MeasuredBlock, RowRuns, measure_block
 from classmargin.recipes.reproduce.plan import Changes, PlannedBlock, in_order, plan_recipe
@@ -127,7 +128,7 @@ def make_record(
         question=recipe.question if recipe is not None else "Who is better on these data?",
         scale=scale,
         note=note,
-        command=shlex.join(["classmargin", *command]) if command else "",
+        command=portable_command(["classmargin", *command]) if command else "",
         session={
             key: value for key, value in session().items() if key not in ("command", "resumed_from_step")
         },
@@ -140,9 +141,29 @@ def make_record(
     return record
 
 
+def portable_command(words: Sequence[str]) -> str:
+    """Return a command that means the same on another machine: absolute paths become relative or bare names.
+
+    Example:
+        >>> portable_command(["classmargin", "reproduce", "--from-runs=/somewhere/else/runs", "--note", "two words"])
+        "classmargin reproduce --from-runs=runs --note 'two words'"
+    """
+    return shlex.join(_portable_word(word) for word in words)
+
+
+def _portable_word(word: str) -> str:
+    before, equals, path = word.rpartition("=")
+    if not Path(path).is_absolute():
+        return word
+    for place in (data_root().absolute(), Path.cwd()):  # data are looked for below their root
+        if Path(path).is_relative_to(place):
+            return before + equals + str(Path(path).relative_to(place))
+    return before + equals + Path(path).name
+
+
 def _block_runs(recipe: Recipe, block: PlannedBlock) -> BlockRuns:
     rows = tuple(
         RowRuns(row.row.key, row.title, row.runs, recipe.printed_row(block.block.key, row.row.key))
         for row in block.rows
     )
-    return BlockRuns(block.block.key, block.block.title, rows)
+    return BlockRuns(block.block.key, block.title, rows, block.block.title)

@@ -18,7 +18,7 @@ from classmargin.recipes.run_pool import PlannedRun
 from classmargin.training.run_folder import write_text
 
 CLASSES = 6
-TRAIN, TEST = 12, 6
+TRAIN, TEST = 8, 5
 SAMPLE_FOLDER = "sample-data"
 Pixels = npt.NDArray[np.uint8]
 

@@ -20,7 +20,7 @@ SMOKE: Tables = {
     "schedule": {"name": "cosine", "warmup_epochs": 0.0, "warmup_steps": 0, "milestones": ()},
     "machine": {"accelerator": "cpu", "memory_format": "contiguous", "workers": 0},
 }
-SMOKE_IMAGE_SIZE = 32
+SMALL_IMAGES, LARGER_IMAGES = 16, 32
 
 # The same classes as at full size, at the smallest settings they take.
 TINY: Mapping[str, Mapping[str, Any]] = {
@@ -38,7 +38,8 @@ PAPER_NOTE = "the published protocol: all training samples, no validation part, 
 def smoke(**blocks: Any) -> Scale:
     """Return the smallest scale of a recipe on CIFAR or MNIST."""
     note = "a few made-up images and one epoch: shows that everything runs, and says nothing about methods."
-    return Scale(note, SMOKE, blocks, bootstrap=100, sample_files=True)
+    settings = merge(SMOKE, {"data": {"image_size": SMALL_IMAGES}})
+    return Scale(note, settings, blocks, bootstrap=100, sample_files=True)
 
 
 def smoke_pretrained(blocks: Mapping[str, str]) -> Scale:
@@ -47,7 +48,7 @@ def smoke_pretrained(blocks: Mapping[str, str]) -> Scale:
     Args:
         blocks: Network of each block.
     """
-    images = {"data": {"image_size": SMOKE_IMAGE_SIZE}}
+    images = {"data": {"image_size": LARGER_IMAGES}}
     sizes: dict[str, Tables] = {key: {"backbone": TINY.get(name, {})} for key, name in blocks.items()}
     note = (
         "real architectures at their smallest, a few made-up files in the format of the data set and of the published "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,8 +43,9 @@ class SpreadLog:
         """Measure and append a line."""
         session = self._session
         assert session is not None, "attached before training begins"
-        loader = session.loaders.evaluation("validation")
-        assert loader is not None
+        # Only the first process writes; it looks at all samples, not at its share of them.
+        loader = replace(session.loaders, rank=0, world_size=1).evaluation("validation")
+        assert loader is not None, "checked when attached"
         network = session.network
         device = next(network.parameters()).device
         sums = FeatureSums.empty(session.bundle.num_classes, network.feature_dim, 2.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from statistics import median
 from typing import Any
 
 from classmargin.recipes.reproduce.record import BlockResult, Estimate, Record, RowResult
@@ -90,22 +91,28 @@ def own_change_table(record: Record) -> Table:
 
 
 def cost_table(record: Record) -> Table:
-    """Return one line a row: steps, time of a step, time relative to the baseline."""
+    """Return one line a row: steps, time of a step and of a run (medians), time relative to the baseline."""
 
     def line(_: BlockResult, row: RowResult) -> dict[str, Any]:
-        times = [run.seconds_per_step for run in row.runs if run.seconds_per_step is not None]
         return {
             "steps": row.runs[0].steps,
-            "milliseconds": f"{1000 * sorted(times)[len(times) // 2]:.1f}" if times else NO_VALUE,
+            "milliseconds": _median([run.seconds_per_step for run in row.runs], 1000.0),
+            "minutes": _median([run.seconds for run in row.runs], 1 / 60),
             "relative": NO_VALUE if row.relative_cost is None else f"{row.relative_cost:.2f}",
         }
 
     columns = (
         Column("steps", "Steps", "count"),
         Column("milliseconds", "Milliseconds a step", "value"),
+        Column("minutes", "Minutes a run", "value"),
         Column("relative", "Relative time of a run", "value"),
     )
     return table_of("Cost", record, columns, line, COST_NOTE)
+
+
+def _median(values: Sequence[float | None], factor: float) -> str:
+    known = [value for value in values if value is not None]
+    return f"{factor * median(known):.1f}" if known else NO_VALUE
 
 
 Line = Callable[[BlockResult, RowResult], "dict[str, Any] | None"]

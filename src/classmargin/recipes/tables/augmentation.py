@@ -34,6 +34,7 @@ register(
                     "loop": {"epochs": 20},
                 },
                 preset="cifar",
+                blocks={name: {"data": {"augmentation": name}} for name in TITLES},
             ),
             "paper": paper(),
         },

@@ -62,6 +62,7 @@ register(
                 "CIFAR-10 (10 %), ResNet-32",
                 (Row("erm", "erm"), Row("mr2", "mr2")),
                 settings={"data": {"name": "cifar10", "fraction": 0.1}},
+                files={"cifar10_10pct": {"data": {"fraction": 1.0}}},
             ),
         ),
         scales={

@@ -1,0 +1,124 @@
+"""``classmargin reproduce`` and what ``classmargin list recipes`` says about it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from classmargin.cli.main import main
+from classmargin.recipes.reproduce import run as run_module
+from classmargin.recipes.reproduce.recipe import list_recipes
+from classmargin.recipes.reproduce.record import read_record
+
+from .reproduce_tools import train_here
+
+
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch):
+    monkeypatch.setattr(run_module, "run_all", train_here)
+
+
+def test_a_recipe_is_run_and_shown_in_every_format(tmp_path, capsys):
+    words = [
+        "reproduce",
+        "table-per-class-cifar10",
+        "--scale",
+        "smoke",
+        "--seeds",
+        "1",
+        "--out",
+        str(tmp_path),
+    ]
+    assert main(words) == 0
+    printed = capsys.readouterr()
+    assert "Accuracy of every class" in printed.out
+    assert "71.6" in printed.out, "what the paper prints for the cat"
+    assert f"written to {tmp_path}" in printed.err
+    for name in ("record.json", "table.md", "table.tex", "report.html", "classes-cifar10.html"):
+        assert (tmp_path / name).stat().st_size > 0
+    assert main([*words, "--format", "latex"]) == 0
+    assert "\\toprule" in capsys.readouterr().out
+    assert main([*words, "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["recipe"] == "table-per-class-cifar10"
+
+
+def test_a_figure_is_one_page_and_its_data(tmp_path, capsys):
+    assert main(["reproduce", "figure-loss-shapes", "--scale", "smoke", "--out", str(tmp_path)]) == 0
+    assert "Loss at a margin u" in capsys.readouterr().out
+    assert len(json.loads((tmp_path / "figure.json").read_text())["margin"]) == 161
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert len(page) > 1_000_000, "plotly is inside, so that the page opens offline"
+    assert 'src="http' not in page
+
+
+def test_the_record_keeps_the_command(tmp_path, monkeypatch):
+    words = ["reproduce", "figure-loss-shapes", "--scale", "smoke", "--out", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", ["classmargin", *words])
+    monkeypatch.chdir(tmp_path.parent)
+    assert main(words) == 0
+    kept = read_record(tmp_path).command
+    assert kept == f"classmargin reproduce figure-loss-shapes --scale smoke --out {tmp_path.name}"
+
+
+def test_a_kept_command_names_no_folder_of_this_machine(tmp_path, monkeypatch):
+    monkeypatch.setenv("CLASSMARGIN_DATA", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    words = [
+        "--data",
+        str(tmp_path / "data" / "a.npz"),
+        f"--out={tmp_path / 'o'}",
+        "--root",
+        "/elsewhere/deep",
+    ]
+    kept = run_module.portable_command(words)
+    assert kept == "--data a.npz --out=o --root deep"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["tabel3-components"], "did you mean 'table3-components'"),
+        ([], "NAME of a recipe is missing"),
+        (["custom"], "NAME of a recipe is missing"),
+        (["table3-components", "--scale", "big"], "scale must be one of"),
+        (["table3-components", "--data", "nowhere.npz"], "nowhere"),
+        (
+            ["table3-components", "--scale", "smoke", "--set", "mr2.mean_margn=2"],
+            "did you mean 'mean_margin'",
+        ),
+        (["table3-components", "--rows", "mr3"], "--rows must name"),
+        (["table2-imagenet", "--checkpoint", "clip"], "BACKBONE=FILE"),
+        (["table2-imagenet", "--checkpoint", "clip-vit-b32=nofile.pt"], "there is no file nofile.pt"),
+        (["--from-runs", "nofolder"], "no finished run"),
+        (["--render", "nofolder"], "there is no record"),
+    ],
+)
+def test_bad_words_end_with_code_2_and_one_line(tmp_path, monkeypatch, capsys, words, said):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CLASSMARGIN_DATA", str(tmp_path))
+    assert main(["reproduce", *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert "Traceback" not in error
+
+
+def test_failed_runs_are_told_and_kept_in_the_record(tmp_path, monkeypatch, capsys):
+    def some_fail(runs, *, jobs, show=None):
+        failed = train_here(runs[:1])
+        return {**failed, **{run.title: "it diverged" for run in runs[1:]}}
+
+    monkeypatch.setattr(run_module, "run_all", some_fail)
+    words = ["reproduce", "table-long-tail", "--scale", "smoke", "--seeds", "1", "--out", str(tmp_path)]
+    assert main(words) == 3
+    assert "it diverged" in capsys.readouterr().err
+    assert len(read_record(tmp_path).failed) == 2
+    assert len(read_record(tmp_path).blocks[0].rows) == 1
+
+
+def test_list_shows_every_recipe_with_its_question(capsys):
+    assert main(["list", "recipes", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    for recipe in list_recipes():
+        assert rows[recipe.name]["question"] == recipe.question
+        assert recipe.name in rows[recipe.name]["command"]

@@ -1,0 +1,109 @@
+"""Records of runs that exist already, as ``compare-methods`` leaves them."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from classmargin.cli.main import main
+from classmargin.recipes.compare_methods import plan_runs
+from classmargin.recipes.reproduce.from_runs import find_runs, group_runs
+from classmargin.recipes.reproduce.recipe import find_recipe
+from classmargin.recipes.reproduce.record import read_record
+from classmargin.recipes.reproduce.run import from_runs
+from classmargin.recipes.train_run import train
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, small):
+    """Two seeds of ERM and MR², one of ERM with label smoothing and one with more weight decay."""
+    folder = tmp_path_factory.mktemp("compared")
+    config = small("loop.epochs=1")
+    plans = [
+        plan_runs(config, ["erm", "mr2"], 2, folder),
+        plan_runs(config, ["erm"], 1, folder, {"erm": {"label_smoothing": 0.1}}),
+        plan_runs(small("loop.epochs=1", "optimizer.weight_decay=0.01"), ["erm"], 1, folder),
+    ]
+    for plan in plans:
+        for planned in plan.values():
+            for run in planned:
+                train(run.config, run.folder.path, show=False)
+    return folder
+
+
+def test_runs_are_grouped_by_method_and_settings_with_plain_erm_first(runs):
+    (block,) = group_runs(find_runs([runs]))
+    titles = {row.title: [run.config.loop.seed for run in row.runs] for row in block.rows}
+    assert titles == {
+        "ERM": [0, 1],
+        "MR²": [0, 1],
+        "ERM, label_smoothing=0.1": [0],
+        "ERM, optimizer.weight_decay=0.01": [0],
+    }
+    assert block.rows[0].title == "ERM"
+    assert block.title.startswith("tiny, Small CNN, 1 epoch")
+
+
+def test_rows_of_a_recipe_bring_their_printed_values_and_others_follow(runs):
+    (block,) = group_runs(find_runs([runs]), find_recipe("table3-components"))
+    assert [row.key for row in block.rows][:2] == ["erm", "mr2"]
+    assert block.rows[1].paper["hard"] == 61.9
+    assert [row.paper for row in block.rows[2:]] == [None, None]
+
+
+def test_the_record_has_means_intervals_paired_changes_and_cost(runs):
+    outcome = from_runs([runs], find_recipe("table3-components"), note="as run", bootstrap=200)
+    (block,) = outcome.record.blocks
+    assert outcome.record.scale == "custom"
+    erm, mr2 = block.rows[:2]
+    assert [run.seed for run in mr2.runs] == [0, 1]
+    mean = sum(run.scores["overall"] for run in mr2.runs) / 2
+    assert mr2.values["overall"][0] == pytest.approx(mean)
+    assert mr2.change.crossfit["overall"][0] == pytest.approx(mean - erm.values["overall"][0])
+    assert mr2.change.runs == (2, 2)
+    low, high = (mr2.change.crossfit["hard"][k] for k in (1, 2))
+    assert low <= mr2.change.crossfit["hard"][0] <= high
+    assert mr2.std["overall"] == pytest.approx(
+        abs(mr2.runs[0].scores["overall"] - mr2.runs[1].scores["overall"]) / 2**0.5
+    )
+    assert erm.relative_cost == pytest.approx(1.0)
+
+
+def test_several_folders_and_copies_are_read_once(runs, tmp_path):
+    shutil.copytree(runs, tmp_path / "copy")
+    (block,) = group_runs(find_runs([runs, tmp_path / "copy", runs / "runs"]))
+    assert len(block.rows[0].runs) == 2
+
+
+def test_other_data_make_another_block(runs, tmp_path, small):
+    other = plan_runs(small("loop.epochs=1", "data.fraction=0.5"), ["erm"], 1, tmp_path)["erm"][0]
+    train(other.config, other.folder.path, show=False)
+    blocks = group_runs(find_runs([runs, tmp_path]))
+    assert [len(block.rows) for block in blocks] == [4, 1]
+    assert "50 % of the training data" in blocks[1].title
+
+
+def test_a_folder_without_finished_runs_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="no finished run in"):
+        find_runs([tmp_path])
+
+
+def test_the_command_writes_a_record_from_runs_and_a_page_from_records(runs, tmp_path, capsys):
+    words = ["--from-runs", str(runs), "--note", "a note of ours", "--out", str(tmp_path / "a")]
+    assert main(["reproduce", "table3-components", *words, "--format", "markdown"]) == 0
+    assert "label" in capsys.readouterr().out
+    assert (
+        main(["reproduce", "--from-runs", str(runs), "--out", str(tmp_path / "b"), "--format", "json"]) == 0
+    )
+    capsys.readouterr()
+    assert read_record(tmp_path / "a").recipe == "table3-components"
+    assert read_record(tmp_path / "b").recipe == "custom"
+    for name in ("record.json", "table.md", "table.tex", "report.html"):
+        assert (tmp_path / "a" / name).exists(), name
+    assert (
+        main(["reproduce", "--render", str(tmp_path / "a"), "--render", str(tmp_path / "b/record.json")]) == 0
+    )
+    page = capsys.readouterr().out
+    assert page.count("\n## ") + page.startswith("## ") == 2
+    assert "a note of ours" in page
