@@ -9,7 +9,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
 export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
-.PHONY: demo test check lint types layers bench soak hashes hashes-check install-hashed test-slow clean help
+.PHONY: demo test test-timm test-trackers check lint types layers bench soak hashes hashes-check install-hashed test-slow clean help
 
 help:
 	@echo "make demo   train ERM and MR2 side by side on the embedded data and write report.html"
@@ -52,6 +52,24 @@ test: check
 
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -q -m slow
+
+# timm and open_clip bring torchvision, which breaks other packages beside a CPU build of torch: an environment of their own.
+.venv-timm/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-timm
+	.venv-timm/bin/python -m pip --disable-pip-version-check -q install -c constraints.txt -e '.[timm,open_clip]' pytest pytest-timeout
+	@touch $@
+
+test-timm: .venv-timm/.ready
+	.venv-timm/bin/python -m pytest -q tests/integrations/test_timm.py tests/integrations/test_open_clip.py
+
+# W&B and MLflow for real, offline; their hundreds of packages stay out of the main environment.
+.venv-trackers/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-trackers
+	.venv-trackers/bin/python -m pip --disable-pip-version-check -q install -c constraints.txt -e '.[report,tensorboard,wandb,mlflow]' pytest pytest-timeout
+	@touch $@
+
+test-trackers: .venv-trackers/.ready
+	.venv-trackers/bin/python -m pytest -q tests/integrations/test_loggers.py tests/integrations/test_loggers_of_runs.py
 
 bench: $(VENV)/.test  
 	$(BIN)/python -m benchmarks
