@@ -3,7 +3,7 @@
 import pytest
 from import_graph import Import, all_imports, imports_in, module_names
 
-SHARED = {"_types", "_checks", "_distributed", "_progress", "_atomic"}
+SHARED = {"_types", "_checks", "_distributed", "_progress", "_atomic", "_array_files", "_parquet_files"}
 EVERYTHING = {
     "mr2",
     "data",

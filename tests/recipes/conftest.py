@@ -8,6 +8,9 @@ import torch
 
 from classmargin.data import load_data
 from classmargin.recipes.run_options import gather_config
+from classmargin.recipes.sweep.objective import parse_objective
+from classmargin.recipes.sweep.plan import SweepPlan, study_name
+from classmargin.recipes.sweep.space import parse_search
 from classmargin.recipes.train_run import train
 
 SMALL = {
@@ -58,3 +61,37 @@ def finished_run(tmp_path_factory, small):
     folder = tmp_path_factory.mktemp("finished") / "run"
     train(small(method="mr2"), folder, show=False)
     return folder
+
+
+@pytest.fixture(scope="session")
+def toy_features(tmp_path_factory):
+    """A file of 8-d features of four classes, one of them hard."""
+    rng = np.random.default_rng(0)
+    file = tmp_path_factory.mktemp("features") / "toy.npz"
+    arrays = {}
+    for part, count in (("train", 30), ("test", 10)):
+        labels = np.repeat(np.arange(4), count)
+        noise = np.array([0.4, 0.6, 0.8, 1.5])[labels, None] * rng.normal(size=(len(labels), 8))
+        arrays[f"x_{part}"] = (np.eye(8)[labels] + noise).astype(np.float32)
+        arrays[f"y_{part}"] = labels
+    np.savez(file, **arrays)
+    return file
+
+
+@pytest.fixture
+def make_plan(toy_features, tmp_path):
+    def make(*search, method="mr2", objective="hard", trials=4, epochs=2, settings=(), **more):
+        flags = {
+            "data": {"name": str(toy_features), "validation": 0.3},
+            "backbone": {"name": "linear"},
+            "method": {"name": method},
+            "loop": {"epochs": epochs, "batch_size": 40},
+            "machine": {"threads": 1, "accelerator": "cpu", "memory_format": "contiguous"},
+        }
+        config = gather_config(flags=flags, overrides=settings)
+        parameters, wanted = parse_search(search, config), parse_objective(objective)
+        given = {"storage": f"sqlite:///{tmp_path / 'out' / 'study.db'}", **more}
+        name = given.pop("study", study_name(config, parameters, wanted))
+        return SweepPlan(config, parameters, wanted, trials, name, **given)
+
+    return make

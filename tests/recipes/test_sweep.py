@@ -10,17 +10,14 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from classmargin.recipes.run_options import gather_config
 from classmargin.recipes.sweep import pages, worker
 from classmargin.recipes.sweep import study as study_module
-from classmargin.recipes.sweep.objective import parse_objective
-from classmargin.recipes.sweep.plan import SweepPlan, read_plan, settle_plan, study_name
+from classmargin.recipes.sweep.plan import SweepPlan, read_plan, settle_plan
 from classmargin.recipes.sweep.result import TrialRow, choose, make_result, read_result
 from classmargin.recipes.sweep.run import check_plan, run_sweep
-from classmargin.recipes.sweep.space import parse_search
 from classmargin.recipes.sweep.study import open_study, safe_address
 from classmargin.recipes.sweep.trial import read_evaluations, validation_accuracies
 from classmargin.recipes.train_run import train
@@ -29,21 +26,6 @@ from classmargin.training.run_folder import RunFolder
 from classmargin.training.run_lock import hold_lock
 
 optuna = pytest.importorskip("optuna")
-
-
-@pytest.fixture(scope="session")
-def toy_features(tmp_path_factory):
-    """A file of 8-d features of four classes, one of them hard."""
-    rng = np.random.default_rng(0)
-    file = tmp_path_factory.mktemp("features") / "toy.npz"
-    arrays = {}
-    for part, count in (("train", 30), ("test", 10)):
-        labels = np.repeat(np.arange(4), count)
-        noise = np.array([0.4, 0.6, 0.8, 1.5])[labels, None] * rng.normal(size=(len(labels), 8))
-        arrays[f"x_{part}"] = (np.eye(8)[labels] + noise).astype(np.float32)
-        arrays[f"y_{part}"] = labels
-    np.savez(file, **arrays)
-    return file
 
 
 @pytest.fixture(autouse=True)
@@ -59,25 +41,6 @@ def storages_in_memory(request, monkeypatch):
 @pytest.fixture
 def real_storage():
     """Asked for by tests in which the data base matters."""
-
-
-@pytest.fixture
-def make_plan(toy_features, tmp_path):
-    def make(*search, method="mr2", objective="hard", trials=4, epochs=2, settings=(), **more):
-        flags = {
-            "data": {"name": str(toy_features), "validation": 0.3},
-            "backbone": {"name": "linear"},
-            "method": {"name": method},
-            "loop": {"epochs": epochs, "batch_size": 40},
-            "machine": {"threads": 1, "accelerator": "cpu", "memory_format": "contiguous"},
-        }
-        config = gather_config(flags=flags, overrides=settings)
-        parameters, wanted = parse_search(search, config), parse_objective(objective)
-        given = {"storage": f"sqlite:///{tmp_path / 'out' / 'study.db'}", **more}
-        name = given.pop("study", study_name(config, parameters, wanted))
-        return SweepPlan(config, parameters, wanted, trials, name, **given)
-
-    return make
 
 
 def in_process(study, plan, folder, jobs):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import logging
-import pickle
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -91,7 +90,12 @@ def _read_safetensors(path: Path) -> StateDict:
 
 
 def _read_shards(index: Path) -> StateDict:
-    files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    try:
+        files = sorted(
+            {str(name) for name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()}
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{index} is not a readable index of weights: {error}") from error
     merged: StateDict = {}
     for name in files:
         merged.update(_read_safetensors(index.parent / Path(name).name))
@@ -101,9 +105,12 @@ def _read_shards(index: Path) -> StateDict:
 def _read_torch(path: Path) -> object:
     try:
         content: object = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+    except OSError:
+        raise
+    except Exception as error:  # a damaged file makes the reader raise nearly anything
+        words = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(
-            f"{path} cannot be read as plain weights ({str(error).splitlines()[0]}). Files with other Python "
+            f"{path} cannot be read as plain weights ({words}). Files with other Python "
             "objects are refused because reading them can run code; save the weights alone as safetensors."
         ) from error
     return content

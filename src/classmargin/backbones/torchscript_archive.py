@@ -10,6 +10,7 @@ everything else.
 from __future__ import annotations
 
 import io
+import math
 import pickle
 import zipfile
 from collections import OrderedDict
@@ -18,6 +19,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from classmargin._array_files import check_pickle, is_suspicious
 
 _DTYPES = {
     "DoubleStorage": torch.float64,
@@ -35,10 +38,11 @@ _DTYPES = {
 
 def is_torchscript(path: Path) -> bool:
     """Return whether ``path`` is a TorchScript archive rather than a file of ``torch.save``."""
-    if not zipfile.is_zipfile(path):
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(name.endswith("/constants.pkl") for name in archive.namelist())
+    except (zipfile.BadZipFile, NotImplementedError, ValueError):
         return False
-    with zipfile.ZipFile(path) as archive:
-        return any(name.endswith("/constants.pkl") for name in archive.namelist())
 
 
 def read_torchscript(path: Path) -> dict[str, Tensor]:
@@ -47,14 +51,17 @@ def read_torchscript(path: Path) -> dict[str, Tensor]:
     Raises:
         ValueError: The archive asks for something that no module of plain tensors needs.
     """
-    with zipfile.ZipFile(path) as archive:
-        root = next(name for name in archive.namelist() if name.endswith("/data.pkl"))[: -len("data.pkl")]
-        try:
-            module = _TensorUnpickler(archive, root).load()
-        except (pickle.UnpicklingError, KeyError, AttributeError, EOFError) as error:
-            raise ValueError(f"{path} is not a TorchScript archive of plain tensors: {error}") from error
     tensors: dict[str, Tensor] = {}
-    _collect(module, "", tensors)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            root = next(name for name in archive.namelist() if name.endswith("/data.pkl"))[: -len("data.pkl")]
+            module = _TensorUnpickler(archive, root).load()
+        _collect(module, "", tensors)
+    except OSError:
+        raise
+    except Exception as error:  # a broken archive can raise nearly anything
+        words = str(error) or type(error).__name__
+        raise ValueError(f"{path} is not a TorchScript archive of plain tensors: {words}") from error
     return tensors
 
 
@@ -78,13 +85,15 @@ class _TensorUnpickler(pickle.Unpickler):
     """An unpickler that can only make attribute holders, ordered dictionaries, lists and tensors."""
 
     def __init__(self, archive: zipfile.ZipFile, root: str) -> None:
-        super().__init__(io.BytesIO(archive.read(root + "data.pkl")))
+        packed = _read_member(archive, root + "data.pkl")
+        check_pickle(packed)
+        super().__init__(io.BytesIO(packed))
         self.archive = archive
         self.root = root
 
     def find_class(self, module: str, name: str) -> Any:
         if module == "__torch__" or module.startswith("__torch__."):
-            return _Module
+            return type("_Module", (_Module,), {})  # a fresh one: a pickle could change a class it is handed
         if module == "torch" and name in _DTYPES:
             return _DTYPES[name]
         if module == "torch.jit._pickle" and name.startswith("build_"):
@@ -97,11 +106,25 @@ class _TensorUnpickler(pickle.Unpickler):
 
     def persistent_load(self, pid: Any) -> Tensor:
         _, dtype, key, _device, _length = pid
-        content = bytearray(self.archive.read(f"{self.root}data/{key}"))
+        content = bytearray(_read_member(self.archive, f"{self.root}data/{key}"))
         return torch.frombuffer(content, dtype=dtype) if content else torch.empty(0, dtype=dtype)
 
 
 def _rebuild_tensor(
     storage: Tensor, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: Any
 ) -> Tensor:
+    # A stride of zero would make a few bytes stand for terabytes; weights have each value once.
+    if math.prod(size) > storage.numel():
+        raise pickle.UnpicklingError(
+            f"a tensor of shape {tuple(size)} in a storage of {storage.numel()} values"
+        )
     return torch.as_strided(storage, size, stride, offset).clone()
+
+
+def _read_member(archive: zipfile.ZipFile, name: str) -> bytes:
+    info = archive.getinfo(name)
+    if is_suspicious(info.file_size, info.compress_size):
+        raise pickle.UnpicklingError(
+            f"{name} unpacks to {info.file_size} bytes: refused as a possible zip bomb"
+        )
+    return archive.read(info)

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from classmargin._checks import require_extra
 from classmargin.data.bundle import Split
 from classmargin.data.errors import CorruptImageError
-from classmargin.data.images import decode_image, resize_and_cut, to_array
+from classmargin.data.images import decode_image, scaled_image, to_array
 from classmargin.data.policies import DrawnPolicy, apply_policy, draw_autoaugment, draw_randaugment
 from classmargin.data.prepare_images import SMALL_SIDE
 from classmargin.data.randomness import Purpose, stream
@@ -67,7 +68,7 @@ class Augmenter:
         if self.split.inputs is None:
             images = self._decode(chosen, address, view)
         else:
-            images = self.split.inputs.numpy()[chosen]
+            images = self.split.inputs.index_select(0, torch.from_numpy(chosen)).numpy()
         if self.augmentation == "none":
             return images
         if not self._cropped_while_decoding:
@@ -101,17 +102,19 @@ class Augmenter:
         for place, row in enumerate(chosen.tolist()):
             try:
                 image = decode_image(self.split.images, row, channels=self.channels)
+                cut = self._cut(image, address, view, address.rows.start + place, row)
             except CorruptImageError as error:
                 corrupt.append(str(error))
                 continue
-            pixels[place] = to_array(self._cut(image, address, view, address.rows.start + place))
+            pixels[place] = to_array(cut)
         if corrupt:
             raise CorruptImageError("; ".join(corrupt))
         return pixels
 
-    def _cut(self, image: Any, address: Address, view: int, position: int) -> Any:
+    def _cut(self, image: Any, address: Address, view: int, position: int, row: int) -> Any:
         if self.augmentation == "none" or not self._cropped_while_decoding:
-            return resize_and_cut(image, self.size, self.resize)
+            assert self.split.images is not None
+            return scaled_image(self.split.images.name(row), image, self.size, self.resize)
         random = address.random(Purpose.DECODE, view=view, position=position)
         pillow = require_extra("PIL.Image", "train", "reading image files")
         box = draw_crop_box(random, image.width, image.height)

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,10 @@ from classmargin.data.errors import CorruptImageError, name_some
 from classmargin.data.image_source import ImageSource
 
 _GREY_MODES = ("1", "L")
+# Pillow looks at the content, not at the name, and knows formats that start other programs (EPS: Ghostscript).
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
+# A line of one pixel's width would grow into gigabytes when its shorter side is scaled up.
+LARGEST_SCALED = 100_000_000
 Bytes = npt.NDArray[np.uint8]
 
 
@@ -29,7 +34,10 @@ def open_image(source: ImageSource, position: int) -> Any:
     """
     image_module = require_extra("PIL.Image", "train", "reading image files")
     try:
-        image = image_module.open(source.open(position))
+        place = source.open(position)
+        if isinstance(place, Path) and not place.is_file():  # a pipe would be waited for without end
+            raise OSError("not there, or not a regular file")
+        image = image_module.open(place, formats=FORMATS)
     except Exception as error:  # damaged files raise nearly anything, and bombs their own warning or error
         raise CorruptImageError(f"{source.name(position)} ({error})") from error
     limit = image_module.MAX_IMAGE_PIXELS
@@ -64,9 +72,30 @@ def resize_and_cut(image: Any, size: tuple[int, int], resize: int | None) -> Any
     scale = resize / min(image.width, image.height)
     if scale != 1.0:
         target = (max(round(image.width * scale), resize), max(round(image.height * scale), resize))
+        if target[0] * target[1] > LARGEST_SCALED:
+            raise CorruptImageError(
+                f"{image.width}x{image.height} pixels are too narrow to be scaled to {resize}"
+            )
         image = image.resize(target, bilinear)
     left, top = (image.width - size[1]) // 2, (image.height - size[0]) // 2
     return image.crop((left, top, left + size[1], top + size[0]))
+
+
+def scaled_image(name: str, image: Any, size: tuple[int, int], resize: int | None) -> Any:
+    """Return a decoded image as the network wants it: scaled and cut.
+
+    Raises:
+        CorruptImageError: It cannot be brought to ``size``; the message has ``name``.
+    """
+    try:
+        scaled = resize_and_cut(image, size, resize)
+    except CorruptImageError as error:
+        raise CorruptImageError(f"{name} ({error})") from error
+    if (scaled.height, scaled.width) != size:  # headers were read before: the file has changed meanwhile
+        raise CorruptImageError(
+            f"{name} ({scaled.height}x{scaled.width} pixels instead of {size[0]}x{size[1]})"
+        )
+    return scaled
 
 
 @dataclass(frozen=True)
@@ -108,7 +137,7 @@ def decode_all(
     for position in progress(range(len(source)), "decoding images"):
         try:
             image = decode_image(source, position, channels=channels)
-            pixels[position] = to_array(resize_and_cut(image, size, resize))
+            pixels[position] = to_array(scaled_image(source.name(position), image, size, resize))
         except CorruptImageError as error:
             corrupt[position] = str(error)
     return pixels, corrupt

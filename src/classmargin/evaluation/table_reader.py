@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from classmargin._checks import require_extra
+from classmargin._parquet_files import read_parquet_table
 from classmargin.evaluation.inputs import AnyArray
 from classmargin.evaluation.npz_reader import PredictionFileError
 
@@ -37,21 +37,12 @@ def read_csv(path: Path, class_names: Sequence[str] | None, max_bytes: int) -> d
 
 def read_parquet(path: Path, class_names: Sequence[str] | None, max_bytes: int) -> dict[str, Any]:
     """Return the arrays of a Parquet file (needs ``pyarrow``)."""
-    parquet = require_extra("pyarrow.parquet", "data", "reading .parquet predictions")
-    import pyarrow as pa
-
     try:
-        file = parquet.ParquetFile(path)
-        size = sum(file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups))
-        if size > max_bytes:
-            raise PredictionFileError(f"{path} would need {size} bytes, more than the limit of {max_bytes}")
-        wanted = [name for name in file.schema_arrow.names if _is_known(name)]
-        table = file.read(columns=wanted)
-    except (pa.ArrowException, OSError) as error:
+        table = read_parquet_table(path, max_bytes=max_bytes, columns=_is_known)
+        columns = {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
+    except (ValueError, NotImplementedError) as error:
         raise PredictionFileError(f"{path} is not a readable .parquet table ({error})") from error
-    return _arrays(
-        path, {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}, class_names
-    )
+    return _arrays(path, columns, class_names)
 
 
 def _is_known(name: str) -> bool:

@@ -6,7 +6,11 @@ import dataclasses
 import json
 from dataclasses import dataclass
 
+from classmargin._checks import check_int
 from classmargin.training.run_folder import RunFolder, write_json
+
+# Indices of training samples beyond this are a damaged file, not a data set.
+LARGEST_SET = 2**31
 
 
 @dataclass(frozen=True)
@@ -56,8 +60,33 @@ def read_record(run: RunFolder) -> ModelRecord:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
-        return ModelRecord(**{**values, **lists})
+        record = ModelRecord(**{**values, **lists})
+        _check(record)
     except FileNotFoundError as error:
         raise ValueError(f"{run.path} is not a run folder with a trained network: no model.json") from error
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
+    return record
+
+
+def _check(record: ModelRecord) -> None:
+    """Refuse values of other types, and sizes that would ask for all memory."""
+    kinds: dict[str, tuple[type, ...]] = {
+        "class_names": (str,),
+        "class_counts": (int,),
+        "input_shape": (int,),
+        "mean": (int, float),
+        "std": (int, float),
+    }
+    for name, kind in kinds.items():
+        values = getattr(record, name)
+        if not isinstance(values, tuple) or not all(isinstance(value, kind) for value in values):
+            raise TypeError(f"{name} must be a list of {kind[-1].__name__}")
+    if len(record.class_counts) != len(record.class_names):
+        raise ValueError("class_counts and class_names must be of one length")
+    for name in ("full_size", "steps_per_epoch"):
+        check_int(name, getattr(record, name), minimum=0)
+    if record.full_size > LARGEST_SET:
+        raise ValueError(f"full_size must be at most {LARGEST_SET}, got {record.full_size}")
+    if not isinstance(record.kind, str) or not isinstance(record.encoder, str):
+        raise TypeError("kind and encoder must be text")

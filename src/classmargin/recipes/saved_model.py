@@ -58,7 +58,10 @@ def load_model(folder: str | os.PathLike[str]) -> SavedModel:
         return build_network(config, record, needs)
 
     backbone = new_network()
-    weights = final_weights(tree)
+    try:
+        weights, of_method = final_weights(tree), dict(tree["method"])
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"the checkpoint of {run.path} is not one of a training: {error}") from error
     if record.encoder:
         _check_encoder(backbone, record)
         heads = {name.removeprefix("head."): value for name, value in weights.items()}
@@ -66,7 +69,7 @@ def load_model(folder: str | os.PathLike[str]) -> SavedModel:
     else:
         load_weights(backbone, weights, "the network")
     method = _method(config, record, backbone, new_network)
-    load_weights(method, tree["method"], "the method")
+    load_weights(method, of_method, "the method")
     return SavedModel(config, record, backbone.eval(), method.eval())
 
 

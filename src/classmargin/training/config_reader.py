@@ -24,6 +24,8 @@ else:  # pragma: no cover - the same parser under its former name
     import tomli as tomllib
 
 Tables = dict[str, dict[str, Any]]
+# The parser needs time that grows with the square of what is nested; a configuration has some kilobytes.
+MAX_BYTES = 64 * 1024
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
@@ -34,7 +36,10 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     """
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # also bytes that are no text, and numbers of a thousand digits
         raise ValueError(f"configuration file {path} is not valid TOML: {error}") from error
 
 
@@ -58,7 +63,7 @@ def parse_overrides(words: Iterable[str]) -> Tables:
 def _value(text: str) -> Any:
     try:
         return tomllib.loads(f"x = {text}")["x"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
 
 
@@ -130,6 +135,10 @@ def _typed(name: str, value: Any, hint: Any) -> Any:
             raise ValueError(f"{name} must have {len(arguments)} entries, got {len(items)} ({value!r})")
         return tuple(_typed(name, item, arguments[0]) for item in items)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        if abs(value) > 2**1000:  # float() would raise an error of another kind
+            raise ValueError(
+                f"{name} must be a number that fits a float, got one of {len(str(value))} digits"
+            )
         return float(value)
     return _expect(name, value, hint)
 

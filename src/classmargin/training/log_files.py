@@ -76,6 +76,22 @@ def _jsonable(value: Any) -> Any:
     return value
 
 
+def safe_cell(text: str) -> str:
+    """Return text that a spreadsheet shows instead of computing it.
+
+    Class names come from files of others; one that begins like a formula would run when the table is opened.
+
+    Example:
+        >>> safe_cell("=HYPERLINK(1)"), safe_cell("shirt"), safe_cell("-5 °C")
+        ("'=HYPERLINK(1)", 'shirt', "'-5 °C")
+    """
+    return (
+        f"'{text}"
+        if text.lstrip().startswith(("=", "+", "-", "@")) or text.startswith(("\t", "\r", "\n"))
+        else text
+    )
+
+
 def csv_line(values: Sequence[Any]) -> str:
     r"""Return values as one line of CSV.
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from classmargin._checks import require_extra
-from classmargin.training.log_files import LogFiles, csv_line, json_line
+from classmargin.training.log_files import LogFiles, csv_line, json_line, safe_cell
 
 MOST_SCALARS = 10
 FILES = ("metrics.jsonl", "metrics.csv", "class_accuracy.csv")
@@ -51,7 +51,7 @@ class FileLogger:
 
     def __init__(self, files: LogFiles, class_names: Sequence[str]) -> None:
         self._files = files
-        self._class_names = list(class_names)
+        self._class_names = [safe_cell(name) for name in class_names]
 
     def log(self, evaluation: Evaluation) -> None:
         """Append a line to each file."""

@@ -7,7 +7,6 @@ images ``[N, H, W]``; four are images with channels last or first. Pickled (obje
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,28 +14,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from classmargin._array_files import ArrayFileError, member_names, read_npy_array, read_npz_arrays
 from classmargin.data.errors import DataError
 from classmargin.data.raw import RawData, RawPart
 
 Array = npt.NDArray[Any]
 _PART_KEYS = {"train": ("train",), "validation": ("val", "valid", "validation"), "test": ("test",)}
 _CHANNELS = (1, 3, 4)
+# Arrays live in memory; what is larger than this belongs into files that are streamed.
+MAX_BYTES = 64 * 2**30
 
 
 def read_npz(path: Path) -> RawData:
     """Read one ``.npz`` file."""
     try:
-        # Opened here: NumPy forgets to close a file whose archive turns out to be damaged.
-        with open(path, "rb") as file:
-            archive = np.load(file, allow_pickle=False)
-            if isinstance(archive, np.ndarray):
-                raise DataError(f"{path} holds a single array, not an .npz archive")
-            with archive:
-                return arrays_to_raw({key: archive[key] for key in archive.files if _is_used(key)}, str(path))
-    except (zipfile.BadZipFile, EOFError, OSError) as error:
-        raise DataError(f"{path} is damaged or not an .npz file: {error}") from error
-    except ValueError as error:
-        raise error if isinstance(error, DataError) else DataError(f"{path}: {error}") from error
+        used = [name for name in member_names(path) if _is_used(name)]
+        content = read_npz_arrays(path, used, max_bytes=MAX_BYTES)
+    except (ArrayFileError, OSError) as error:
+        raise DataError(f"{error}") from error
+    return arrays_to_raw(content, str(path))
 
 
 def read_npy(path: Path) -> RawData:
@@ -46,9 +42,9 @@ def read_npy(path: Path) -> RawData:
     for file in sorted(folder.glob("*.npy")):
         if _is_used(file.stem):
             try:
-                content[file.stem] = np.load(file, allow_pickle=False)
-            except (ValueError, EOFError) as error:
-                raise DataError(f"{file}: {error}") from error
+                content[file.stem] = read_npy_array(file, max_bytes=MAX_BYTES)
+            except (ArrayFileError, OSError) as error:
+                raise DataError(f"{error}") from error
     return arrays_to_raw(content, str(folder))
 
 
@@ -66,8 +62,7 @@ def arrays_to_raw(content: Mapping[str, Array], place: str) -> RawData:
         >>> raw.train.inputs.shape
         (4, 1, 8, 8)
     """
-    names = content.get("class_names")
-    class_names = None if names is None else tuple(str(name) for name in names.tolist())
+    class_names = _class_names(content.get("class_names"), place)
     if "inputs" in content and "labels" in content:
         return RawData(train=_part(content["inputs"], content["labels"], place), class_names=class_names)
     parts = {name: _find_part(content, endings, place) for name, endings in _PART_KEYS.items()}
@@ -76,6 +71,16 @@ def arrays_to_raw(content: Mapping[str, Array], place: str) -> RawData:
         found = ", ".join(content) or "none of them"
         raise DataError(f"{place} must hold x_train and y_train (or inputs and labels), got {found}")
     return RawData(train, parts["validation"], parts["test"], class_names=class_names)
+
+
+def _class_names(names: Array | None, place: str) -> tuple[str, ...] | None:
+    if names is None:
+        return None
+    if names.ndim != 1 or names.dtype.kind not in "USiu":
+        raise DataError(f"{place}: class_names must be a list of texts, got {names.dtype} {names.shape}")
+    return tuple(
+        name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name) for name in names.tolist()
+    )
 
 
 def _is_used(key: str) -> bool:

@@ -70,6 +70,8 @@ def _read_batch(path: Path, label_key: str) -> tuple[Any, Any]:
         raise DataError(f"{path}: 'data' must be bytes of shape [N, 3072]")
     if not isinstance(labels, (list, np.ndarray)):
         raise DataError(f"{path}: {label_key!r} must be a list of labels")
+    if isinstance(labels, list) and not all(isinstance(label, int) for label in labels):
+        raise DataError(f"{path}: {label_key!r} must hold whole numbers")
     return pixels.reshape(-1, 3, 32, 32), np.asarray(labels)
 
 
@@ -77,6 +79,6 @@ def _names(path: Path, key: str) -> tuple[str, ...] | None:
     if not path.is_file():
         return None
     names = load_pickled_arrays(path).get(key)
-    if not isinstance(names, list):
+    if not isinstance(names, list) or not all(isinstance(name, (bytes, str)) for name in names):
         raise DataError(f"{path}: {key!r} must be a list of names")
     return tuple(name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name) for name in names)

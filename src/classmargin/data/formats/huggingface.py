@@ -8,12 +8,15 @@ its cache.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from classmargin._array_files import ArrayFileError
 from classmargin._checks import require_extra
+from classmargin._parquet_files import read_parquet_table
 from classmargin.data.errors import DataError, DataNotFoundError
 from classmargin.data.image_source import EncodedImages
 from classmargin.data.raw import RawData, RawPart
@@ -30,6 +33,9 @@ _SPLIT_NAMES = {
 }
 _LABEL_NAMES = ("label", "labels", "fine_label", "target", "class", "y")
 _PURPOSE = "reading Hugging Face data sets"
+_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+# Tables live in memory; what is larger than this belongs into files that are streamed.
+MAX_BYTES = 64 * 2**30
 
 
 def looks_like_saved_dataset(folder: Path) -> bool:
@@ -45,28 +51,43 @@ def looks_like_parquet(place: Path) -> bool:
 def read_saved_dataset(folder: Path) -> RawData:
     """Read a folder written by ``Dataset.save_to_disk`` or ``DatasetDict.save_to_disk``."""
     datasets = require_extra("datasets", "data", _PURPOSE)
-    content = datasets.load_from_disk(str(folder))
-    splits = content if isinstance(content, dict) else {"train": content}
-    # The Arrow view keeps images encoded; without a format the library would decode each of them.
-    return tables_to_raw({name: split.with_format("arrow")[:] for name, split in splits.items()}, str(folder))
+    try:
+        content = datasets.load_from_disk(str(folder))
+        splits = content if isinstance(content, dict) else {"train": content}
+        # The Arrow view keeps images encoded; without a format the library would decode each of them.
+        tables = {name: split.with_format("arrow")[:] for name, split in splits.items()}
+    except Exception as error:  # a damaged folder makes the library raise nearly anything
+        raise DataError(
+            f"{folder} is not a readable folder of save_to_disk: {type(error).__name__}: {error}"
+        ) from error
+    return tables_to_raw(tables, str(folder))
 
 
 def read_parquet(place: Path) -> RawData:
     """Read parquet files; the part is in the name of the file or its folder (``train-00000-of-00002``)."""
     arrow = require_extra("pyarrow", "data", _PURPOSE)
-    parquet = require_extra("pyarrow.parquet", "data", _PURPOSE)
     grouped: dict[str, list[Any]] = {}
     for file in _parquet_files(place):
         try:
-            table = parquet.read_table(file, memory_map=True)
-        except (arrow.ArrowInvalid, OSError) as error:
-            raise DataError(f"{file} is not a readable parquet file: {error}") from error
+            table = read_parquet_table(file, max_bytes=MAX_BYTES)
+        except (ArrayFileError, OSError) as error:
+            raise DataError(f"{error}") from error
         grouped.setdefault(_split_of(file, place), []).append(table)
-    return tables_to_raw({name: arrow.concat_tables(tables) for name, tables in grouped.items()}, str(place))
+    try:
+        joined = {name: arrow.concat_tables(tables) for name, tables in grouped.items()}
+    except arrow.ArrowException as error:
+        raise DataError(f"the parquet files of {place} do not fit together: {error}") from error
+    return tables_to_raw(joined, str(place))
 
 
 def hub_folder(root: Path, name: str) -> Path:
-    """Return where a hub data set is kept after its download."""
+    """Return where a hub data set is kept after its download.
+
+    Raises:
+        ValueError: Not a name of the hub; it could point anywhere on the disk.
+    """
+    if not _HUB_NAME.fullmatch(name) or set(name) <= {"."}:
+        raise DataError(f"a hub data set is named NAME or OWNER/NAME, got {name!r}")
     return root / "hub" / name.replace("/", "--")
 
 
@@ -101,6 +122,8 @@ def tables_to_raw(tables: dict[str, Any], place: str) -> RawData:
         del parts["test"]
         notes = ("the test part has no labels and is left aside",)
     names = features.get(label, {}).get("names")
+    if names is not None and not isinstance(names, list):
+        raise DataError(f"{place}: the names of the classes must be a list, got {type(names).__name__}")
     return RawData(
         parts["train"],
         parts.get("validation"),
@@ -130,8 +153,11 @@ def _split_of(file: Path, place: Path) -> str:
 def _features(table: Any) -> dict[str, Any]:
     """Return what the Hugging Face metadata of the table say about its columns."""
     metadata = (table.schema.metadata or {}).get(b"huggingface")
-    features = json.loads(metadata).get("info", {}).get("features", {}) if metadata else {}
-    return {name: kind for name, kind in features.items() if isinstance(kind, dict)}
+    try:
+        features = json.loads(metadata)["info"]["features"] if metadata else {}
+        return {name: kind for name, kind in features.items() if isinstance(kind, dict)}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}  # a note for another program; the columns speak for themselves
 
 
 def _label_column(table: Any, features: dict[str, Any], place: str) -> str:
@@ -149,8 +175,10 @@ def _part(table: Any, label: str, place: str) -> RawPart:
         raise DataError(f"{place} has no column {label!r}; its columns are {table.column_names}")
     if table[label].null_count:
         raise DataError(f"{place}: {table[label].null_count} labels are missing")
-    labels = table[label].to_numpy()
     types = require_extra("pyarrow", "data", _PURPOSE).types
+    if not types.is_integer(table.schema.field(label).type):
+        raise DataError(f"{place}: labels must be integers, got {table.schema.field(label).type}")
+    labels = table[label].to_numpy()
     for name in table.column_names:
         kind = table.schema.field(name).type
         if name == label:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import gzip
 import io
 import math
+import os
 import struct
+import zlib
 from pathlib import Path
 from typing import BinaryIO, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from classmargin._array_files import SMALL_ENOUGH, is_suspicious
 from classmargin.data.errors import DataError
 from classmargin.data.raw import RawData, RawPart
 
@@ -69,12 +72,12 @@ def read_idx(path: Path) -> npt.NDArray[np.uint8]:
         zipped = start.read(2) == _GZIP_MAGIC
     try:
         with gzip.open(path) if zipped else open(path, "rb") as file:
-            return _read_body(cast(BinaryIO, file), path)
-    except (EOFError, gzip.BadGzipFile, struct.error) as error:
+            return _read_body(cast(BinaryIO, file), path, zipped=zipped)
+    except (EOFError, gzip.BadGzipFile, zlib.error, struct.error) as error:
         raise DataError(f"{path} is damaged or cut short: {error}") from error
 
 
-def _read_body(file: BinaryIO | io.BufferedIOBase, path: Path) -> npt.NDArray[np.uint8]:
+def _read_body(file: BinaryIO | io.BufferedIOBase, path: Path, *, zipped: bool) -> npt.NDArray[np.uint8]:
     zeros, kind, dims = struct.unpack(">HBB", file.read(4))
     if zeros != 0 or kind != _BYTES_TYPE or not 1 <= dims <= 4:
         raise DataError(f"{path} is not an idx file of bytes (starts with {zeros:04x} {kind:02x} {dims:02x})")
@@ -82,6 +85,12 @@ def _read_body(file: BinaryIO | io.BufferedIOBase, path: Path) -> npt.NDArray[np
     size = math.prod(shape)
     if size > _LARGEST:
         raise DataError(f"{path} claims {size} bytes, more than the {_LARGEST} that are read")
+    on_disk = os.stat(path).st_size
+    # Before memory is taken for it; small differences get the exact message below.
+    if is_suspicious(size, on_disk) or (not zipped and size > on_disk + SMALL_ENOUGH):
+        raise DataError(
+            f"{path} claims {size} bytes for shape {shape}, far more than its {on_disk} bytes hold"
+        )
     content = file.read(size + 1)
     if len(content) != size:
         raise DataError(f"{path} must hold {size} bytes for shape {shape}, got {_amount(len(content), size)}")

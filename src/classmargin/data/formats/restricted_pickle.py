@@ -4,6 +4,10 @@ A pickle names functions and has them called. Here every name resolves to a harm
 and only the few names that an array of bytes needs resolve at all. The stand-ins collect the description of
 an array; the array itself is then built from its bytes, with type and length checked. NumPy's own unpickling
 code is never reached.
+
+Two things an unpickler can be made to do without any name are refused by looking at the instructions first: a
+memo index far beyond the file's size makes it fill gigabytes with zeros, and a tower of tuples used as a key
+overflows the stack when it is hashed.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from classmargin._array_files import ArrayFileError, check_pickle
 from classmargin.data.errors import DataError
 
 _INTEGER_CODES = {"b1", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8"}
@@ -119,19 +124,21 @@ def load_pickled_arrays(path: Path) -> dict[str, Any]:
     Raises:
         DataError: the file asks for anything but integer arrays and plain containers, or is not a pickle.
     """
+    packed = path.read_bytes()
     try:
-        content = _RestrictedUnpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
-    except DataError as error:
+        check_pickle(packed)
+        content = _RestrictedUnpickler(io.BytesIO(packed), encoding="bytes").load()
+    except (DataError, ArrayFileError) as error:
         raise DataError(f"{path}: {error}") from error
     except Exception as error:  # a broken pickle can raise nearly anything
         raise DataError(f"{path} is not a readable pickle: {type(error).__name__}: {error}") from error
     if not isinstance(content, dict):
         raise DataError(f"{path} must hold a dictionary, got {type(content).__name__}")
-    return {_text(key): _finish(value) for key, value in content.items()}
+    return {_text(key): _finish(value) for key, value in content.items() if isinstance(key, (bytes, str))}
 
 
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+def _text(value: bytes | str) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def _finish(value: Any) -> Any:

@@ -49,7 +49,9 @@ def run_ray_sweep(
     _start(ray, jobs)
     try:
         grid = _tuner(tune, plan, folder, jobs).fit()
-        rows = [_row(plan, number, found, accuracies) for number, found in enumerate(grid)]
+        # By trial id, which counts up: a restored sweep hands its trials back in another order.
+        found = sorted(grid, key=lambda trial: str((trial.metrics or {}).get("trial_id", "")))
+        rows = [_row(plan, number, trial, accuracies) for number, trial in enumerate(found)]
     finally:
         ray.shutdown()
     result = make_result(plan, rows, accuracies)

@@ -1,0 +1,188 @@
+"""Reading NumPy files from a stranger: nothing is unpickled, nothing is allocated on trust.
+
+Sizes are compared before any memory is taken: what the zip directory declares, what the array header claims, and how
+strongly the data is packed (real scores and images pack less than a hundred to one; a zip bomb a thousand to one).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+AnyArray = npt.NDArray[Any]
+
+SUSPICIOUS_RATIO = 100
+SMALL_ENOUGH = 64 * 2**20
+_BROKEN = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    struct.error,
+    OverflowError,
+)
+
+
+class ArrayFileError(ValueError):
+    """A file of arrays cannot be used; the message says which file and why."""
+
+
+def is_suspicious(size: int, packed: int) -> bool:
+    """Return whether so few packed bytes that become so many are more likely a bomb than data.
+
+    Example:
+        >>> is_suspicious(10**9, 10**6), is_suspicious(10**9, 10**8), is_suspicious(10**6, 10)
+        (True, False, False)
+    """
+    return size > SMALL_ENOUGH and size > SUSPICIOUS_RATIO * max(packed, 1)
+
+
+def member_names(path: Path) -> list[str]:
+    """Return the names of the arrays in an ``.npz`` file.
+
+    Raises:
+        ArrayFileError: Not a zip archive.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return [
+                info.filename.removesuffix(".npy")
+                for info in archive.infolist()
+                if info.filename.endswith(".npy")
+            ]
+    except _BROKEN as error:
+        raise ArrayFileError(f"{path} is not a complete .npz file ({error})") from error
+
+
+def read_npz_arrays(path: Path, names: Iterable[str], *, max_bytes: int) -> dict[str, AnyArray]:
+    """Return the arrays of ``path`` whose name is in ``names``; other members are not read.
+
+    Raises:
+        ArrayFileError: Not a zip, truncated, object arrays, sizes that do not fit or are too large.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = _wanted(path, archive, names)
+            _check_sizes(path, members.values(), max_bytes)
+            return {name: _read_member(path, archive, info) for name, info in members.items()}
+    except _BROKEN as error:
+        raise ArrayFileError(f"{path} is not a complete .npz file ({error})") from error
+
+
+def _wanted(path: Path, archive: zipfile.ZipFile, names: Iterable[str]) -> dict[str, zipfile.ZipInfo]:
+    wanted = {f"{name}.npy": name for name in names}
+    members: dict[str, zipfile.ZipInfo] = {}
+    for info in archive.infolist():
+        name = wanted.get(info.filename)
+        if name is not None and name in members:
+            raise ArrayFileError(f"{path} holds {name!r} more than once")
+        if name is not None:
+            members[name] = info
+    return members
+
+
+def _check_sizes(path: Path, members: Iterable[zipfile.ZipInfo], max_bytes: int) -> None:
+    total = 0
+    for info in members:
+        total += info.file_size
+        if is_suspicious(info.file_size, info.compress_size):
+            raise ArrayFileError(
+                f"{path} declares {info.file_size} bytes for {info.filename!r} in {info.compress_size} packed bytes, "
+                "which no real data need; refused as a possible zip bomb"
+            )
+    if total > max_bytes:
+        raise ArrayFileError(f"{path} would need {total} bytes, more than the limit of {max_bytes}")
+
+
+def _read_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> AnyArray:
+    where = f"{path}: {info.filename!r}"
+    with archive.open(info) as stream:
+        _check_header(stream, where, info.file_size)
+    with archive.open(info) as stream:
+        return _read_checked(stream, where)
+
+
+def read_npy_array(path: Path, *, max_bytes: int) -> AnyArray:
+    """Return the array of an ``.npy`` file.
+
+    Raises:
+        ArrayFileError: Not such a file, cut short, too large, or one that holds Python objects.
+    """
+    size = os.stat(path).st_size
+    if size > max_bytes:
+        raise ArrayFileError(f"{path} has {size} bytes, more than the limit of {max_bytes}")
+    with open(path, "rb") as stream:
+        _check_header(stream, str(path), size)
+        stream.seek(0)
+        return _read_checked(stream, str(path))
+
+
+def _check_header(stream: IO[bytes], where: str, size: int) -> None:
+    try:
+        shape, dtype = _header(stream)
+    except (
+        Exception
+    ) as error:  # the header is a Python literal: broken ones raise from SyntaxError to MemoryError
+        raise ArrayFileError(f"{where} is not a NumPy array ({_words(error)})") from error
+    if dtype.hasobject:
+        raise ArrayFileError(f"{where} holds pickled Python objects, which are never loaded")
+    if any(length < 0 for length in shape) or math.prod(shape) * dtype.itemsize > size:
+        raise ArrayFileError(f"{where} claims shape {shape} of {dtype}, more than its {size} bytes hold")
+
+
+def _read_checked(stream: IO[bytes], where: str) -> AnyArray:
+    try:
+        return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
+    except ValueError as error:
+        raise ArrayFileError(f"{where} cannot be read ({error})") from error
+
+
+def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[np.generic]]:
+    version = np.lib.format.read_magic(stream)
+    if version == (1, 0):
+        shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
+    elif version == (2, 0):
+        shape, _, dtype = np.lib.format.read_array_header_2_0(stream)
+    else:
+        raise ValueError(f"unknown format version {version}")
+    return shape, dtype
+
+
+_MEMO = {"PUT", "BINPUT", "LONG_BINPUT"}
+_HASHED_NESTS = {"TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "FROZENSET"}
+# Five or six for each array: a large network has some thousands. A tower of so many can still be hashed.
+MOST_NESTS = 10_000
+
+
+def check_pickle(packed: bytes) -> None:
+    """Refuse two things that a pickle can do to its reader without naming any function.
+
+    A memo index far beyond the file's size makes the reader fill gigabytes with zeros; a tower of tuples that is
+    used as a key overflows the stack when it is hashed. (Which names a pickle may use is the unpickler's affair.)
+
+    Raises:
+        ArrayFileError: It does one of them, or is no pickle.
+    """
+    import pickletools
+
+    nests = 0
+    for instruction, argument, _ in pickletools.genops(packed):
+        if instruction.name in _MEMO and int(argument or 0) > len(packed):
+            raise ArrayFileError("the pickle asks for more memory than its size explains: refused")
+        nests += instruction.name in _HASHED_NESTS
+        if nests > MOST_NESTS:
+            raise ArrayFileError("the pickle nests tuples, which a file of arrays has no need of: refused")
+
+
+def _words(error: Exception) -> str:
+    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
