@@ -40,6 +40,7 @@ CODES = {
 }
 # How long the other processes of a run may take to notice that one is gone.
 PATIENCE = 60.0
+GRACE = 20.0
 
 
 class BrokenPromise(AssertionError):
@@ -55,6 +56,7 @@ class Tally:
     places: Counter[str] = field(default_factory=Counter)
     runs: int = 0
     resumed: int = 0
+    ended_by_launcher: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -65,6 +67,7 @@ class Tally:
             "file operations hit": dict(self.places),
             "runs compared bit for bit": self.runs,
             "resumed starts": self.resumed,
+            "waiting peers ended by the launcher": self.ended_by_launcher,
         }
 
 
@@ -163,14 +166,25 @@ class Breaker:
             self.tally.kills[f"{self.scenario.title}, {number.name}"] += 1
 
     def _gather(self, children: list[Child], run: Path) -> dict[int, int]:
-        codes = {child.pid: child.wait(PATIENCE) for child in children}
-        hanging = [child for child in children if codes[child.pid] is None]
+        """Wait for all processes; when one has ended badly, do to the others what launchers do."""
+        deadline = time.monotonic() + PATIENCE
+        while any(child.poll() is None for child in children) and time.monotonic() < deadline:
+            if any(child.poll() for child in children) and not _wait_until(
+                lambda: _all_ended(children), GRACE
+            ):
+                # torchrun, SLURM and Lightning's launcher end a run whose first member died; one that waits for
+                # its peers to come up cannot know. Training processes notice by themselves.
+                self.tally.ended_by_launcher += 1
+                for child in children:
+                    child.send(signal.SIGKILL)
+            time.sleep(0.005)
+        hanging = [child for child in children if child.poll() is None]
         for child in hanging:
             child.send(signal.SIGKILL)
             child.wait(10)
         if hanging:
             raise BrokenPromise(f"{len(hanging)} processes of {run} hang: {hanging[0].said[-2000:]}")
-        return {pid: code for pid, code in codes.items() if code is not None}
+        return {child.pid: child.wait(0) or 0 for child in children}
 
     def _check_saved(self, number: int, children: list[Child], run: Path) -> None:
         """A stop that says it saved has saved."""
@@ -256,6 +270,10 @@ class Breaker:
 
 def _kind_of_place(place: str) -> str:
     return re.sub(r"\d{8}", "N", re.sub(r"part-\w+", "part", place))
+
+
+def _all_ended(children: list[Child]) -> bool:
+    return all(child.poll() is not None for child in children)
 
 
 def _checkpoints(run: Path) -> list[str]:
