@@ -1,5 +1,4 @@
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 
@@ -42,17 +41,3 @@ def without_package(monkeypatch):
         monkeypatch.setitem(sys.modules, name, None)
 
     return hide
-
-
-@pytest.fixture(scope="session")
-def two_processes(tmp_path_factory):
-    """What one process and each of two computed; one start for all tests, because starting is what takes time."""
-    from toy_training import everything
-
-    folder = tmp_path_factory.mktemp("two_processes")
-    script = str(HERE / "toy_training.py")
-    started = [subprocess.Popen([sys.executable, script, str(rank), str(folder)]) for rank in (0, 1)]
-    alone = everything(None)  # meanwhile
-    assert [process.wait(timeout=200) for process in started] == [0, 0]
-    ranks = [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in (0, 1)]
-    return alone, ranks

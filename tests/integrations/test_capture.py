@@ -4,10 +4,13 @@ import copy
 import gc
 import io
 import pickle
+import subprocess
+import sys
 import weakref
 
 import pytest
 import torch
+import toy_training
 from torch import nn
 from toy_training import INPUTS, NUM_CLASSES, WIDTH, Network, batch, new_network
 
@@ -160,6 +163,18 @@ def test_copy_of_a_model_writes_nowhere(network):
     torch.testing.assert_close(captured.features, expected_features(network, inputs))
 
 
+def test_copy_of_model_and_loss_together_is_whole():
+    """A LightningModule that holds both is copied by weight averaging."""
+    whole = nn.ModuleDict({"net": new_network()})
+    whole["criterion"] = capture_features(whole["net"]).criterion()
+    inputs, labels = batch(8, 0)
+    whole["criterion"](whole["net"](inputs), labels)
+    twin = copy.deepcopy(whole)
+    twin["criterion"](twin["net"](inputs), labels)
+    updates = [int(part["criterion"].loss.statistics.updates) for part in (whole, twin)]
+    assert updates == [1, 2]
+
+
 def test_hook_of_a_model_can_be_pickled(network):
     capture_features(network)
     network(batch(4, 0)[0])
@@ -287,12 +302,17 @@ def test_compiler_proper_gives_the_same_gradients(network):
     torch.testing.assert_close(*gradients)
 
 
-def test_two_processes_train_as_one(two_processes):
-    alone, ranks = two_processes
-    for rank in ranks:
-        assert rank["capture"].keys() == alone["capture"].keys()
-        for name, value in alone["capture"].items():
-            torch.testing.assert_close(rank["capture"][name], value, rtol=1e-9, atol=1e-9)
+def test_two_processes_train_as_one(tmp_path):
+    """An own loop under DDP, and a step of micro-batches under the Hugging Face Trainer's ways of counting."""
+    script = toy_training.__file__
+    started = [subprocess.Popen([sys.executable, script, str(rank), str(tmp_path)]) for rank in (0, 1)]
+    alone = toy_training.trained(None)  # meanwhile
+    assert [process.wait(timeout=200) for process in started] == [0, 0]
+    for rank in (0, 1):
+        found = torch.load(tmp_path / f"rank{rank}.pt", weights_only=True)
+        assert found.keys() == alone.keys()
+        for name, value in alone.items():
+            torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-9)
 
 
 # --- heads over all tokens

@@ -114,13 +114,13 @@ def test_resumed_training_equals_an_uninterrupted_one(kind, tmp_path):
     whole, margin = make_trainer(kind, tmp_path, settings=settings)
     whole.train()
     assert int(margin.loss.statistics.updates) == whole.state.global_step == 6
-    for step in (2, 4):
+    for step in (2, 4) if kind == "text" else (4,):  # in the middle of an epoch, both
         again, other = make_trainer(kind, tmp_path, settings=settings)
         again.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
         assert_same(everything(again, other), everything(whole, margin))
 
 
-@pytest.mark.parametrize("kind", ["image", "text"])
+@pytest.mark.parametrize("kind", [pytest.param("image", marks=pytest.mark.slow), "text"])
 def test_training_learns_and_logs_thirds(kind, tmp_path):
     trainer, _ = make_trainer(
         kind,

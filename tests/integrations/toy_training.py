@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from datetime import timedelta
+from operator import itemgetter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -70,6 +73,36 @@ def captured_training(rank: int | None) -> dict[str, Tensor]:
     return {"losses": torch.stack(losses), **parameters, **state}
 
 
+def accumulated(rank: int | None, counts_all_devices: bool) -> dict[str, Tensor]:
+    """Return the gradients of one optimiser step of three micro-batches, as the Hugging Face Trainer makes it."""
+    from classmargin.integrations.huggingface import TrainerMargin
+
+    network = new_network().double()
+    model = network if rank is None else DistributedDataParallel(network)
+    margin = TrainerMargin(model)
+    settings = SimpleNamespace(average_tokens_across_devices=counts_all_devices)
+    margin.begin_training(settings, SimpleNamespace(global_step=0))
+    margin.begin_step()
+    column = sum if rank is None or counts_all_devices else itemgetter(rank)
+    num_items = sum(column(sizes) for sizes in SIZES)
+    for step in range(len(SIZES)):
+        inputs, labels = share(step, rank)
+        loss = margin({"logits": model(inputs.double())}, labels, num_items)
+        if rank is not None and counts_all_devices:
+            loss = loss * dist.get_world_size()  # the Trainer does this after calling the loss function
+        loss.backward()
+    return {name: parameter.grad for name, parameter in network.named_parameters()}
+
+
+def trained(rank: int | None) -> dict[str, Tensor]:
+    """Return the outcome of all trainings under one roof."""
+    out = {f"captured: {name}": value for name, value in captured_training(rank).items()}
+    for counts_all in (True, False):
+        found = accumulated(rank, counts_all)
+        out |= {f"accumulated {counts_all}: {name}": value for name, value in found.items()}
+    return out
+
+
 def measured(rank: int | None) -> dict[str, Tensor]:
     """Feed the metrics with each rank's rows; no class 3 at all, rows of label -1 do not count."""
     from torchmetrics import MetricCollection
@@ -87,12 +120,9 @@ def measured(rank: int | None) -> dict[str, Tensor]:
     return dict(metrics.compute())
 
 
-def everything(rank: int | None) -> dict[str, dict[str, Tensor]]:
+def run_rank(work: Callable[[int], dict[str, Tensor]], rank: int, folder: str) -> None:
+    """Be one of two processes and leave the outcome in a file."""
     torch.set_num_threads(1)
-    return {"capture": captured_training(rank), "metrics": measured(rank)}
-
-
-def main(rank: int, folder: str) -> None:
     dist.init_process_group(
         "gloo",
         init_method=f"file://{folder}/meeting",
@@ -100,9 +130,9 @@ def main(rank: int, folder: str) -> None:
         world_size=2,
         timeout=timedelta(seconds=100),
     )
-    torch.save(everything(rank), Path(folder) / f"rank{rank}.pt")
+    torch.save(work(rank), Path(folder) / f"rank{rank}.pt")
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+    run_rank(trained, int(sys.argv[1]), sys.argv[2])

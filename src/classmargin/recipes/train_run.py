@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch import nn
 
 from classmargin._distributed import is_distributed, rank, world_size
+from classmargin._progress import progress
 from classmargin.recipes.model_record import write_record
 from classmargin.recipes.session import Session, build_session, effective
 from classmargin.training import machine
@@ -155,18 +156,31 @@ def _train_locked(
         "selected_epoch": loop.weights.best_epoch,
     }
     if test:
-        arrays = _test_arrays(session, loop, network, fabric)
+        arrays = _test_arrays(session, loop, network, fabric, show if rank() == 0 else False)
         summary["seconds"] = round(time.perf_counter() - begin, 3)
-        finish_run(run, arrays, report=config.machine.report, summary=summary)
+        norm_order = float(config.method.options.get("norm_order", 2.0))  # margins as the method gave them
+        finish_run(run, arrays, report=config.machine.report, summary=summary, norm_order=norm_order)
+        _send_report(config, run)
     if is_distributed():
         dist.barrier()
     return read_summary(run) if test else summary
 
 
-def _test_arrays(session: Session, loop: Loop, network: nn.Module, fabric: Any) -> Arrays:
+def _send_report(config: RunConfig, run: RunFolder) -> None:
+    """Give the report to the trackers the run logged to."""
+    if rank() == 0 and config.machine.loggers and run.report_file.exists():
+        from classmargin.integrations.loggers_of_runs import send_run_report
+
+        send_run_report(config.machine.loggers, run.path, run.report_file, say)
+
+
+def _test_arrays(
+    session: Session, loop: Loop, network: nn.Module, fabric: Any, show: bool | None
+) -> Arrays:
     loader = session.loaders.evaluation("test")
     assert loader is not None, "the data package refuses an empty test set"
-    batches = (loop.prepared(batch) for batch in loader.epoch(0))
+    shown = progress(loader.epoch(0), "test set", total=len(loader), show=show)
+    batches = (loop.prepared(batch) for batch in shown)
     return predict_arrays(network, session.method, batches, tuple(session.bundle.class_names), fabric)
 
 

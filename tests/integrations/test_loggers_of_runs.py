@@ -1,0 +1,97 @@
+"""A finished run's report reaches the trackers it logged to; a tracker that fails costs nothing else."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from classmargin.integrations import loggers_of_runs
+from classmargin.integrations.loggers_of_runs import send_run_report, wandb_run_id
+from classmargin.recipes import train_run
+from classmargin.training.log_files import LogFiles
+from classmargin.training.loggers import FILES, Evaluation, make_loggers
+from classmargin.training.run_folder import RunFolder
+
+
+@pytest.fixture
+def run_folder(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "report.html").write_text("<html>report</html>", encoding="utf-8")
+    return folder
+
+
+def train(folder, name):
+    """Log as a training run does."""
+    loggers = make_loggers(
+        [name], folder, LogFiles(folder, FILES), ["a", "b"], {"loop": {"seed": 3}}, first_step=0
+    )
+    for logger in loggers:
+        logger.log(Evaluation(1, 10, {"overall": 0.5}, [0.25, 0.75]))
+        logger.close()
+
+
+def send(folder, name):
+    lines = []
+    sent = send_run_report([name], folder, folder / "report.html", lines.append)
+    return sent, lines
+
+
+def test_tensorboard_is_told_where_the_report_is(run_folder):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    train(run_folder, "tensorboard")
+    assert send(run_folder, "tensorboard") == (["tensorboard"], [])
+    events = EventAccumulator(str(run_folder / "tensorboard"))
+    events.Reload()
+    assert "report/text_summary" in events.Tags()["tensors"]
+
+
+def test_training_sends_the_report_at_its_end(run_folder, monkeypatch):
+    calls = []
+    monkeypatch.setattr(loggers_of_runs, "send_run_report", lambda *given: calls.append(given))
+    run = RunFolder(run_folder)
+    for loggers in ((), ("wandb",)):
+        train_run._send_report(SimpleNamespace(machine=SimpleNamespace(loggers=loggers)), run)
+    run.report_file.unlink()
+    train_run._send_report(SimpleNamespace(machine=SimpleNamespace(loggers=("wandb",))), run)
+    assert [given[:3] for given in calls] == [(("wandb",), run_folder, run_folder / "report.html")]
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+def test_missing_tracker_costs_a_line_and_nothing_else(run_folder, name, without_package):
+    without_package(name)
+    sent, (line,) = send(run_folder, name)
+    assert sent == []
+    assert f"report.html was not sent to {name}" in line
+    assert f"classmargin[{name}]" in line
+
+
+def test_newest_wandb_run_of_the_folder_is_found(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no W&B run in"):
+        wandb_run_id(tmp_path)
+    for name in ("offline-run-20260101_000000-old11", "offline-run-20260102_000000-new22", "latest-run"):
+        (tmp_path / "wandb" / name).mkdir(parents=True)
+    assert wandb_run_id(tmp_path) == "new22"
+
+
+@pytest.mark.slow
+def test_real_wandb_keeps_the_report_under_the_same_run(run_folder):
+    pytest.importorskip("wandb")
+    train(run_folder, "wandb")
+    before = wandb_run_id(run_folder)
+    assert send(run_folder, "wandb") == (["wandb"], [])
+    assert wandb_run_id(run_folder) == before
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # a service with hundreds of packages of its own
+def test_real_mlflow_keeps_the_report_under_the_same_run(run_folder):
+    mlflow = pytest.importorskip("mlflow")
+    train(run_folder, "mlflow")
+    assert send(run_folder, "mlflow") == (["mlflow"], [])
+    (run,) = mlflow.search_runs(experiment_names=["classmargin"], output_format="list")
+    assert run.data.metrics["overall"] == 0.5
+    assert [path.read_text() for path in run_folder.rglob("mlflow-artifacts/**/report.html")] == [
+        "<html>report</html>"
+    ]
