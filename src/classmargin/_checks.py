@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 
-def check_int(name: str, value: Any, *, minimum: int) -> int:
-    """Return ``value`` if it is an integer of at least ``minimum``."""
+def check_int(name: str, value: Any, *, minimum: int, maximum: int | None = None) -> int:
+    """Return ``value`` if it is an integer of at least ``minimum`` and at most ``maximum``."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int, got {type(value).__name__} ({value!r})")
     if value < minimum:
         raise ValueError(f"{name} must be at least {minimum}, got {value}")
+    if maximum is not None and value > maximum:
+        raise ValueError(f"{name} must be at most {maximum}, got {value}")
     return value
 
 

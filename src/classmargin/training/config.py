@@ -27,6 +27,10 @@ MODES = ("scratch", "fine-tune", "probe")
 SELECTIONS = ("last", "overall", "hard", "worst")
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "bf16-true", "16-true", "64-true")
 MEMORY_FORMATS = ("auto", "contiguous", "channels_last")
+# Beyond these a number is a slip of the keyboard, and would be found out after days or in a C library.
+MOST_EPOCHS = 1_000_000
+LARGEST_BATCH = 2**31 - 1
+LARGEST_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,7 @@ class DataConfig:
     allow_absent: bool = False
 
     def __post_init__(self) -> None:
+        check_int("data.seed", self.seed, minimum=0, maximum=LARGEST_SEED)
         check_number("data.fraction", self.fraction, above=0.0, maximum=1.0)
         check_number("data.imbalance", self.imbalance, minimum=1.0)
         if self.validation is not None:
@@ -210,10 +215,10 @@ class LoopConfig:
     checkpoint_seconds: float = 300.0
 
     def __post_init__(self) -> None:
-        check_int("loop.epochs", self.epochs, minimum=1)
-        check_int("loop.batch_size", self.batch_size, minimum=1)
+        check_int("loop.epochs", self.epochs, minimum=1, maximum=MOST_EPOCHS)
+        check_int("loop.batch_size", self.batch_size, minimum=1, maximum=LARGEST_BATCH)
         check_int("loop.accumulate", self.accumulate, minimum=1)
-        check_int("loop.seed", self.seed, minimum=0)
+        check_int("loop.seed", self.seed, minimum=0, maximum=LARGEST_SEED)
         check_choice("loop.precision", self.precision, PRECISIONS)
         check_choice("loop.select", self.select, SELECTIONS)
         check_int("loop.evaluate_every", self.evaluate_every, minimum=1)

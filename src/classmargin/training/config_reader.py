@@ -8,6 +8,7 @@ record built, so a message can always name the key, the expected type and what c
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 import types
 import typing
@@ -34,12 +35,11 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     Raises:
         ValueError: The file is not TOML; the message carries line and column.
     """
+    if os.stat(path).st_size > MAX_BYTES:
+        raise ValueError(f"configuration file {path} is larger than {MAX_BYTES} bytes, which no run needs")
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # also bytes that are no text, and numbers of a thousand digits
+    except (ValueError, RecursionError) as error:  # also bytes that are no text, and thousands of digits
         raise ValueError(f"configuration file {path} is not valid TOML: {error}") from error
 
 

@@ -120,10 +120,15 @@ class Loop:
 
     def _restore(self) -> None:
         random_state.seed_process(self.config.loop.seed, "training", rank())
-        tree = self.recorder.open()
-        if tree is not None:
-            self._load(tree)
-            restore_random_state(tree["random"], self.config.loop.seed, self.position.global_step)
+        try:
+            tree = self.recorder.open()
+            if tree is not None:
+                self._load(tree)
+                restore_random_state(tree["random"], self.config.loop.seed, self.position.global_step)
+        except (LookupError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"the checkpoint was not written by this run ({type(error).__name__}: {error})"
+            ) from error
 
     def _run_stage(self, stage: Stage) -> None:
         self._enter_stage(stage)
