@@ -20,6 +20,10 @@ from classmargin.evaluation.outcomes import OutcomeTable
 from classmargin.evaluation.settings import AuditSettings
 from classmargin.evaluation.tiers import REMAINDER_RULE, tier_codes
 
+# Copies of a test set vary less in their lowest class accuracy than test sets do: without this factor nominal 95 % covers
+# 92.7 to 95.7 % in the simulations of tests/evaluation/test_estimates.py, with it 94 to 97 %.
+WORST_FACTOR = 1.07
+
 
 @dataclass(frozen=True)
 class HeadlineEstimates:
@@ -73,7 +77,13 @@ def _intervals(
         return dict.fromkeys(HEADLINES, (float("nan"), float("nan")))
     widen = small_sample_factor(table.n)
     intervals = {
-        name: centred_interval(float(value), draws[:, j], confidence, proportion=name != "gap", widen=widen)
+        name: centred_interval(
+            float(value),
+            draws[:, j],
+            confidence,
+            proportion=name != "gap",
+            widen=widen * WORST_FACTOR if name == "worst" else widen,
+        )
         for j, (name, value) in enumerate(zip(HEADLINES, observed, strict=True))
     }
     right = np.einsum("kc,kcm->k", table.counts, table.patterns)

@@ -56,6 +56,7 @@ from classmargin.mr2.representation_margin import MOST_LISTED_PAIRS, log_one_plu
 Positives = Literal["batch", "memory", "moments"]
 MarginSource = Literal["sqnorm", "spread", "uniform"]
 _NUMPY_TYPES = {torch.float32: "float32", torch.float64: "float64"}
+_LARGEST = {dtype: torch.finfo(dtype).max for dtype in _NUMPY_TYPES}
 TemperatureRule = Literal["total-variance", "dimension"]
 
 
@@ -405,7 +406,8 @@ class MR2Loss(FullPrecisionModule):
         """
         if uses_dense_layout(rows):
             return False
-        if math.isfinite(square.numpy().sum()):
+        # Squares whose sum is beyond the type would spoil the statistics as much as one that is no number.
+        if float(square.numpy().sum(dtype="float64")) <= _LARGEST[square.dtype]:
             return True
         bad = int((~torch.isfinite(rows)).any(1).sum())
         if self.checks and bad:
