@@ -102,6 +102,8 @@ def fork_command(
         if fault is not None:
             install(*fault)
         code = main(list(words))
+    except KeyboardInterrupt:  # in the few lines around the command; an interpreter ends like this
+        code = 130
     except BaseException:  # a child must never come back into the harness
         traceback.print_exc()
     finally:

@@ -64,6 +64,17 @@ def test_a_stop_becomes_the_exit_code_of_the_command(monkeypatch, capsys):
     )
 
 
+def test_an_interruption_before_the_verb_ends_with_130_and_no_traceback(monkeypatch, capsys):
+    from classmargin.cli import main as module
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "build_app", interrupted)
+    assert main(["audit"]) == 130
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize(
     ("environment", "code"),
     [

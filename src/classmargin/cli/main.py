@@ -43,6 +43,7 @@ VERBS: dict[str, Callable[..., None]] = {
 
 # Bad input ends with this code; 1 is left to verbs whose answer is "no" (the gate).
 BAD_INPUT = 2
+INTERRUPTED = 130
 
 
 @dataclass
@@ -78,12 +79,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Words after the program's name; those of the process when left out.
     """
     session = Session()
-    command = typer.main.get_command(build_app())
     # An encoding that lacks a letter of a class name must not end the program.
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
+        command = typer.main.get_command(build_app())
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             command.main(
@@ -96,6 +97,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except StoppedError as stopped:
         typer.echo(f"classmargin: {stopped}", err=True)
         return stopped.exit_code
+    except KeyboardInterrupt:  # before or after the verb; within it typer and the loop have their say
+        return INTERRUPTED
     return 0
 
 
