@@ -98,7 +98,8 @@ def cells(row: str) -> str:
 def test_every_row_stands_in_the_source(source, name):
     found = [row for row, _ in rows_of(source)]
     for key, row in THIRDS[name].items():
-        assert [row.overall, row.easy, row.medium, row.hard] in [line[:4] for line in found], (name, key)
+        wanted = [row.overall, row.easy, row.medium, row.hard]
+        assert any(line[-4:] == wanted for line in found), (name, key)
 
 
 @pytest.mark.parametrize("name", ["norms cifar", "norms imagenet"])

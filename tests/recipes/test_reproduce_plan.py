@@ -14,21 +14,22 @@ from classmargin.recipes.run_options import gather_config
 ALL = list_recipes()
 
 
+FOLDERS = ("imagenet", "mnist", "stanford-cars", "oxford-pets", "flowers-102", "food-101", "fgvc-aircraft")
+
+
+def _fill(folder):
+    """Make a folder that is not empty."""
+    folder.mkdir()
+    (folder / "something").touch()
+
+
 @pytest.fixture
 def data_root(tmp_path, monkeypatch):
     """A folder in which every data set seems to be."""
     for name in ("cifar10.npz", "cifar100.npz"):
         (tmp_path / name).touch()
-    for name in (
-        "imagenet",
-        "mnist",
-        "stanford-cars",
-        "oxford-pets",
-        "flowers-102",
-        "food-101",
-        "fgvc-aircraft",
-    ):
-        (tmp_path / name).mkdir()
+    for name in FOLDERS:
+        _fill(tmp_path / name)
     monkeypatch.setenv("CLASSMARGIN_DATA", str(tmp_path))
     return tmp_path
 
@@ -153,7 +154,7 @@ def test_missing_data_are_told_before_anything_is_trained(tmp_path, monkeypatch)
         plan_recipe(find_recipe("table3-components"), "laptop", seeds=1, folder=tmp_path, changes=changes)
     with pytest.raises(ValueError, match="nothing of table-fine-grained can be run"):
         plan_recipe(find_recipe("table-fine-grained"), "laptop", seeds=1, folder=tmp_path)
-    (tmp_path / "oxford-pets").mkdir()
+    _fill(tmp_path / "oxford-pets")
     planned, left_out = plan_recipe(find_recipe("table-fine-grained"), "laptop", seeds=1, folder=tmp_path)
     assert [block.block.key for block in planned] == ["oxford-pets"]
     assert len(left_out) == 4
