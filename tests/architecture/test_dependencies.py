@@ -20,8 +20,8 @@ OPTIONAL = {
     "datasets": {"data"},
     "torchmetrics": {"integrations"},
     "fairlearn": {"integrations"},
-    "timm": {"integrations"},
-    "open_clip": {"integrations"},
+    "timm": {"backbones", "integrations"},
+    "open_clip": {"backbones"},
     "optuna": {"recipes"},  # sweeps
     # pretrained weights as packages
     "efficientnet_lite_pytorch": {"backbones"},
@@ -36,9 +36,9 @@ OPTIONAL = {
     "matplotlib": {"report"},
     "openTSNE": {"report"},
     # records and export
-    "tensorboard": {"training"},
-    "wandb": {"training"},
-    "mlflow": {"training"},
+    "tensorboard": {"training", "integrations"},
+    "wandb": {"training", "integrations"},
+    "mlflow": {"training", "integrations"},
     "onnx": {"recipes"},
     "onnxruntime": {"recipes"},
     "onnxscript": {"recipes"},

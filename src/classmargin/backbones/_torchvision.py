@@ -28,11 +28,12 @@ def tolerate_broken_torchvision() -> bool:
     if compiled is None:
         return False
     try:
-        torch.ops.load_library(str(compiled))
+        torch.ops.load_library(str(compiled))  # type: ignore[no-untyped-call]
     except OSError:
-        library = torch.library.Library("torchvision", "DEF")
+        library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
         for name in _OPERATORS:
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+            schema = f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+            library.define(schema)  # type: ignore[no-untyped-call]
         _kept_alive.append(library)
         return True
     return False

@@ -75,7 +75,7 @@ class LightningMargin:
             self._loaded = None
         self._captured, self._replaced = CapturedMR2Loss(capture, self.loss), criterion
         # The module stays registered under its name with its buffers; only what it computes changes.
-        criterion.forward = self._forward
+        criterion.forward = self._forward  # type: ignore[method-assign, assignment]
 
     def detach(self) -> None:
         """Give the module its cross-entropy back; the statistics are kept for a next stage."""
