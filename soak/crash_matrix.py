@@ -158,8 +158,9 @@ class Breaker:
             return
         for child in alive:
             code = codes[child.pid]
-            # Of two processes, one may lose the other before its own signal is heard.
-            if code not in CODES[number] | ({1, 2} if len(children) > 1 else set()):
+            # Of two processes, one may lose the other before its own signal is heard, or wait for it until the
+            # launcher ends it.
+            if code not in CODES[number] | ({1, 2, -9} if len(children) > 1 else set()):
                 raise BrokenPromise(f"{number.name} ended {run} with code {code}: {child.said[-2000:]}")
         self._check_saved(number, children, run)
         if any(codes[child.pid] != 0 for child in alive):

@@ -94,6 +94,7 @@ class Loop:
         self._validation = self.loaders.evaluation("validation")
         self._last: Accuracies | None = None
         self._meter = LossMeter()
+        self._saved_statistics: list[dict[str, Any]] = []
         self._use_network(ingredients.network)
         if self._validation is None and config.loop.select != "last":
             raise ValueError(
@@ -169,6 +170,9 @@ class Loop:
         # The rate of the last finished step: an epoch that was stopped at its very end only has to be closed.
         self._rate = self._schedule(max(0, at.stage_epoch * len(self._loader) + at.step - 1))
         self._stepper = self._make_stepper()
+        # Only now: the data-parallel wrapper gives every process the buffers of rank 0 when it is made.
+        restore_own(self._with_statistics(), self._saved_statistics)
+        self._saved_statistics = []
         epochs_left = sum(later.epochs for later in self.stages[at.stage :]) - at.stage_epoch
         total = at.global_step - at.step + epochs_left * len(self._loader)
         self.watchers.start(total, at.global_step)
@@ -344,7 +348,7 @@ class Loop:
         self.optimizer.load_state_dict(tree["optimizer"])
         self.fabric.strategy.precision.load_state_dict(tree["precision"])
         self.weights.load_state_dict(tree["weights"])
-        restore_own(self._with_statistics(), tree.get("rank_statistics", []))
+        self._saved_statistics = tree.get("rank_statistics", [])
         self._meter.load_state_dict(tree["meter"], self.fabric.device)
 
 
