@@ -15,7 +15,8 @@ help:
 	@echo "make demo   train ERM and MR2 side by side on the embedded data and write report.html"
 	@echo "make test   checks and the test suite"
 	@echo "make check  ruff, mypy --strict, import layers"
-	@echo "make bench  speed, as ratios measured in one run; writes benchmarks/out/*.json"
+	@echo "make docs   the documentation site, offline; warnings are errors; writes site/"
+	@echo "make bench  speed, as ratios measured in one run; writes benchmarks/out/*.json (BENCH=name: one of them)"
 	@echo "make soak   kills, full disks, long hauls, hostile files; at most 15 minutes; writes soak/out/*.json"
 	@echo "make hashes-check  is what pip would install what requirements-ci.txt pins by checksum?"
 
@@ -31,6 +32,11 @@ $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing into $(VENV) (once) ..."
 	$(PIP) install -c constraints.txt -e '.[test]'
 	@touch $@ $(VENV)/.demo
+
+$(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "installing into $(VENV) (once) ..."
+	$(PIP) install -c constraints.txt -e '.[docs]'
+	@touch $@
 
 demo: $(VENV)/.demo
 	$(BIN)/python -m classmargin.recipes.demo
@@ -71,8 +77,12 @@ test-timm: .venv-timm/.ready
 test-trackers: .venv-trackers/.ready
 	.venv-trackers/bin/python -m pytest -q -W ignore tests/integrations/test_loggers.py tests/integrations/test_loggers_of_runs.py
 
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "open site/index.html; its search needs a server: python3 -m http.server -d site"
+
 bench: $(VENV)/.test  
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks $(BENCH)
 
 soak: $(VENV)/.test
 	$(BIN)/python -m soak
@@ -88,4 +98,4 @@ hashes-check: $(VENV)/.test
 	$(BIN)/python scripts/make_ci_hashes.py --check
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis benchmarks/out soak/out
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis benchmarks/out soak/out site

@@ -42,6 +42,9 @@ def to_mathml(formula: str, *, display: bool) -> str:
     """
     from latex2mathml.converter import convert
 
+    bare = re.sub(r"\\[{}]", "", formula)
+    if bare.count("{") != bare.count("}"):
+        raise FormulaError(f"formula {formula.strip()!r}: braces do not match")
     try:
         mathml: str = convert(formula.strip(), display="block" if display else "inline")
     except Exception as error:  # the converter raises a dozen kinds of its own

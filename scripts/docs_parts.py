@@ -92,13 +92,13 @@ def _card(info: Any) -> str:
     facts = [
         ("family", info.family),
         ("needs", needs_text(requirements_of(info.name)) or "nothing beyond inputs and labels"),
-        ("passes", f"{info.cost:.3g} forward and backward passes a sample, ERM being 1"),
-        ("caveats of the record", info.caveats),
+        ("passes", f"{info.cost:.3g} times the forward and backward passes of ERM"),
+        ("to watch", info.caveats),
         ("balanced data", balanced),
         ("paper", info.paper),
     ]
     lines = [f"## {info.title} {{ #{info.name} }}", f"`{info.name}` · {info.summary}"]
-    lines += [f"**{head}.** {text}" for head, text in paragraphs if head != "Source"]
+    lines += [f"**{head}:** {text}" for head, text in paragraphs if head != "Source"]
     lines.append(table(("", ""), [(f"**{name}**", text) for name, text in facts if text]))
     defaults = default_hyperparameters(info.name)
     rows = [

@@ -1,0 +1,54 @@
+"""Code blocks of the documentation: found in the pages, with the line they start at."""
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+BLOCK = re.compile(
+    r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^(?P=indent)```", re.MULTILINE | re.DOTALL
+)
+SNIPPET = re.compile(r'^--8<-- "(?P<path>[^"]+)"$')
+SHELL = ("console", "bash", "sh")
+
+
+@dataclass(frozen=True)
+class CodeBlock:
+    """One fenced block.
+
+    Attributes:
+        language: What stands behind the fence.
+        code: Its text.
+        lines_before: Lines of the page above it, so that errors point at the page.
+    """
+
+    language: str
+    code: str
+    lines_before: int
+
+    @property
+    def snippet(self) -> str | None:
+        """The file it includes, or None for code of its own."""
+        found = SNIPPET.match(self.code.strip())
+        return found["path"] if found else None
+
+
+def page_name(page: Path) -> str:
+    return page.relative_to(DOCS).as_posix()
+
+
+def blocks_of(page: Path) -> list[CodeBlock]:
+    text = page.read_text(encoding="utf-8")
+    return [
+        CodeBlock(found["language"], found["code"], text[: found.start("code")].count("\n"))
+        for found in BLOCK.finditer(text)
+    ]
+
+
+def commands_of(block: CodeBlock) -> list[list[str]]:
+    """Return the commands of a shell block as words; comments are left out, continued lines joined."""
+    lines = block.code.replace("\\\n", " ").splitlines()
+    return [words for words in (shlex.split(line, comments=True) for line in lines) if words]
