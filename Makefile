@@ -9,7 +9,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
 export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
-.PHONY: demo test test-timm test-trackers check lint types layers bench soak hashes hashes-check install-hashed test-slow clean help
+.PHONY: demo test test-timm test-trackers check lint types layers docs bench soak hashes hashes-check install-hashed test-slow clean help
 
 help:
 	@echo "make demo   train ERM and MR2 side by side on the embedded data and write report.html"

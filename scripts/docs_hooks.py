@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 # mkdocs puts the folder of a hook on the path while it loads the hook.
@@ -11,14 +10,6 @@ from docs_formulas import with_mathml
 from docs_parts import fill_in
 
 _METHOD_NAME = re.compile(r"^\| `([\w-]+)` \|", re.MULTILINE)
-
-
-def on_config(config: Any, **_: Any) -> Any:
-    """Put the page of results, which is made from records, behind the evidence as soon as there is one."""
-    if (Path(config.docs_dir) / "results.md").exists():
-        place = next(i for i, entry in enumerate(config.nav) if entry == {"Evidence": "evidence.md"})
-        config.nav[place] = {"Evidence": ["evidence.md", "results.md"]}
-    return config
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:

@@ -3,6 +3,7 @@
 import re
 import shlex
 from dataclasses import dataclass
+from itertools import dropwhile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -12,6 +13,7 @@ BLOCK = re.compile(
     r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^(?P=indent)```", re.MULTILINE | re.DOTALL
 )
 SNIPPET = re.compile(r'^--8<-- "(?P<path>[^"]+)"$')
+VARIABLE = re.compile(r"^[A-Z_]+=")
 SHELL = ("console", "bash", "sh")
 
 
@@ -49,6 +51,7 @@ def blocks_of(page: Path) -> list[CodeBlock]:
 
 
 def commands_of(block: CodeBlock) -> list[list[str]]:
-    """Return the commands of a shell block as words; comments are left out, continued lines joined."""
+    """Return the commands of a shell block as words; comments and variables before a command are left out."""
     lines = block.code.replace("\\\n", " ").splitlines()
-    return [words for words in (shlex.split(line, comments=True) for line in lines) if words]
+    commands = (list(dropwhile(VARIABLE.match, shlex.split(line, comments=True))) for line in lines)
+    return [words for words in commands if words]

@@ -157,7 +157,7 @@ def test_searches_and_objectives_in_commands_are_understood():
                     given.setdefault(name, []).append(value)
                 method = (given.get("--method") or ["mr2"])[0]
                 run = gather_config(flags={"method": {"name": method}}, overrides=given.get("--set", []))
-                parse_search(given["--search"], run)
+                parse_search(given.get("--search", []), run)
                 parse_objective((given.get("--objective") or ["hard"])[0])
                 seen += 1
     assert seen >= 3
