@@ -350,6 +350,20 @@ def test_a_full_disk_stops_the_sweep_and_loses_no_trial(make_plan, tmp_path, mon
     assert sweep(plan, tmp_path / "out", test=False).count("finished") == 2
 
 
+def test_a_data_base_that_goes_away_stops_the_sweep_and_loses_no_trial(make_plan, tmp_path, monkeypatch):
+    plan = make_plan("mean_margin=1,2", keep_easy=False)
+    original = worker.train_trial
+
+    def gone(*args):
+        raise optuna.exceptions.StorageInternalError("server closed the connection")
+
+    monkeypatch.setattr(worker, "train_trial", gone)
+    with pytest.raises(ValueError, match="cannot be used: server closed the connection"):
+        sweep(plan, tmp_path / "out")
+    monkeypatch.setattr(worker, "train_trial", original)
+    assert sweep(plan, tmp_path / "out", test=False).count("finished") == 2
+
+
 def test_two_machines_share_a_study_and_do_not_exceed_its_trials(real_storage, make_plan, tmp_path):
     storage = f"sqlite:///{tmp_path}/shared.db"
     plan = make_plan("mean_margin=1.0:3.0", trials=3, keep_easy=False, storage=storage)

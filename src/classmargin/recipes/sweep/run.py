@@ -21,7 +21,14 @@ from typing import TYPE_CHECKING
 from classmargin.recipes.session import load_bundle
 from classmargin.recipes.sweep.plan import SweepPlan, settle_plan
 from classmargin.recipes.sweep.result import SweepResult, TrialRow, named_settings, read_result, with_test
-from classmargin.recipes.sweep.study import enqueue_grid, is_here, open_study, optuna_package, quiet_optuna
+from classmargin.recipes.sweep.study import (
+    enqueue_grid,
+    is_here,
+    open_study,
+    optuna_package,
+    quiet_optuna,
+    storage_errors,
+)
 from classmargin.recipes.sweep.trial import validation_accuracies
 from classmargin.recipes.train_run import train
 from classmargin.training.config_reader import differences
@@ -88,7 +95,7 @@ def run_sweep(
     check_plan(plan)
     settle_plan(plan, folder)
     study = open_study(plan)
-    with quiet_optuna():
+    with quiet_optuna(), storage_errors(plan.storage):
         enqueue_grid(study, plan)
         if plan.keep_easy and "reference" not in study.user_attrs:
             accuracies = reference_accuracies(plan, folder, reference)

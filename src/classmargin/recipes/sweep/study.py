@@ -55,7 +55,7 @@ def open_study(plan: SweepPlan, *, create: bool = True) -> Study:
         ValueError: The storage cannot be used, or holds a study of that name that asks something else.
     """
     optuna = optuna_package()
-    with quiet_optuna(), _storage_errors(plan.storage):
+    with quiet_optuna(), storage_errors(plan.storage), _driver_errors(plan.storage):
         storage = _open_storage(plan.storage)
         study: Study
         if create:
@@ -84,21 +84,36 @@ def _open_storage(address: str) -> Any:
 
 
 @contextlib.contextmanager
-def _storage_errors(address: str) -> Iterator[None]:
-    """Turn what data bases raise into one line that names the storage without its password."""
+def storage_errors(address: str) -> Iterator[None]:
+    """Turn what data bases raise into one line that names the storage without its password.
+
+    Raises:
+        ValueError: The data base cannot be opened, or went away.
+    """
+    optuna_package()
     from sqlalchemy.exc import SQLAlchemyError
 
-    shown = safe_address(address)
+    try:
+        yield
+    except (SQLAlchemyError, optuna_package().exceptions.StorageInternalError) as error:
+        words = str(error.__cause__ or error).splitlines()[0]
+        raise ValueError(f"--storage {safe_address(address)} cannot be used: {words}") from error
+
+
+def is_storage_error(error: Exception) -> bool:
+    """Whether the data base is at fault, not the trial."""
+    return type(error).__module__.partition(".")[0] in ("sqlalchemy", "optuna")
+
+
+@contextlib.contextmanager
+def _driver_errors(address: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
         raise ImportError(
-            f"--storage {shown} needs a data base driver that is not installed ({error}); for PostgreSQL: "
-            "pip install psycopg2-binary"
+            f"--storage {safe_address(address)} needs a data base driver that is not installed ({error}); for "
+            "PostgreSQL: pip install psycopg2-binary"
         ) from error
-    except (SQLAlchemyError, optuna_package().exceptions.StorageInternalError) as error:
-        words = str(error.__cause__ or error).splitlines()[0]
-        raise ValueError(f"--storage {shown} cannot be used: {words}") from error
 
 
 def safe_address(address: str) -> str:

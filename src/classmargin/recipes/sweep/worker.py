@@ -31,11 +31,13 @@ from classmargin.recipes.sweep.study import (
     counted,
     is_here,
     is_silent,
+    is_storage_error,
     live_trial,
     make_sampler,
     open_study,
     quiet_optuna,
     signature,
+    storage_errors,
     suggest,
     worker_of,
 )
@@ -78,7 +80,7 @@ def work(plan: SweepPlan, folder: Path, stop: StopRequest | None = None) -> int:
     """
     stop = stop or StopRequest()
     ended = 0
-    with quiet_optuna(), stop.listening():
+    with quiet_optuna(), storage_errors(plan.storage), stop.listening():
         study = open_study(plan, create=False)
         while not stop:
             with contextlib.ExitStack() as held:
@@ -208,6 +210,8 @@ def _run(study: Study, plan: SweepPlan, job: Job) -> None:
     except (StoppedError, OSError):
         raise
     except Exception as error:  # one bad combination must not end the sweep
+        if is_storage_error(error):
+            raise
         _end(study, job, "FAIL", outcome="failed", reason=f"{type(error).__name__}: {error}")
     else:
         seconds = round(time.monotonic() - begin, 3)
