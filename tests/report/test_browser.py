@@ -98,6 +98,15 @@ def test_page_loads_without_complaint_or_network(audit_page, tmp_path):
     assert_quiet_and_fitting(audit_page, 1280, tmp_path / "audit-1280-light.png")
 
 
+def test_no_button_sends_the_data_away(audit_page):
+    page = audit_page.page
+    titles = page.locator(".modebar-btn").evaluate_all("all => all.map(one => one.dataset.title)")
+    assert any("PNG" in title for title in titles)
+    assert not [
+        title for title in titles if any(word in title.lower() for word in ("share", "cloud", "studio"))
+    ]
+
+
 def test_page_fits_a_phone(open_report, audit_file, tmp_path):
     assert_quiet_and_fitting(open_report(audit_file, width=375), 375, tmp_path / "audit-375-light.png")
 

@@ -56,6 +56,7 @@ def test_page_needs_nothing_from_outside(page):
         tag["content"] for tag in page.all("meta") if tag.get("http-equiv") == "Content-Security-Policy"
     )
     assert "default-src 'none'" in policy
+    assert "form-action 'none'" in policy
 
 
 def test_plotly_is_inlined_once(page):

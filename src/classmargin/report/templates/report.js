@@ -57,8 +57,9 @@
     drawn.set(id, element);
     fitHeat(figure);
     return Plotly.react(element, figure.data, withTheme(figure.layout), {
-      // A class called "$x$" is a name, not an equation.
+      // A class called "$x$" is a name, not an equation. What is in a report is the reader's: no button may send it away.
       responsive: true, displaylogo: false, typesetMath: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+      showSendToCloud: false, showEditInChartStudio: false, plotlyServerURL: "",
     });
   }
 
