@@ -147,6 +147,30 @@ def test_download_fetches_idx_files_once_and_then_reads_them(tmp_path, monkeypat
     assert len(load_data("mnist", root=root).train) == len(bundle.train)
 
 
+def test_a_failed_or_cut_download_can_be_repeated(tmp_path, monkeypatch, server):
+    write_idx_set(tmp_path / "web", classes=10, zipped=True)
+    names = sorted(path.name for path in (tmp_path / "web").iterdir())
+    files = tuple(remote(tmp_path / "web", server, name) for name in names)
+    missing = replace(files[1], urls=(server + "missing",))
+    for downloads in ((missing, *files[2:]), (files[0], missing)):  # nothing came, then one file of four
+        monkeypatch.setitem(catalog._CATALOG, "mnist", replace(find_info("mnist"), downloads=downloads))
+        with pytest.raises(DataNotFoundError, match="by hand"):
+            load_data("mnist", root=tmp_path / "root", download=True)
+        if downloads[0] is missing:
+            with pytest.raises(DataNotFoundError, match="is not on this machine"):
+                load_data("mnist", root=tmp_path / "root")
+    monkeypatch.setitem(catalog._CATALOG, "mnist", replace(find_info("mnist"), downloads=files))
+    assert load_data("mnist", root=tmp_path / "root", download=True).num_classes == 10
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
+def test_downloaded_idx_files_have_the_names_that_the_reader_looks_for(tmp_path, name):
+    write_idx_set(tmp_path, zipped=True)
+    files = find_info(name).downloads
+    assert {file.target for file in files} == {path.name for path in tmp_path.iterdir()}
+    assert all(url.endswith(f"/{file.target}") for file in files for url in file.urls)
+
+
 def test_without_permission_nothing_is_fetched(tmp_path, monkeypatch):
     monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: pytest.fail("the network was touched"))
     for name in ("mnist", "fashion-mnist", "cifar10", "cifar100"):

@@ -142,6 +142,23 @@ def test_an_allowed_hub_download_is_kept_and_not_repeated(tmp_path, monkeypatch)
     assert first.name == "hf:owner/name"
 
 
+def test_a_hub_download_that_was_cut_off_is_not_taken_for_the_data(tmp_path, monkeypatch):
+    whole = datasets.DatasetDict({"train": image_dataset(12)[0], "test": image_dataset(6)[0]})
+
+    class Cut:
+        def save_to_disk(self, folder):
+            whole.save_to_disk(folder)
+            raise OSError("no space left")
+
+    monkeypatch.setattr(datasets, "load_dataset", lambda name: Cut())
+    with pytest.raises(OSError, match="no space left"):
+        load_data("hf:owner/name", root=tmp_path, download=True)
+    with pytest.raises(DataNotFoundError):
+        load_data("hf:owner/name", root=tmp_path)
+    monkeypatch.setattr(datasets, "load_dataset", lambda name: whole)
+    assert len(load_data("hf:owner/name", root=tmp_path, download=True).test) == 6
+
+
 def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch):
     image_dataset(6)[0].save_to_disk(str(tmp_path / "set"))
     monkeypatch.setitem(sys.modules, "datasets", None)

@@ -118,8 +118,17 @@ def data_root(root: Path | None = None) -> Path:
 
 
 def locate(info: DataInfo, root: Path) -> Path | None:
-    """Return the first of the record's places that exists below ``root``."""
-    return next((root / place for place in info.places if (root / place).exists()), None)
+    """Return the first of the record's places below ``root`` that holds something.
+
+    A folder without visible files is what a download that failed or was killed leaves behind.
+    """
+    return next((root / place for place in info.places if _holds_something(root / place)), None)
+
+
+def _holds_something(place: Path) -> bool:
+    if place.is_dir():
+        return any(not child.name.startswith(".") for child in place.iterdir())
+    return place.exists()
 
 
 def not_found(info: DataInfo, root: Path) -> DataNotFoundError:

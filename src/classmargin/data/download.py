@@ -37,6 +37,11 @@ class RemoteFile:
     target: str
     members: tuple[str, ...] = ()
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What is there once it is fetched, relative to the folder."""
+        return self.members or (self.target,)
+
 
 def download_files(files: tuple[RemoteFile, ...], folder: Path) -> None:
     """Fetch every file that is not there yet into ``folder``.
@@ -46,9 +51,14 @@ def download_files(files: tuple[RemoteFile, ...], folder: Path) -> None:
         DataError: what came has another checksum; nothing is left behind.
     """
     for file in files:
-        wanted = file.members or (file.target,)
-        if not all((folder / name).is_file() for name in wanted):
+        if not all((folder / name).is_file() for name in file.names):
             _fetch_first(file, folder)
+
+
+def is_interrupted(files: tuple[RemoteFile, ...], folder: Path) -> bool:
+    """Return whether some of the files are in ``folder`` and others are not."""
+    there = [(folder / name).is_file() for file in files for name in file.names]
+    return any(there) and not all(there)
 
 
 def _fetch_first(file: RemoteFile, folder: Path) -> None:

@@ -16,7 +16,7 @@ from classmargin._checks import check_int, check_number
 from classmargin.data.bundle import DataBundle, Split
 from classmargin.data.catalog import DataInfo, data_root, find_info, locate, not_found, unknown
 from classmargin.data.check_raw import check_raw
-from classmargin.data.download import download_files
+from classmargin.data.download import download_files, is_interrupted
 from classmargin.data.errors import DataError
 from classmargin.data.formats.detect import read_any
 from classmargin.data.formats.huggingface import HUB_PREFIX, read_hub
@@ -112,9 +112,9 @@ def _read(name_or_path: str, root: Path, *, download: bool) -> tuple[DataInfo | 
 
 
 def _place_of(info: DataInfo, root: Path, *, download: bool) -> Path:
-    place = root if info.embedded else locate(info, root)
-    if place is None and download and info.downloads:
-        place = root / info.name
+    place, own = root if info.embedded else locate(info, root), root / info.name
+    if download and info.downloads and (place is None or is_interrupted(info.downloads, own)):
+        place = own
         download_files(info.downloads, place)
     if place is None:
         raise not_found(info, root)

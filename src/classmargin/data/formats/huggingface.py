@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -102,8 +103,10 @@ def read_hub(name: str, root: Path, *, download: bool) -> RawData:
                 f"{folder}"
             )
         datasets = require_extra("datasets", "data", _PURPOSE)
-        content = datasets.load_dataset(name)
-        content.save_to_disk(str(folder))
+        unfinished = folder.with_name(f".{folder.name}.part")  # killed here, it must not look like the whole
+        shutil.rmtree(unfinished, ignore_errors=True)
+        datasets.load_dataset(name).save_to_disk(str(unfinished))
+        unfinished.rename(folder)
     return read_saved_dataset(folder)
 
 
