@@ -151,6 +151,17 @@ def test_fewer_classes_in_test_than_in_training_are_noted_not_refused(tmp_path):
     assert bundle.test.class_counts.tolist() == [3, 3, 2, 0]
 
 
+def test_an_array_file_of_another_name_is_not_swapped_for_its_neighbours(tmp_path):
+    for name, content in (
+        ("x_train", np.zeros((20, 3))),
+        ("y_train", np.arange(20) % 2),
+        ("mine", np.ones((20, 3))),
+    ):
+        np.save(tmp_path / f"{name}.npy", content)
+    with pytest.raises(DataError, match=r"mine\.npy is one array without labels.*x_train\.npy"):
+        load_data(str(tmp_path / "mine.npy"))
+
+
 def test_pickled_arrays_in_npz_and_npy_are_refused(tmp_path):
     np.savez(tmp_path / "set.npz", x_train=np.array([{}], dtype=object), y_train=np.zeros(1, int))
     with pytest.raises(DataError, match="pickled Python objects"):

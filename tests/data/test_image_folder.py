@@ -60,7 +60,9 @@ def test_grey_trees_have_one_channel(tmp_path):
 def test_images_of_mixed_size_need_an_image_size(tmp_path):
     write_tree(tmp_path / "set", ["cat", "dog"], 6)
     write_image(tmp_path / "set" / "dog" / "odd.png", size=(9, 12))
-    with pytest.raises(MixedSizeError, match=r"2 different sizes.*12 of 8x8, 1 of 9x12.*image_size"):
+    with pytest.raises(
+        MixedSizeError, match=r"2 different sizes.*12 of 8x8, 1 of 9x12.*--set data.image_size"
+    ):
         load_data(str(tmp_path / "set"))
     bundle = load_data(str(tmp_path / "set"), image_size=6)
     assert bundle.input_shape == (3, 6, 6)

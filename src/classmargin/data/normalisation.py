@@ -24,7 +24,7 @@ def channel_statistics(inputs: Tensor | None, channels: int, info: DataInfo | No
     if info is not None and info.mean is not None and info.std is not None and len(info.mean) == channels:
         return info.mean, info.std, ()
     if inputs is None:
-        note = "streamed images are normalised with the channel statistics of ImageNet"
+        note = "streamed images are normalised with the channel statistics of ImageNet, unless the network has its own"
         if channels == 1:
             return (sum(IMAGENET_MEAN) / 3,), (sum(IMAGENET_STD) / 3,), (note,)
         return IMAGENET_MEAN, IMAGENET_STD, (note,)

@@ -68,7 +68,7 @@ def _common_format(raw: RawData, notes: list[str], *, skip_corrupt: bool) -> tup
         common = ", ".join(f"{count} of {height}x{width}" for (height, width), count in sizes.most_common(3))
         raise MixedSizeError(
             f"the images have {len(sizes)} different sizes (height x width: {common}, ...). Give image_size "
-            "(--image-size) to scale the shorter side and cut out the centre"
+            "(--set data.image_size=224) to scale the shorter side and cut out the centre"
         )
     grey = all(scan.grey for scan in scans.values())
     size = next(iter(sizes), (1, 1))

@@ -38,6 +38,11 @@ def read_npz(path: Path) -> RawData:
 def read_npy(path: Path) -> RawData:
     """Read the ``.npy`` files of a folder, or of the folder that ``path`` lies in."""
     folder = path if path.is_dir() else path.parent
+    if path != folder and not _is_used(path.stem):
+        raise DataError(
+            f"{path} is one array without labels: call it x_train.npy (or inputs.npy) and put y_train.npy (or "
+            "labels.npy) beside it"
+        )
     content = {}
     for file in sorted(folder.glob("*.npy")):
         if _is_used(file.stem):
