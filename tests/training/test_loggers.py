@@ -145,6 +145,20 @@ def test_mlflow_stays_in_the_run_folder_by_default(tmp_path, monkeypatch):
     assert "end_run" in calls
 
 
+@pytest.mark.parametrize("name", ["tensorboard", "wandb", "mlflow"])
+def test_without_validation_samples_a_service_gets_the_scalars_and_no_table(tmp_path, monkeypatch, name):
+    service = Service(name)
+    service.get_experiment_by_name = lambda name: None
+    service.SummaryWriter = lambda *args, **kwargs: service
+    monkeypatch.setitem(sys.modules, {"tensorboard": "torch.utils.tensorboard"}.get(name, name), service)
+    _, logger = loggers_for(tmp_path, name)
+    service.calls.clear()
+    logger.log(Evaluation(1, 10, {"loss": 1.25}, []))
+    sent = {"tensorboard": "add_scalar", "wandb": "log", "mlflow": "log_metrics"}[name]
+    assert [call[0] for call in service.calls] == [sent]
+    assert 1.25 in service.calls[0][1] or {"loss": 1.25} in service.calls[0][1]
+
+
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])
 def test_a_missing_service_names_its_extra(tmp_path, monkeypatch, name):
     monkeypatch.setitem(sys.modules, name, None)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from classmargin._checks import require_extra
+from classmargin.evaluation.markdown import escape
 from classmargin.training.log_files import LogFiles, csv_line, json_line, safe_cell
 
 MOST_SCALARS = 10
@@ -27,7 +28,7 @@ class Evaluation:
         epoch: Epochs finished.
         step: Optimiser steps finished.
         scalars: At most ten numbers by name.
-        class_accuracy: Accuracy of each class, in class order.
+        class_accuracy: Accuracy of each class, in class order; empty where there are no validation samples.
     """
 
     epoch: int
@@ -95,8 +96,10 @@ class TensorBoardLogger:
         """Write scalars and table."""
         for name, value in evaluation.scalars.items():
             self._writer.add_scalar(name, value, evaluation.step)
+        if not evaluation.class_accuracy:
+            return
         rows = [
-            f"| {name} | {100 * value:.1f} |"
+            f"| {escape(name)} | {100 * value:.1f} |"
             for name, value in zip(self._class_names, evaluation.class_accuracy, strict=True)
         ]
         self._writer.add_text(
@@ -121,12 +124,14 @@ class WandbLogger:
 
     def log(self, evaluation: Evaluation) -> None:
         """Send scalars and table."""
-        rows = [
-            [name, float(value)]
-            for name, value in zip(self._class_names, evaluation.class_accuracy, strict=True)
-        ]
-        table = self._wandb.Table(columns=["class", "accuracy"], data=rows)
-        self._run.log({**evaluation.scalars, "class_accuracy": table}, step=evaluation.step)
+        record: dict[str, Any] = dict(evaluation.scalars)
+        if evaluation.class_accuracy:
+            rows = [
+                [name, float(value)]
+                for name, value in zip(self._class_names, evaluation.class_accuracy, strict=True)
+            ]
+            record["class_accuracy"] = self._wandb.Table(columns=["class", "accuracy"], data=rows)
+        self._run.log(record, step=evaluation.step)
 
     def close(self) -> None:
         """End the W&B run."""
@@ -154,6 +159,8 @@ class MLflowLogger:
     def log(self, evaluation: Evaluation) -> None:
         """Send scalars and table."""
         self._mlflow.log_metrics(dict(evaluation.scalars), step=evaluation.step)
+        if not evaluation.class_accuracy:
+            return
         table = {
             "class": self._class_names,
             "accuracy": [float(value) for value in evaluation.class_accuracy],
