@@ -63,6 +63,7 @@ def test_one_model_is_bad_input(run, predictions):
 
 def test_the_same_file_twice_is_bad_input(run, predictions):
     path = predictions()
-    outcome = run("compare", path, path)
-    assert outcome.code == 2
-    assert "more than once" in outcome.err
+    for words in ((path, path), (f"{path},{path}", predictions("other"))):
+        outcome = run("compare", *words)
+        assert outcome.code == 2
+        assert "more than once" in outcome.err

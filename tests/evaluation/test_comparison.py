@@ -8,6 +8,7 @@ from statsmodels.stats.multitest import multipletests
 
 from classmargin.evaluation import Audit, audit, compare, compare_many
 from classmargin.evaluation.differences import headline_differences
+from classmargin.evaluation.gate import gate
 from classmargin.evaluation.headlines import HEADLINES
 
 CLASSES = 6
@@ -143,7 +144,11 @@ def bad_pairs():
             base,
             audit_of([1, 0, 2, 3, 4, 5], labels),
         ),
-        "same class_names": (base, audit(labels, predictions=labels, num_classes=6, bootstrap=0)),
+        "same class_names, got 6 and 7 classes": (base, audit(labels, predictions=labels, num_classes=7)),
+        "class 1 is 'b' in one and 'x' in another": (
+            base,
+            audit(labels, predictions=labels, class_names=tuple("axcdef"), bootstrap=0),
+        ),
         "sample_id must be given for all compared models or for none": (
             base,
             audit_of(labels, labels, sample_id=labels),
@@ -159,6 +164,15 @@ def bad_pairs():
 def test_different_sample_sets_are_refused(message):
     with pytest.raises(ValueError, match=message):
         compare(*bad_pairs()[message])
+
+
+@pytest.mark.parametrize("named", [0, 1])
+def test_a_model_without_class_names_takes_those_of_the_other(models, named):
+    labels, first, second = models
+    audits = [audit(labels, predictions=p, num_classes=CLASSES, bootstrap=0) for p in (first, second)]
+    audits[named] = audit_of(labels, (first, second)[named])
+    assert compare(*audits, bootstrap=10).by_class["class_name"].tolist() == list(NAMES)
+    assert gate(audits[1], audits[0]).by_class["class_name"].tolist() == list(NAMES)
 
 
 def test_bad_arguments_are_refused_by_name(models):
@@ -306,3 +320,5 @@ def test_many_models_share_one_control_of_false_discoveries(models):
     assert set(result.summary["model"]) == {"A", "B", "C"}
     assert len(result.summary) == 3 * len(HEADLINES)
     assert result.verdict.startswith("Against A: ")
+    pair = compare_many({name: audits[name] for name in "AB"}, bootstrap=50)
+    assert pair.verdict == pair.comparisons[0].verdict

@@ -89,6 +89,15 @@ def test_incomplete_files_are_refused_with_their_name(tmp_path, message, arrays)
         read_predictions(tmp_path / "bad.npz")
 
 
+def test_bad_values_inside_large_arrays_name_their_file_and_bad_options_do_not(tmp_path):
+    np.savez(tmp_path / "nan.npz", labels=[0, 1], logits=[[1.0, np.nan], [0.0, 1.0]])
+    read = read_predictions(tmp_path / "nan.npz")
+    with pytest.raises(PredictionFileError, match=r"nan\.npz: logits must be finite"):
+        read.audit()
+    with pytest.raises(ValueError, match=r"^confidence"):
+        read.audit(confidence=2.0)
+
+
 def test_missing_and_foreign_files_are_refused(tmp_path):
     with pytest.raises(PredictionFileError, match="does not exist"):
         read_predictions(tmp_path / "none.npz")

@@ -81,6 +81,7 @@ def test_equal_classes_are_not_called_lagging():
         ([0, 0], [0, 0], 1, "The only class with samples is right 100.0% of the time (n = 2)."),
         ([1], [0], 3, "The only class with samples is right 0.0% of the time (n = 1)."),
         ([0, 1, 2], [0, 1, 2], 3, "All 3 classes are classified without an error on 3 samples."),
+        ([0, 1, 2], [1, 2, 0], 3, "Not one of 3 samples of 3 classes is classified right."),
     ],
 )
 def test_verdict_of_degenerate_test_sets(labels, predictions, num_classes, words):

@@ -68,7 +68,10 @@ def _runs(words: str) -> list[Path]:
     """Split ``a.npz,b.npz`` into the runs of one model; a file whose own name has a comma stays whole."""
     if Path(words).exists():
         return [Path(words)]
-    return [Path(word) for word in words.split(",") if word]
+    paths = [Path(word) for word in words.split(",") if word]
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise ValueError(f"every run must be a file of its own, got one more than once in {words!r}")
+    return paths
 
 
 def _data(several: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from classmargin.evaluation.class_tests import ClassDifferences, class_differenc
 from classmargin.evaluation.differences import HeadlineDifferences
 from classmargin.evaluation.headlines import HEADLINES
 from classmargin.evaluation.inputs import AnyArray, FloatArray, IntArray
-from classmargin.evaluation.pairing import paired_correctness
+from classmargin.evaluation.pairing import paired_correctness, shared_class_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,7 +43,7 @@ class ModelPair:
         left, right = _runs("baseline", baseline), _runs("candidate", candidate)
         labels, correct = paired_correctness([*left, *right])
         runs = len(left), len(right)
-        names = left[0].class_names
+        names = shared_class_names([*left, *right])
         return cls(labels, correct, runs, names, class_differences(labels, correct, runs, len(names)))
 
 

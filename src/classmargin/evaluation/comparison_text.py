@@ -46,6 +46,8 @@ def pair_verdict(
 
 def set_verdict(comparisons: Sequence[Comparison]) -> str:
     """Return one sentence over all candidates: the best on overall accuracy and on the hard third."""
+    if len(comparisons) == 1:
+        return comparisons[0].verdict
     baseline = comparisons[0].baseline_name
     sentences = []
     for what, label in (("overall", "overall"), ("hard", "on the hard third")):

@@ -13,7 +13,7 @@ from classmargin.evaluation.audit import Audit
 from classmargin.evaluation.class_tests import ClassDifferences, class_differences
 from classmargin.evaluation.gate_power import catch_probability, smallest_caught_drop
 from classmargin.evaluation.inputs import FloatArray, check_fraction
-from classmargin.evaluation.pairing import paired_correctness
+from classmargin.evaluation.pairing import paired_correctness, shared_class_names
 from classmargin.evaluation.plain import fields_to_plain
 from classmargin.evaluation.significance import drop_p_values, holm
 
@@ -101,7 +101,8 @@ def gate(
     labels, correct = paired_correctness([baseline, candidate])
     found = class_differences(labels, correct, (1, 1), baseline.num_classes)
     tests = _adjusted(_tests(found, min_worst))
-    by_class = _class_frame(found, candidate.class_names, tests, max_drop, min_worst, alpha)
+    names = shared_class_names([candidate, baseline])
+    by_class = _class_frame(found, names, tests, max_drop, min_worst, alpha)
     overall = _overall(found, tests, max_drop, alpha)
     reasons = [overall["reason"]] if overall["failed"] else []
     reasons += by_class.loc[by_class["failed"]].sort_values("difference", kind="stable")["reason"].tolist()

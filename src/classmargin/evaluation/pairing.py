@@ -19,9 +19,7 @@ def paired_correctness(audits: Sequence[Audit]) -> tuple[IntArray, AnyArray]:
         ValueError: Different classes, different samples, or different labels for the same sample.
     """
     first = audits[0]
-    for other in audits[1:]:
-        if other.class_names != first.class_names:
-            raise ValueError("the models must have the same class_names in the same order")
+    shared_class_names(audits)
     with_id = [audit.sample_id is not None for audit in audits]
     if any(with_id) and not all(with_id):
         raise ValueError("sample_id must be given for all compared models or for none")
@@ -32,6 +30,30 @@ def paired_correctness(audits: Sequence[Audit]) -> tuple[IntArray, AnyArray]:
         _check_same_samples(first, orders[0], audit, order)
         columns.append((audit.labels == audit.predictions)[order])
     return labels, np.stack(columns, axis=1)
+
+
+def shared_class_names(audits: Sequence[Audit]) -> tuple[str, ...]:
+    """Return the names of the classes that all models know; a model that was given none goes along with the others.
+
+    Raises:
+        ValueError: Another number of classes, or other names.
+    """
+    first = audits[0].class_names
+    for other in audits[1:]:
+        if len(other.class_names) != len(first):
+            raise ValueError(
+                f"the models must have the same class_names, got {len(first)} and {len(other.class_names)} classes"
+            )
+    numbers = tuple(str(k) for k in range(len(first)))
+    named = [audit.class_names for audit in audits if audit.class_names != numbers]
+    for other_names in named[1:]:
+        for k, (ours, theirs) in enumerate(zip(named[0], other_names, strict=True)):
+            if ours != theirs:
+                raise ValueError(
+                    f"the models must have the same class_names in the same order, but class {k} is {ours!r} in one "
+                    f"and {theirs!r} in another"
+                )
+    return named[0] if named else numbers
 
 
 def _order(audit: Audit) -> IntArray:

@@ -68,9 +68,14 @@ class Predictions:
 
     def audit(self, **options: Any) -> Audit:
         """Audit these predictions; ``options`` go to :func:`classmargin.audit` and win over the file."""
-        return audit(
-            **{**self.arrays(), **{name: value for name, value in options.items() if value is not None}}
-        )
+        given = {**self.arrays(), **{name: value for name, value in options.items() if value is not None}}
+        try:
+            return audit(**given)
+        except ValueError as error:
+            # Large arrays are looked at only now; of several files, the one at fault must be named.
+            if str(error).partition(" ")[0] in ARRAYS:
+                raise PredictionFileError(f"{self.source}: {error}") from error
+            raise
 
 
 def read_predictions(

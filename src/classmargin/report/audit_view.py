@@ -130,6 +130,8 @@ def audit_verdict(audit: Audit) -> str:
         return f"The only class with samples is right {accuracy} of the time (n = {audit.num_samples})."
     if audit.worst == 1.0:
         return f"All {present} classes are classified without an error on {audit.num_samples} samples."
+    if audit.overall == 0.0:
+        return f"Not one of {audit.num_samples} samples of {present} classes is classified right."
     thirds = ""
     if not math.isnan(audit.gap):
         hard = format_value(audit.hard, "percent")
