@@ -18,6 +18,8 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from classmargin._progress import progress
+
 AnyArray = npt.NDArray[Any]
 
 SUSPICIOUS_RATIO = 100
@@ -73,8 +75,15 @@ def read_npz_arrays(path: Path, names: Iterable[str], *, max_bytes: int) -> dict
     try:
         with zipfile.ZipFile(path) as archive:
             members = _wanted(path, archive, names)
-            _check_sizes(path, members.values(), max_bytes)
-            return {name: _read_member(path, archive, info) for name, info in members.items()}
+            total = _check_sizes(path, members.values(), max_bytes)
+            # Unpacking hundreds of megabytes takes seconds; small files are there at once.
+            shown = progress(
+                members.items(),
+                "reading arrays",
+                total=len(members),
+                show=None if total > SMALL_ENOUGH else False,
+            )
+            return {name: _read_member(path, archive, info) for name, info in shown}
     except _BROKEN as error:
         raise ArrayFileError(f"{path} is not a complete .npz file ({error})") from error
 
@@ -91,7 +100,8 @@ def _wanted(path: Path, archive: zipfile.ZipFile, names: Iterable[str]) -> dict[
     return members
 
 
-def _check_sizes(path: Path, members: Iterable[zipfile.ZipInfo], max_bytes: int) -> None:
+def _check_sizes(path: Path, members: Iterable[zipfile.ZipInfo], max_bytes: int) -> int:
+    """Return the unpacked size of all members, or refuse them."""
     total = 0
     for info in members:
         total += info.file_size
@@ -102,6 +112,7 @@ def _check_sizes(path: Path, members: Iterable[zipfile.ZipInfo], max_bytes: int)
             )
     if total > max_bytes:
         raise ArrayFileError(f"{path} would need {total} bytes, more than the limit of {max_bytes}")
+    return total
 
 
 def _read_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> AnyArray:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from classmargin._progress import progress
 from classmargin._types import Batch
 from classmargin.data import DataBundle, load_data, make_loader
 from classmargin.recipes.model_record import ModelRecord
@@ -51,7 +52,8 @@ def predict(model: SavedModel, data: str, *, split: str = "test", root: Path | N
     _check_inputs(bundle, record)
     positions = class_positions(bundle, record)
     names = SPLITS if split == "all" else (split,)
-    batches = _batches(bundle, names, positions)
+    steps = sum(-(-len(bundle.split(name)) // BATCH) for name in names)
+    batches = progress(_batches(bundle, names, positions), "predicting", total=steps)
     return predict_arrays(model.backbone, model.method, batches, record.class_names, HostPlace())
 
 

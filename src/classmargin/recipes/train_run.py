@@ -174,9 +174,7 @@ def _send_report(config: RunConfig, run: RunFolder) -> None:
         send_run_report(config.machine.loggers, run.path, run.report_file, say)
 
 
-def _test_arrays(
-    session: Session, loop: Loop, network: nn.Module, fabric: Any, show: bool | None
-) -> Arrays:
+def _test_arrays(session: Session, loop: Loop, network: nn.Module, fabric: Any, show: bool | None) -> Arrays:
     loader = session.loaders.evaluation("test")
     assert loader is not None, "the data package refuses an empty test set"
     shown = progress(loader.epoch(0), "test set", total=len(loader), show=show)

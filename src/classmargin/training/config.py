@@ -25,7 +25,7 @@ OPTIMIZERS = ("sgd", "adamw")
 SCHEDULES = ("cosine", "step", "constant")
 MODES = ("scratch", "fine-tune", "probe")
 SELECTIONS = ("last", "overall", "hard", "worst")
-PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "bf16-true", "16-true", "64-true")
+PRECISIONS = ("32-true", "auto", "bf16-mixed", "16-mixed", "bf16-true", "16-true", "64-true")
 MEMORY_FORMATS = ("auto", "contiguous", "channels_last")
 # Beyond these a number is a slip of the keyboard, and would be found out after days or in a C library.
 MOST_EPOCHS = 1_000_000
@@ -192,7 +192,8 @@ class LoopConfig:
         accumulate: Micro-batches that each device's share of a batch is cut into. A method's state (class
             statistics, memory) follows the first of them only: it changes once a step, before it is used.
         seed: Initial weights, order and augmentation of the samples, random numbers of the method.
-        precision: As Lightning Fabric names it.
+        precision: As Lightning Fabric names it, or ``auto``: bfloat16 autocast where the device computes in it
+            natively and float32 elsewhere, so that the result depends on the machine.
         compile: Compile the network with ``torch.compile``.
         ema_decay: Keep a moving average of the weights and evaluate that; None does not.
         select: Which weights are kept: the ``last``, or those of the epoch with the best ``overall``,

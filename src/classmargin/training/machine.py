@@ -45,7 +45,7 @@ def start(config: RunConfig) -> Any:
             devices=devices,
             num_nodes=nodes,
             strategy=_strategy(devices * nodes, machine.accelerator),
-            precision=config.loop.precision,
+            precision=choose_precision(config.loop.precision, machine.accelerator),
         )
         fabric.launch()
     return fabric
@@ -83,6 +83,26 @@ def _buffer_argument() -> str:
     """
     known = inspect.signature(nn.parallel.DistributedDataParallel.__init__).parameters
     return "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+
+
+def choose_precision(precision: str, accelerator: str) -> str:
+    """Return ``precision``, with ``auto`` decided for this machine.
+
+    A processor without bfloat16 instructions emulates them and is ten times slower than in float32, so there
+    it is never the choice.
+
+    Example:
+        >>> choose_precision("64-true", "cpu")
+        '64-true'
+    """
+    if precision != "auto":
+        return precision
+    if accelerator != "cpu" and torch.cuda.is_available():
+        native = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+        native = any(getattr(torch.cpu, name, lambda: False)() for name in checks)
+    return "bf16-mixed" if native else "32-true"
 
 
 def usable_cores() -> int:
