@@ -73,7 +73,8 @@ def test_counts_must_be_positive(bad):
 
 def test_pretrained_without_weights_says_where_to_get_them_and_which_argument_takes_them():
     with pytest.raises(
-        ValueError, match=r"nothing is downloaded. Get mae_pretrain_vit_base.pth .* pass .* checkpoint="
+        ValueError,
+        match=r"nothing is downloaded. Get mae_pretrain_vit_base.pth .* pass .* checkpoint= .--set backbone.checkpoint=PATH",
     ):
         create_backbone("mae-vit-b16", num_classes=10, pretrained=True)
 

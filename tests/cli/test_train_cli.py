@@ -260,3 +260,4 @@ def test_fewer_classes_in_test_than_in_train_are_refused(tmp_path, capsys):
     assert main([*words, "--out", str(tmp_path / "run")]) == 2
     assert "no test sample of 1 of 3 classes: 2" in capsys.readouterr().err
     assert main([*words, "--set", "data.allow_absent=true", "--out", str(tmp_path / "run")]) == 0
+    assert "  hard –  worst " in capsys.readouterr().out

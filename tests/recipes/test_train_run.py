@@ -7,6 +7,8 @@ import json
 import numpy as np
 import pytest
 
+from classmargin.cli.main import main
+from classmargin.evaluation.prediction_files import read_predictions
 from classmargin.recipes.train_run import default_folder, train
 from classmargin.training.run_folder import RunFolder
 
@@ -65,6 +67,11 @@ def test_a_folder_in_use_is_refused_without_resume(finished_run, small):
 def test_another_configuration_is_refused_and_named(finished_run, small):
     with pytest.raises(ValueError, match=r"another configuration .*loop\.epochs: 2 -> 3"):
         train(small("loop.epochs=3", method="mr2"), finished_run, resume=True, show=False)
+
+
+def test_going_on_with_another_method_names_the_method(finished_run, capsys):
+    assert main(["train", "--method", "erm", "--out", str(finished_run), "--resume"]) == 2
+    assert "another configuration (method.name: 'mr2' -> 'erm'" in capsys.readouterr().err
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path, small):
@@ -157,3 +164,12 @@ def test_streamed_images_come_through_workers_and_train_the_same(tmp_path, small
         train(small(*settings, f"machine.workers={workers}"), tmp_path / name, show=False)
         results.append((tmp_path / name / "metrics.jsonl").read_bytes())
     assert results[0] == results[1]
+
+
+def test_the_audit_of_a_run_measures_features_by_the_norm_of_its_method(tmp_path, small):
+    train(small("method.norm_order=3", "loop.epochs=1", method="mr2"), tmp_path / "run", show=False)
+    written = json.loads((tmp_path / "run" / "audit.json").read_text())["by_class"]
+    predictions = read_predictions(tmp_path / "run")
+    cubic, square = (predictions.audit(norm_order=p, bootstrap=0).by_class["margin"] for p in (3.0, 2.0))
+    assert [row["margin"] for row in written] == pytest.approx(cubic.tolist())
+    assert cubic.tolist() != pytest.approx(square.tolist())

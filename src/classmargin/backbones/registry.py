@@ -252,7 +252,7 @@ def _weights_path(info: BackboneInfo, pretrained: bool, checkpoint: str | Path |
 def _where(info: BackboneInfo) -> str:
     if not info.weights:
         return " No pretrained weights are known for it: pass checkpoint= with a file of your own."
-    return f" Get {info.weights} and pass the path as checkpoint=."
+    return f" Get {info.weights} and pass the path as checkpoint= (--set backbone.checkpoint=PATH)."
 
 
 def _build_encoder(

@@ -83,5 +83,9 @@ def train(
         raise typer.Exit(exit_code_of_rank(error.exit_code)) from error
     if rank() > 0:
         return
-    values = "  ".join(f"{name} {100 * value:.1f}" for name, value in summary["test"].items())
+    # A third without classes (of two, or where test samples lack) has no accuracy.
+    values = "  ".join(
+        f"{name} {100 * value:.1f}" if value == value else f"{name} –"
+        for name, value in summary["test"].items()
+    )
     typer.echo(f"{folder}: {values}")

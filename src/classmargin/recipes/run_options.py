@@ -41,6 +41,8 @@ def gather_config(
     explicit = parse_overrides(overrides)
     start = base.to_dict() if base is not None else {}
     method = str(merge(start, from_file, given, explicit).get("method", {}).get("name", "erm"))
+    if base is not None and method != base.method.name:
+        start["method"] = {"name": base.method.name}  # hyper-parameters of one method mean nothing to another
     from_preset = preset_values(named, method) if named is not None else {}
     return build(merge(start, from_preset, from_file, given, explicit))
 
