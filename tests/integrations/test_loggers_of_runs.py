@@ -70,9 +70,11 @@ def test_missing_tracker_costs_a_line_and_nothing_else(run_folder, name, without
 def test_newest_wandb_run_of_the_folder_is_found(tmp_path):
     with pytest.raises(FileNotFoundError, match="no W&B run in"):
         wandb_run_id(tmp_path)
-    for name in ("offline-run-20260101_000000-old11", "offline-run-20260102_000000-new22", "latest-run"):
-        (tmp_path / "wandb" / name).mkdir(parents=True)
-    assert wandb_run_id(tmp_path) == "new22"
+    for day, name, again in (("01", "old11", ""), ("02", "new22", ""), ("02", "new22", "-1")):
+        place = tmp_path / "wandb" / f"offline-run-202601{day}_000000-{name}{again}"
+        place.mkdir(parents=True)
+        (place / f"run-{name}.wandb").touch()
+        assert wandb_run_id(tmp_path) == name
 
 
 @pytest.mark.slow
@@ -86,8 +88,9 @@ def test_real_wandb_keeps_the_report_under_the_same_run(run_folder):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # a service with hundreds of packages of its own
-def test_real_mlflow_keeps_the_report_under_the_same_run(run_folder):
+def test_real_mlflow_keeps_the_report_under_the_same_run(run_folder, monkeypatch):
     mlflow = pytest.importorskip("mlflow")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)  # mlflow sets it itself when told a place
     train(run_folder, "mlflow")
     assert send(run_folder, "mlflow") == (["mlflow"], [])
     (run,) = mlflow.search_runs(experiment_names=["classmargin"], output_format="list")

@@ -59,15 +59,17 @@ def _to_wandb(folder: Path, report: Path) -> None:
 
 
 def wandb_run_id(folder: Path) -> str:
-    """Return the id of the newest W&B run in a run folder: the last word of ``wandb/offline-run-DATE-ID``.
+    """Return the id of the newest W&B run in a run folder, from the file ``wandb/offline-run-DATE-.../run-ID.wandb``.
+
+    The file, not its folder: a folder begun in the same second as another has a number after the id.
 
     Raises:
         FileNotFoundError: There is none.
     """
-    found = sorted(path for path in (folder / "wandb").glob("*run-*-*") if path.is_dir())
+    found = sorted((folder / "wandb").glob("*run-*/run-*.wandb"), key=lambda path: path.parent.name)
     if not found:
         raise FileNotFoundError(f"no W&B run in {folder / 'wandb'}")
-    return found[-1].name.rpartition("-")[2]
+    return found[-1].stem.removeprefix("run-")
 
 
 def _to_mlflow(folder: Path, report: Path) -> None:
