@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-NAMES = ("loss_speed", "audit_speed", "input_pipeline", "training_speed", "method_cost")
+NAMES = ("loss_speed", "audit_speed", "input_pipeline", "training_speed", "method_cost", "sklearn_speed")
 OUT = Path(__file__).parent / "out"
 
 

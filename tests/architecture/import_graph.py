@@ -15,6 +15,10 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2] / "src" / "classmargin"
 PACKAGE = "classmargin"
 
+# Modules that *are* a class of another framework (they subclass one of its classes) and therefore import it at once. They
+# are reached only through a lazy public name, and start with require_extra, which names the extra where it is missing.
+FACES = {"integrations.sklearn_classifier": "sklearn"}
+
 
 class Import(NamedTuple):
     """One import of one module.

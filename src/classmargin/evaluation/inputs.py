@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from classmargin.evaluation.named_classes import class_numbers, column_names, match_columns
+
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 AnyArray = NDArray[Any]
@@ -103,15 +105,17 @@ def check_inputs(
         ValueError: Shapes that do not fit, labels out of range, unknown number of classes.
         TypeError: Values of the wrong kind.
     """
+    logits, class_names = match_columns("logits", logits, class_names)
+    probabilities, class_names = match_columns("probabilities", probabilities, class_names)
     scores = _scores(logits, probabilities, predictions)
     weight = None if classifier_weight is None else _weight(classifier_weight)
     count = _num_classes(scores, logits is not None, weight, class_names, num_classes)
-    label_array = _classes("labels", labels, count)
+    label_array = _classes("labels", labels, count, class_names)
     total = label_array.shape[0]
     if total == 0:
         raise ValueError("labels must hold at least one sample, got none")
     _same_rows("logits" if logits is not None else "probabilities", scores, total)
-    predicted = None if predictions is None else _classes("predictions", predictions, count)
+    predicted = None if predictions is None else _classes("predictions", predictions, count, class_names)
     _same_rows("predictions", predicted, total)
     feature_array = None if features is None else _floating("features", features, 2)
     _same_rows("features", feature_array, total)
@@ -233,10 +237,14 @@ def _num_classes(
     return int(count)
 
 
-def _classes(name: str, values: Any, num_classes: int) -> IntArray:
+def _classes(name: str, values: Any, num_classes: int, class_names: Sequence[str] | None = None) -> IntArray:
     array = to_array(name, values)
+    if array.ndim == 2 and array.shape[1] == 1 and column_names(values) is not None:
+        array = array[:, 0]  # a frame of one column
     if array.ndim != 1:
         raise ValueError(f"{name} must have 1 dimension, got shape {array.shape}")
+    if array.dtype.kind == "U" and array.size:
+        array = class_numbers(name, array, class_names)
     if array.dtype.kind == "f" and array.size and np.all(np.mod(array, 1) == 0):
         array = array.astype(np.int64)  # data frames turn integers into floats easily
     if array.dtype.kind not in "iu" and array.size:

@@ -1,0 +1,376 @@
+"""MR² for a matrix of features: a scikit-learn classifier, linear, cosine or with one hidden layer.
+
+Data flow of ``fit``::
+
+    X, y ──> classes, weights ──> class statistics of X (exact) ──> margins γ ──┐
+    hidden=None: one smooth problem, L-BFGS over all rows <─────────────────────┘   (sklearn_parts.solver)
+    hidden=(h,): Adam in batches, moving statistics, representation margin          (sklearn_parts.minibatch)
+                                             both ──> coef_, intercept_ (hidden_coef_, hidden_intercept_)
+
+Predictions need only those arrays. Features of a linear head never move, so their statistics are constants of the data and
+the representation margin would be one too: it applies only with a hidden layer.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from classmargin._checks import require_extra
+from classmargin.integrations.sklearn_parts.exact_statistics import class_sqnorm_sums, margins_of, sqnorm_of
+from classmargin.integrations.sklearn_parts.minibatch import EpochData, MinibatchTrainer, MovingMargins
+from classmargin.integrations.sklearn_parts.network import SMALLEST_NORM, FeatureNetwork, network_arrays
+from classmargin.integrations.sklearn_parts.solver import fit_cosine_head, fit_linear_head
+from classmargin.integrations.sklearn_parts.validation import (
+    check_features,
+    check_parameters,
+    check_training_data,
+    hidden_size,
+    known_labels,
+    pick_device,
+    row_weights,
+)
+
+require_extra("sklearn", "sklearn", "classmargin.MR2Classifier")
+
+from sklearn.base import BaseEstimator, ClassifierMixin  # noqa: E402
+from sklearn.exceptions import ConvergenceWarning  # noqa: E402
+from sklearn.utils import check_random_state  # noqa: E402
+from sklearn.utils.validation import check_is_fitted  # noqa: E402
+
+Array = NDArray[Any]
+LINEAR_ITERATIONS = 500
+HIDDEN_EPOCHS = 30
+PATIENCE = 10  # epochs without progress before a network with a hidden layer stops
+
+
+class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """Classifier on feature matrices whose class margins follow the spread of the classes.
+
+    Minimises ``mean ℓ_γ + α/2 · v ‖W‖²`` with ``ℓ_γ(z, y) = -ln softmax(z / γ_y)_y`` and ``γ_k ∝ r_{k,p}^{2/3}`` of mean ``c̄``
+    (Eq. 1, 14 and 17); with a hidden layer also ``λ`` times the representation margin (Eq. 2).
+
+    Args:
+        mean_margin: ``c̄ > 0``, mean of the class margins. 1 keeps the logit scale of logistic regression.
+        norm_order: ``p >= 1`` of the class statistic ``r_{k,p}``; 3 with ``cosine=True``, where p = 2 gives equal margins.
+        hidden: None for a linear classifier, ``(h,)`` for one hidden layer of ``h`` ReLUs.
+        cosine: Compare directions: features and class weights have length 1 and logits are ``scale · cos`` plus an
+            offset. For embeddings made to be compared by angle, such as CLIP's.
+        scale: Factor of the cosines; None learns one. Only with ``cosine``.
+        fit_intercept: Whether classes have offsets.
+        alpha: ``α >= 0``, strength of the penalty ``α/2 · v ‖W‖²``, with ``v`` the total variance of the features: features
+            ten times as large give the same predictions. (``C`` of ``LogisticRegression`` is ``1 / (α v n)``.)
+        representation_weight: ``λ >= 0`` of the representation margin. Only with ``hidden``.
+        class_weight: None, ``"balanced"`` or a dictionary from class to weight.
+        epochs: Most passes over the data: steps of L-BFGS without, epochs of Adam with a hidden layer. None takes
+            500 and 30.
+        tol: Relative accuracy of the objective at which training stops. Without hidden layer: its Newton decrement; with
+            one: its progress in ten epochs.
+        batch_size: Rows in a batch of Adam (hidden layer, ``partial_fit``).
+        learning_rate: Of Adam.
+        random_state: Seed of start and order of Adam; a linear ``fit`` makes no random choice.
+        device: ``"auto"`` (CUDA if there is one), or a name that torch knows.
+
+    Attributes:
+        classes_: Class labels ``[K]``.
+        coef_: Weights of the head ``[K, f]`` (also for two classes); of length ``scale_`` if cosine.
+        intercept_: Offsets ``[K]``; 0 without ``fit_intercept``.
+        hidden_coef_, hidden_intercept_: Hidden layer ``[f, d]`` and ``[f]``, or None.
+        scale_: Factor of the cosines, or None.
+        class_sqnorm_: ``r²_{k,p}`` of each class ``[K]``.
+        class_margins_: ``γ`` of each class ``[K]``, mean ``c̄``.
+        objective_: Last value of what was minimised.
+        n_iter_: Passes over the data.
+        n_features_in_, feature_names_in_: As everywhere in scikit-learn.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> y = np.repeat(["owl", "cat", "dog"], 50)
+        >>> X = rng.normal(size=(150, 4)) + 3 * np.eye(4)[np.repeat([0, 1, 2], 50)]
+        >>> model = MR2Classifier().fit(X, y)
+        >>> model.classes_.tolist(), model.score(X, y) > 0.9
+        (['cat', 'dog', 'owl'], True)
+    """
+
+    def __init__(
+        self,
+        mean_margin: float = 1.0,
+        norm_order: float = 2.0,
+        *,
+        hidden: tuple[int] | None = None,
+        cosine: bool = False,
+        scale: float | None = None,
+        fit_intercept: bool = True,
+        alpha: float = 1e-5,
+        representation_weight: float = 0.1,
+        class_weight: Any = None,
+        epochs: int | None = None,
+        tol: float = 1e-4,
+        batch_size: int = 256,
+        learning_rate: float = 1e-3,
+        random_state: Any = None,
+        device: str = "auto",
+    ) -> None:
+        self.mean_margin = mean_margin
+        self.norm_order = norm_order
+        self.hidden = hidden
+        self.cosine = cosine
+        self.scale = scale
+        self.fit_intercept = fit_intercept
+        self.alpha = alpha
+        self.representation_weight = representation_weight
+        self.class_weight = class_weight
+        self.epochs = epochs
+        self.tol = tol
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.random_state = random_state
+        self.device = device
+
+    # --- training ----------------------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> MR2Classifier:
+        """Fit on features ``[N, d]`` and labels ``[N]`` (numbers or text), from the beginning.
+
+        Args:
+            X: Dense features; float32 stays float32 and is about twice as fast as float64.
+            y: Class labels.
+            sample_weight: Weight of each row ``[N]``; a row of weight 2 counts as two rows, one of weight 0 not at all,
+                in the class statistics as well.
+        """
+        check_parameters(self)
+        X, y = check_training_data(self, X, y, reset=True)
+        self.classes_, labels = np.unique(y, return_inverse=True)
+        self._check_classes()
+        self._forget()
+        data = self._on_device(X, labels, sample_weight)
+        if self.hidden is None:
+            self._fit_head(data)
+        else:
+            self._fit_network(data)
+        return self
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> MR2Classifier:
+        """Go once through some rows with Adam, from where the last call (or ``fit``) ended.
+
+        Class statistics of a linear head are exact over all rows seen so far.
+
+        Args:
+            X: Features ``[N, d]``.
+            y: Class labels.
+            classes: All class labels; needed in the first call.
+            sample_weight: As in :meth:`fit`.
+        """
+        check_parameters(self)
+        if isinstance(self.class_weight, str):
+            raise ValueError(
+                f"class_weight={self.class_weight!r} needs all data at once; give partial_fit a dictionary of weights"
+            )
+        first = not hasattr(self, "coef_")
+        if first and classes is None:
+            raise ValueError("classes must be passed on the first call to partial_fit")
+        X, y = check_training_data(self, X, y, reset=first)
+        if first:
+            self.classes_ = np.unique(classes)
+            self._check_classes()
+            self._forget()
+        elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
+            raise ValueError(f"classes must be those of the first call, {self.classes_!r}; got {classes!r}")
+        data = self._on_device(X, known_labels(y, self.classes_), sample_weight)
+        if self.hidden is None:
+            self._add_statistics(data)
+        trainer = self._resumed_trainer(data)
+        dtype = trainer.network.shift.dtype  # of the first call; later ones may come in another
+        data = data._replace(rows=data.rows.to(dtype), weight=data.weight.to(dtype))
+        self.objective_ = self._epoch(trainer, data)
+        self.n_iter_ = 1 + int(getattr(self, "n_iter_", 0))
+        self._take_network(trainer)
+        return self
+
+    def _check_classes(self) -> None:
+        if len(self.classes_) < 2:
+            raise ValueError(f"MR2Classifier needs at least 2 classes, got 1 class: {self.classes_.tolist()}")
+
+    def _forget(self) -> None:
+        self._trainer: MinibatchTrainer | None = None
+        self._class_sums = np.zeros((2, len(self.classes_)))
+
+    def _on_device(self, X: Array, labels: Array, sample_weight: Any) -> EpochData:
+        """Return rows of weight above 0, of length 1 where the head compares their directions."""
+        weight = row_weights(X, labels, self.classes_, self.class_weight, sample_weight)
+        if not weight.all():
+            X, labels, weight = X[weight > 0], labels[weight > 0], weight[weight > 0]
+        rows = self._unit_rows(X) if self._turns_rows else X
+        parts = (rows, labels.astype(np.int64), weight.astype(rows.dtype))
+        return EpochData(*(_tensor(part).to(pick_device(self.device)) for part in parts))
+
+    def _fit_head(self, data: EpochData) -> None:
+        self._add_statistics(data)
+        margins = torch.from_numpy(self.class_margins_).to(data.rows)
+        given = (data.rows, data.labels, data.weight / data.weight.sum(), margins)
+        options = {
+            "alpha": float(self.alpha),
+            "intercept": bool(self.fit_intercept),
+            "iterations": int(self.epochs or LINEAR_ITERATIONS),
+            "tol": float(self.tol),
+        }
+        if self.cosine:
+            head = fit_cosine_head(*given, scale=self.scale, **options)  # type: ignore[arg-type]
+        else:
+            head = fit_linear_head(*given, **options)  # type: ignore[arg-type]
+        self._take_layers({"coef": head.coef.cpu().numpy(), "intercept": head.intercept.cpu().numpy()})
+        self.objective_, self.n_iter_ = head.objective, head.iterations
+        if not head.converged and self.tol > 0:
+            warnings.warn(
+                f"MR2Classifier stopped after {head.iterations} passes, before it converged to tol={self.tol:g}; "
+                "raise epochs, alpha or tol",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+
+    def _fit_network(self, data: EpochData) -> None:
+        trainer = self._new_trainer(data)
+        epochs, best, waited = int(self.epochs or HIDDEN_EPOCHS), np.inf, 0
+        batches = -(-data.rows.shape[0] // int(self.batch_size))
+        # Half a cosine over all batches: large steps first, none at the end.
+        rates = 0.5 * (1.0 + np.cos(np.pi * np.arange(epochs * batches) / (epochs * batches)))
+        for epoch, epoch_rates in enumerate(np.split(rates, epochs)):
+            loss = self._epoch(trainer, data, epoch_rates)
+            progress = epoch == 0 or loss < best - self.tol * abs(best)
+            best, waited = min(best, loss), 0 if progress else waited + 1
+            self.objective_, self.n_iter_ = loss, epoch + 1
+            if waited >= PATIENCE and self.tol > 0:
+                break
+        self._take_network(trainer)
+
+    def _epoch(self, trainer: MinibatchTrainer, data: EpochData, rates: Array | None = None) -> float:
+        margins = None if self.hidden is not None else torch.from_numpy(self.class_margins_).to(data.rows)
+        return trainer.epoch(
+            data, self._random, batch_size=int(self.batch_size), fixed_margins=margins, rates=rates
+        )
+
+    # --- state ---------------------------------------------------------------------------------------------------
+
+    def _new_trainer(self, data: EpochData) -> MinibatchTrainer:
+        self._random = check_random_state(self.random_state)
+        size, count = hidden_size(self.hidden), len(self.classes_)
+        network = FeatureNetwork(
+            data.rows.shape[1],
+            count,
+            hidden=size,
+            cosine=bool(self.cosine),
+            scale=self.scale,
+            intercept=bool(self.fit_intercept),
+            seed=int(self._random.randint(2**31 - 1)),
+            dtype=data.rows.dtype,
+        )
+        margins = None
+        if size is not None:
+            margins = MovingMargins(
+                count,
+                size,
+                mean_margin=float(self.mean_margin),
+                norm_order=float(self.norm_order),
+                representation_weight=float(self.representation_weight),
+            )
+        trainer = MinibatchTrainer(
+            network, margins, learning_rate=float(self.learning_rate), alpha=float(self.alpha)
+        )
+        trainer.to(data.rows.device)
+        if not self._turns_rows:  # shift and width would turn the rows, or add an offset
+            network.standardize(data.rows, data.weight)
+        return trainer
+
+    def _resumed_trainer(self, data: EpochData) -> MinibatchTrainer:
+        if self._trainer is None:
+            trainer = self._new_trainer(data)
+            if hasattr(self, "coef_"):  # fit has found a linear head
+                trainer.network.start_from(self.coef_, self.intercept_, self.scale_)
+            return trainer
+        self._trainer.to(data.rows.device)
+        return self._trainer
+
+    def _take_network(self, trainer: MinibatchTrainer) -> None:
+        trainer.to(torch.device("cpu"))  # what is pickled must load anywhere
+        self._trainer = trainer
+        self._take_layers(network_arrays(trainer.network))
+        if trainer.margins is not None:
+            self._set_statistics(trainer.margins.class_sums)
+
+    def _take_layers(self, layers: dict[str, Array]) -> None:
+        self.coef_, self.intercept_ = layers["coef"], layers["intercept"]
+        self.hidden_coef_, self.hidden_intercept_ = layers.get("hidden_coef"), layers.get("hidden_intercept")
+        self.scale_ = float(np.linalg.norm(self.coef_, axis=1).max()) if self.cosine else None
+
+    def _add_statistics(self, data: EpochData) -> None:
+        count, order = len(self.classes_), float(self.norm_order)
+        self._set_statistics(
+            self._class_sums + class_sqnorm_sums(data.rows, data.labels, data.weight, count, order)
+        )
+
+    def _set_statistics(self, sums: Array) -> None:
+        self._class_sums = sums
+        self.class_sqnorm_, self.class_margins_ = sqnorm_of(sums), margins_of(sums, float(self.mean_margin))
+
+    @property
+    def _turns_rows(self) -> bool:
+        """Whether the rows themselves are compared by direction (with a hidden layer its output is)."""
+        return bool(self.cosine) and self.hidden is None
+
+    # --- prediction ----------------------------------------------------------------------------------------------
+
+    def decision_function(self, X: Any) -> Array:
+        """Return logits ``[N, K]``; for two classes ``[N]``, the second minus the first."""
+        logits = self._logits(X)
+        return logits[:, 1] - logits[:, 0] if len(self.classes_) == 2 else logits
+
+    def predict(self, X: Any) -> Array:
+        """Return the label with the largest logit ``[N]``."""
+        logits = self._logits(X)
+        labels: Array = self.classes_[logits.argmax(axis=1)]
+        return labels
+
+    def predict_proba(self, X: Any) -> Array:
+        """Return probabilities ``[N, K]``: the softmax of ``logits / c̄``.
+
+        The loss divides the logits of a row by its margin; ``c̄``, the mean margin, leads back to the scale on which
+        they are log-probabilities.
+        """
+        result: Array = np.exp(self.predict_log_proba(X))
+        return result
+
+    def predict_log_proba(self, X: Any) -> Array:
+        """Return logarithms of the probabilities ``[N, K]``."""
+        scaled = self._logits(X) / self.mean_margin
+        scaled = scaled - scaled.max(axis=1, keepdims=True)
+        result: Array = scaled - np.log(np.exp(scaled).sum(axis=1, keepdims=True))
+        return result
+
+    def features(self, X: Any) -> Array:
+        """Return the input of the head ``[N, f]``: what an audit calls features (and ``coef_`` the classifier weight)."""
+        check_is_fitted(self)
+        rows: Array = check_features(self, X, reset=False)
+        if self.hidden_coef_ is not None:
+            rows = np.maximum(rows @ self.hidden_coef_.T + self.hidden_intercept_, 0.0)
+        return self._unit_rows(rows) if self.cosine else rows
+
+    def _logits(self, X: Any) -> Array:
+        rows = self.features(X)
+        logits: Array = rows @ self.coef_.T + self.intercept_
+        return logits
+
+    @staticmethod
+    def _unit_rows(rows: Array) -> Array:
+        length = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), SMALLEST_NORM)
+        turned: Array = rows / length.astype(rows.dtype)
+        return turned
+
+
+def _tensor(array: Array) -> Tensor:
+    # torch warns of arrays that cannot be written to (memory maps); nothing here writes to its input.
+    return torch.from_numpy(array if array.flags.writeable else array.copy())

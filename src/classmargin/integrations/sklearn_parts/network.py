@@ -1,0 +1,142 @@
+"""The network behind training in batches: rows -> shift and width -> hidden layer, if any -> head -> logits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+# Rows shorter than this count as zero; a smaller value would turn their gradients into something enormous.
+SMALLEST_NORM = 1e-4
+START_SCALE = 16.0
+
+
+class FeatureNetwork(nn.Module):
+    """Features in, features of the head and logits out.
+
+    Args:
+        in_features: ``d`` of the input.
+        num_classes: ``K``.
+        hidden: Size of the hidden layer, or None.
+        cosine: Whether the head compares directions.
+        scale: Factor of the cosines; None learns it.
+        intercept: Whether the head has offsets.
+        seed: Of the random start.
+        dtype: float32 or float64.
+    """
+
+    shift: Tensor
+    width: Tensor
+    log_scale: Tensor
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        *,
+        hidden: int | None,
+        cosine: bool,
+        scale: float | None,
+        intercept: bool,
+        seed: int,
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.cosine = cosine
+        self.register_buffer("shift", torch.zeros(in_features, dtype=dtype))
+        self.register_buffer("width", torch.ones(in_features, dtype=dtype))
+        size = in_features if hidden is None else hidden
+        self.hidden = None if hidden is None else _linear(in_features, hidden, generator, dtype)
+        self.head = _linear(size, num_classes, generator, dtype)
+        self.head.bias.requires_grad_(intercept)
+        if hidden is None and not cosine:  # convex: 0 is as good a start as any, and the same for every seed
+            nn.init.zeros_(self.head.weight)
+        log_scale = torch.tensor(float(np.log(START_SCALE if scale is None else scale)), dtype=dtype)
+        if cosine and scale is None:
+            self.log_scale = nn.Parameter(log_scale)
+        else:
+            self.register_buffer("log_scale", log_scale)
+
+    def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return features ``[B, f]`` and logits ``[B, K]``."""
+        features = (rows - self.shift) / self.width
+        if self.hidden is not None:
+            features = F.relu(self.hidden(features))
+        if not self.cosine:
+            return features, self.head(features)
+        features = F.normalize(features, dim=1, eps=SMALLEST_NORM)
+        directions = F.normalize(self.head.weight, dim=1, eps=SMALLEST_NORM)
+        return features, torch.addmm(self.head.bias, features, self.log_scale.exp() * directions.T)
+
+    @torch.no_grad()
+    def standardize(self, rows: Tensor, weight: Tensor) -> None:
+        """Take shift and width from the (weighted) mean and deviation of ``rows``; constant columns keep width 1."""
+        share = (weight / weight.sum()).to(rows.dtype)
+        if self.hidden is not None or self.head.bias.requires_grad:  # a shift is an offset
+            self.shift = share @ rows
+        variance = share @ (rows - self.shift).square()
+        floor = torch.finfo(rows.dtype).eps * (1.0 + self.shift.abs())
+        self.width = torch.where(variance.sqrt() > floor, variance.sqrt(), torch.ones_like(variance))
+
+    @torch.no_grad()
+    def start_from(self, coef: NDArray[Any], intercept: NDArray[Any], scale: float | None) -> None:
+        """Take over a head without hidden layer that was found elsewhere (the inverse of :func:`network_arrays`)."""
+        weight = torch.tensor(coef).to(self.head.weight)
+        if scale is not None:
+            self.log_scale.fill_(float(np.log(scale)))
+        self.head.weight.copy_(weight * self.width / (1.0 if scale is None else scale))
+        self.head.bias.copy_(torch.tensor(intercept).to(self.head.bias) + weight @ self.shift)
+
+    def squared_weights(self) -> Tensor:
+        """Return what the penalty ``α/2 · …`` weighs, scalar.
+
+        For a linear head ``v ‖W‖²`` in features as they come, with ``v`` their total variance; for hidden layers the
+        squared weights as they are. A cosine head has no length but its scale: ``K · scale²``.
+        """
+        if self.cosine:
+            penalty = self.head.weight.shape[0] * (2.0 * self.log_scale).exp()
+        elif self.hidden is None:
+            penalty = self.width.square().sum() * (self.head.weight / self.width).square().sum()
+        else:
+            penalty = self.head.weight.square().sum()
+        return penalty if self.hidden is None else penalty + self.hidden.weight.square().sum()
+
+
+def _linear(inputs: int, outputs: int, generator: torch.Generator, dtype: torch.dtype) -> nn.Linear:
+    # Without torch's own start, which would draw from the caller's random state.
+    layer: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs, dtype=dtype)  # type: ignore[no-untyped-call]
+    bound = (6.0 / max(inputs + outputs, 1)) ** 0.5
+    # Drawn in float64 and then rounded, so that float32 and float64 data start from the same place.
+    draw = torch.rand(outputs, inputs, generator=generator, dtype=torch.float64)
+    with torch.no_grad():
+        layer.weight.copy_((2.0 * draw - 1.0) * bound)
+        layer.bias.zero_()
+    return layer
+
+
+def network_arrays(network: FeatureNetwork) -> dict[str, NDArray[Any]]:
+    """Return the layers for features as they come: shift and width folded in, cosine weights of their full length.
+
+    Returns:
+        ``coef`` ``[K, f]`` and ``intercept`` ``[K]``, with a hidden layer also ``hidden_coef`` ``[f, d]`` and
+        ``hidden_intercept`` ``[f]``.
+    """
+    with torch.no_grad():
+        first = network.head if network.hidden is None else network.hidden
+        weight, bias = (
+            first.weight / network.width,
+            first.bias - first.weight @ (network.shift / network.width),
+        )
+        layers = {"coef": weight, "intercept": bias}
+        if network.hidden is not None:
+            layers = {"hidden_coef": weight, "hidden_intercept": bias}
+            layers |= {"coef": network.head.weight, "intercept": network.head.bias}
+        if network.cosine:
+            directions = F.normalize(network.head.weight, dim=1, eps=SMALLEST_NORM)
+            layers |= {"coef": network.log_scale.exp() * directions, "intercept": network.head.bias}
+    return {name: layer.detach().cpu().numpy().copy() for name, layer in layers.items()}

@@ -1,0 +1,132 @@
+"""What the caller hands over, checked the way scikit-learn does it (imported late: these run inside ``fit``)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from classmargin._checks import check_int, check_number
+
+Array = NDArray[Any]
+
+
+def check_parameters(estimator: Any) -> None:
+    """Check the constructor's arguments, in ``fit`` as scikit-learn wants it.
+
+    Raises:
+        TypeError, ValueError: Naming the argument.
+    """
+    for name in ("mean_margin", "learning_rate"):
+        check_number(name, _plain(getattr(estimator, name)), above=0.0)
+    for name in ("alpha", "tol", "representation_weight"):
+        check_number(name, _plain(getattr(estimator, name)), minimum=0.0)
+    check_number("norm_order", _plain(estimator.norm_order), minimum=1.0, finite=False)
+    check_int("batch_size", _plain(estimator.batch_size), minimum=1)
+    if estimator.epochs is not None:
+        check_int("epochs", _plain(estimator.epochs), minimum=1)
+    for name in ("cosine", "fit_intercept"):
+        if not isinstance(getattr(estimator, name), (bool, np.bool_)):
+            raise TypeError(f"{name} must be True or False, got {getattr(estimator, name)!r}")
+    if estimator.scale is not None:
+        check_number("scale", _plain(estimator.scale), above=0.0)
+        if not estimator.cosine:
+            raise ValueError(
+                f"scale is the factor of cosines and needs cosine=True, got scale={estimator.scale!r}"
+            )
+    hidden_size(estimator.hidden)
+    pick_device(estimator.device)
+
+
+def hidden_size(hidden: Any) -> int | None:
+    """Return the size of the hidden layer.
+
+    Example:
+        >>> hidden_size((512,)), hidden_size(None)
+        (512, None)
+    """
+    if hidden is None:
+        return None
+    if not isinstance(hidden, (tuple, list)) or len(hidden) != 1:
+        raise ValueError(f"hidden must be None or a tuple with one layer size such as (512,), got {hidden!r}")
+    return check_int("hidden[0]", _plain(hidden[0]), minimum=1)
+
+
+def pick_device(name: Any) -> torch.device:
+    """Return the device that ``name`` stands for."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.device(name)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"device must be 'auto' or a device that torch knows, got {name!r}") from error
+
+
+def _plain(value: Any) -> Any:
+    """Return numbers of NumPy (GridSearchCV over an array makes them) as numbers of Python."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def check_features(estimator: Any, X: Any, *, reset: bool) -> Array:
+    """Return checked features ``[N, d]``; float32 and float64 stay as they are."""
+    from sklearn.utils.validation import validate_data
+
+    rows: Array = validate_data(estimator, X, dtype=_wanted_type(X), reset=reset)
+    return rows
+
+
+def check_training_data(estimator: Any, X: Any, y: Any, *, reset: bool) -> tuple[Array, Array]:
+    """Return checked features ``[N, d]`` and labels ``[N]``."""
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import validate_data
+
+    X, y = validate_data(estimator, X, y, dtype=_wanted_type(X), reset=reset)
+    check_classification_targets(y)
+    return X, y
+
+
+def _wanted_type(X: Any) -> Any:
+    # Embeddings are often kept in float16, for which float32 is enough; everything else becomes float64.
+    return np.float32 if getattr(X, "dtype", None) == np.float16 else [np.float64, np.float32]
+
+
+def row_weights(X: Array, labels: Array, classes: Array, class_weight: Any, sample_weight: Any) -> Array:
+    """Return the weight of each row ``[N]``, float64: sample weight times class weight.
+
+    Raises:
+        ValueError: Negative weights, or none above 0.
+    """
+    from sklearn.utils import check_array, compute_class_weight
+    from sklearn.utils.validation import check_consistent_length
+
+    weight: Array = np.ones(X.shape[0])
+    if sample_weight is not None:
+        given = weight * sample_weight if isinstance(sample_weight, (int, float)) else sample_weight
+        weight = check_array(given, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
+        if weight.ndim != 1:
+            raise ValueError(f"sample_weight must have 1 dimension, got shape {weight.shape}")
+        check_consistent_length(X, weight)
+        if (weight < 0).any():
+            raise ValueError("sample_weight must not be negative")
+    if class_weight is not None:
+        factor = compute_class_weight(class_weight, classes=classes, y=classes[labels])
+        weight = weight * factor[labels]
+    if not weight.sum() > 0:
+        raise ValueError("sample_weight must be above 0 for at least one row, got only zero weights")
+    return weight
+
+
+def known_labels(y: Array, classes: Array) -> Array:
+    """Return the place of each label in ``classes`` ``[N]``.
+
+    Raises:
+        ValueError: A label that is not among them.
+    """
+    unknown = np.setdiff1d(y, classes)
+    if len(unknown):
+        raise ValueError(
+            f"y must hold classes that the first call named in classes, got {unknown.tolist()[0]!r} besides"
+        )
+    return np.searchsorted(classes, y)
