@@ -18,6 +18,7 @@ from soak.same_run import differences, leftovers
 from soak.tiny_task import train_words, write_features
 
 PATIENCE = 120.0
+LONGEST = 600.0
 # What the command may end with when a signal hit it, or when one of its workers was killed (3: a run failed).
 PARENT_CODES = {signal.SIGKILL: {-9}, signal.SIGTERM: {143, -15}, signal.SIGINT: {130, -2}}
 
@@ -49,7 +50,7 @@ def commands(data: Path) -> Iterator[tuple[str, list[str]]]:
     settings = train_words(data, "erm", Path("unused"), extra=("optimizer.momentum=0.8",))
     own = [word for word in settings[settings.index("--set") :] if word != "--set"]
     shared = [word for setting in own for word in ("--set", setting)]
-    common = ["--data", str(data), "--backbone", "mlp", "--epochs", "60", "--jobs", "2", *shared]
+    common = ["--data", str(data), "--backbone", "mlp", "--epochs", "20", "--jobs", "2", *shared]
     yield "compare-methods", ["compare-methods", "--methods", "erm,mr2", "--seeds", "2", *common]
     search = ["--search", "mean_margin=1,2", "--search", "representation_weight=0.1,0.3"]
     yield "sweep", ["sweep", "--method", "mr2", *search, "--trials", "4", "--pruner", "none", *common]
@@ -142,7 +143,7 @@ def _wait_for_workers(workers: list[int], child: Child) -> None:
 
 def _must_end_well(words: list[str], log: Path) -> None:
     child = start_command(words, log)
-    code = child.wait(300)
+    code = child.wait(LONGEST)
     if code != 0:
         if group_lives(child.pid):
             os.killpg(child.pid, signal.SIGTERM)
