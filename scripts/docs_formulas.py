@@ -12,7 +12,7 @@ import re
 _INLINE = re.compile(r'<span class="arithmatex">\\\((.*?)\\\)</span>', re.DOTALL)
 _DISPLAY = re.compile(r'<div class="arithmatex">\s*\\\[(.*?)\\\]\s*</div>', re.DOTALL)
 # What the converter does not know it prints as text; such a word in the output is a mistake in the page.
-_UNKNOWN = re.compile(r"\\[A-Za-z]+")
+_UNKNOWN = re.compile(r"\\[A-Za-z]*.?")
 
 
 class FormulaError(ValueError):

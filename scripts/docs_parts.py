@@ -1,7 +1,7 @@
-"""Parts of the documentation that come from the code: method cards, presets, recipes, the command line.
+"""Parts of the documentation that come from the code: method cards, presets, recipes, commands, examples.
 
-A page holds a line ``<!-- from code: NAME -->``; :func:`fill_in` puts the part of that name in its place when the site is
-built. Nothing of it is written by hand, so it cannot drift.
+A page holds a line ``<!-- from code: NAME -->`` or ``<!-- example: FILE -->``; :func:`fill_in` puts the part of that name, or the
+file of ``examples/``, in its place when the site is built. Nothing of it is written by hand, so it cannot drift.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ import re
 import typing
 from collections.abc import Callable, Iterable
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 MARKER = re.compile(r"^<!-- from code: ([\w-]+) -->$", re.MULTILINE)
+EXAMPLE = re.compile(r"^<!-- example: ([\w.]+) -->$", re.MULTILINE)
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 _HEADING = re.compile(r"^(Idea|Use|Hyper-parameters|Cost|Caveats|Source): ", re.MULTILINE)
 # Arguments of MR2Loss in which the presets differ, in the order of the formulas.
 _PRESET_ARGUMENTS = (
@@ -41,9 +44,16 @@ def fill_in(markdown: str) -> str:
     """Return a page with every marker replaced by the part it names.
 
     Raises:
-        ValueError: There is no part of that name.
+        ValueError: There is no part or no example of that name.
     """
-    return MARKER.sub(lambda found: _part(found[1]), markdown)
+    return EXAMPLE.sub(lambda found: _example(found[1]), MARKER.sub(lambda found: _part(found[1]), markdown))
+
+
+def _example(name: str) -> str:
+    file = EXAMPLES / name
+    if not file.exists():
+        raise ValueError(f"there is no example {name!r}")
+    return f'```python title="examples/{name}"\n{file.read_text(encoding="utf-8").rstrip()}\n```'
 
 
 def _part(name: str) -> str:
@@ -99,7 +109,7 @@ def _card(info: Any) -> str:
     ]
     lines = [f"## {info.title} {{ #{info.name} }}", f"`{info.name}` · {info.summary}"]
     lines += [f"**{head}:** {text}" for head, text in paragraphs if head != "Source"]
-    lines.append(table(("", ""), [(f"**{name}**", text) for name, text in facts if text]))
+    lines.append("\n".join(f"- **{name}:** {text}" for name, text in facts if text))
     defaults = default_hyperparameters(info.name)
     rows = [
         (f"`{key}`", f"`{value!r}`", _search_text(info.search.get(key))) for key, value in defaults.items()

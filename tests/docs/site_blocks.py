@@ -12,7 +12,7 @@ PAGES = sorted(DOCS.rglob("*.md"))
 BLOCK = re.compile(
     r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^(?P=indent)```", re.MULTILINE | re.DOTALL
 )
-SNIPPET = re.compile(r'^--8<-- "(?P<path>[^"]+)"$')
+EXAMPLE = re.compile(r"^<!-- example: ([\w.]+) -->$", re.MULTILINE)
 VARIABLE = re.compile(r"^[A-Z_]+=")
 SHELL = ("console", "bash", "sh")
 
@@ -31,12 +31,6 @@ class CodeBlock:
     code: str
     lines_before: int
 
-    @property
-    def snippet(self) -> str | None:
-        """The file it includes, or None for code of its own."""
-        found = SNIPPET.match(self.code.strip())
-        return found["path"] if found else None
-
 
 def page_name(page: Path) -> str:
     return page.relative_to(DOCS).as_posix()
@@ -48,6 +42,11 @@ def blocks_of(page: Path) -> list[CodeBlock]:
         CodeBlock(found["language"], found["code"], text[: found.start("code")].count("\n"))
         for found in BLOCK.finditer(text)
     ]
+
+
+def examples_of(page: Path) -> list[str]:
+    """Return the files of ``examples/`` that a page shows."""
+    return EXAMPLE.findall(page.read_text(encoding="utf-8"))
 
 
 def commands_of(block: CodeBlock) -> list[list[str]]:

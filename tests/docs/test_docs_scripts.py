@@ -34,6 +34,12 @@ class TestParts:
         with pytest.raises(ValueError, match=r"'nothing'.*method-cards"):
             parts.fill_in("<!-- from code: nothing -->")
 
+    def test_an_example_is_shown_as_it_is_and_a_missing_one_is_an_error(self, parts):
+        code = (ROOT / "examples" / "own_loop.py").read_text(encoding="utf-8")
+        assert code in parts.fill_in("<!-- example: own_loop.py -->") + "\n"
+        with pytest.raises(ValueError, match=r"no example 'none\.py'"):
+            parts.fill_in("<!-- example: none.py -->")
+
     def test_every_part_is_used_on_a_page_and_every_marker_is_a_part(self, parts):
         used = {
             name
@@ -98,6 +104,10 @@ class TestFormulas:
     def test_a_command_that_the_converter_does_not_know_is_an_error(self):
         with pytest.raises(self.formulas.FormulaError, match="nosuchcommand"):
             self.formulas.to_mathml(r"\nosuchcommand{x}", display=False)
+
+    def test_a_stray_backslash_in_the_output_is_an_error(self):
+        with pytest.raises(self.formulas.FormulaError, match="does not know"):
+            self.formulas.to_mathml(r"\Big\| x \Big\|", display=False)
 
     def test_an_unbalanced_formula_is_an_error_that_shows_it(self):
         with pytest.raises(self.formulas.FormulaError, match="braces"):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from site_blocks import DOCS, PAGES, ROOT, SHELL, blocks_of, commands_of, page_name
+from site_blocks import DOCS, PAGES, ROOT, SHELL, blocks_of, commands_of, examples_of, page_name
 
 from classmargin.cli.main import build_app, main
 
@@ -45,7 +45,7 @@ def test_code_of_the_page_runs(page, tmp_path, monkeypatch, extras, make_targets
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": "page"}
     for block in blocks_of(page):
-        if block.language == "python" and block.snippet is None:
+        if block.language == "python":
             code = compile("\n" * block.lines_before + block.code, str(page), "exec")
             with contextlib.redirect_stdout(io.StringIO()):
                 exec(code, namespace)
@@ -170,10 +170,9 @@ def test_table_of_extras_names_all_of_them(extras):
 
 
 class TestExamples:
-    def test_every_example_is_on_the_site_and_every_snippet_is_an_example(self):
-        shown = {block.snippet for page in PAGES for block in blocks_of(page) if block.snippet}
-        files = {path.relative_to(ROOT).as_posix() for path in (ROOT / "examples").glob("*.py")}
-        assert shown == files
+    def test_every_example_is_on_the_site_and_no_other_file(self):
+        shown = sorted(name for page in PAGES for name in examples_of(page))
+        assert shown == sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 
     def test_every_example_is_run_by_a_test_of_its_integration(self):
         tests = "\n".join(
