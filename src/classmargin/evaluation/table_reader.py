@@ -95,7 +95,10 @@ def _class_order(path: Path, found: list[str], names: tuple[str, ...] | None, pr
 
 def _matrix(path: Path, columns: list[AnyArray], prefix: str) -> AnyArray:
     try:
-        return np.stack([np.asarray(column, dtype=np.float32) for column in columns], axis=1)
+        with np.errstate(
+            over="ignore"
+        ):  # what no float32 holds becomes infinite and is refused by name later
+            return np.stack([np.asarray(column, dtype=np.float32) for column in columns], axis=1)
     except (TypeError, ValueError) as error:
         raise PredictionFileError(f"{path}: columns {prefix}<class> must hold numbers ({error})") from error
 

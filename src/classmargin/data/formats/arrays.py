@@ -112,8 +112,8 @@ def _as_inputs(inputs: Array, place: str) -> Array:
     if not (inputs.dtype == np.uint8 or np.issubdtype(inputs.dtype, np.floating)):
         raise DataError(f"{place}: inputs must be uint8 or floating point, got {inputs.dtype}")
     if inputs.ndim == 2:
-        return inputs.astype(np.float32, copy=False)
-    images = inputs if inputs.dtype == np.uint8 else inputs.astype(np.float32, copy=False)
+        return _as_float32(inputs)
+    images = inputs if inputs.dtype == np.uint8 else _as_float32(inputs)
     if inputs.ndim == 3:
         return images[:, None]
     if inputs.ndim == 4 and inputs.shape[3] in _CHANNELS:
@@ -124,3 +124,8 @@ def _as_inputs(inputs: Array, place: str) -> Array:
         f"{place}: inputs must be features [N, d] or images [N, H, W], [N, H, W, C] or [N, C, H, W] with "
         f"1, 3 or 4 channels, got shape {inputs.shape}"
     )
+
+
+def _as_float32(inputs: Array) -> Array:
+    with np.errstate(over="ignore"):  # what no float32 holds becomes infinite, and check_raw names its row
+        return inputs.astype(np.float32, copy=False)

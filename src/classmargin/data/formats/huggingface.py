@@ -209,7 +209,8 @@ def _is_number_list(types: Any, kind: Any) -> bool:
 
 def _matrix(column: Any, place: str) -> np.ndarray[Any, Any]:
     array = _one_array(column)
-    values = array.flatten().to_numpy(zero_copy_only=False).astype(np.float32, copy=False)
+    with np.errstate(over="ignore"):  # what no float32 holds becomes infinite, and check_raw names its row
+        values = array.flatten().to_numpy(zero_copy_only=False).astype(np.float32, copy=False)
     lengths = array.value_lengths().to_numpy(zero_copy_only=False) if len(array) else np.array([0])
     if array.null_count or len(set(lengths.tolist())) != 1:
         raise DataError(f"{place}: all lists of numbers must have the same length")
