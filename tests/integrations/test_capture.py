@@ -60,6 +60,37 @@ def test_any_layer_can_be_named(network):
     torch.testing.assert_close(captured.features, network.encoder[:2](inputs))
 
 
+def test_layer_with_two_names_is_found_by_both_and_is_last_by_its_last(network):
+    """Tied layers: a head that was registered before, under another name."""
+    network.decoder, network.middle, network.output = nn.Linear(WIDTH, 3), nn.Linear(2, 2), network.head
+    assert find_head(network, None) == ("output", network.head)
+    for name in ("head", "output"):
+        assert find_head(network, name) == (name, network.head)
+
+
+class ManyOutputs(Network):
+    """Logits deep inside a model, and not alone in what it returns."""
+
+    def forward(self, inputs):
+        logits = super().forward(inputs)
+        return {"scores": (logits, inputs.mean()), "extra": None}
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_model_may_be_nested_and_return_what_it_likes(compiled):
+    torch.manual_seed(0)
+    outer = nn.ModuleDict({"student": nn.ModuleDict({"net": ManyOutputs()})})
+    inner = outer["student"]["net"]
+    captured = capture_features(outer, "student.net.head")
+    criterion = captured.criterion()
+    inputs, labels = batch(8, 0)
+    call = torch.compile(inner, backend="eager") if compiled else inner
+    logits, _ = call(inputs)["scores"]
+    expected = MR2Loss(NUM_CLASSES)(logits, labels, expected_features(inner, inputs))
+    torch.testing.assert_close(criterion(logits, labels), expected)
+    assert captured.layer_name == "student.net.head"
+
+
 def test_gradient_through_captured_features_is_that_of_the_encoder(network):
     captured = capture_features(network)
     inputs, _ = batch(7, 0)
@@ -302,11 +333,12 @@ def test_compiler_proper_gives_the_same_gradients(network):
     torch.testing.assert_close(*gradients)
 
 
-def test_two_processes_train_as_one(tmp_path):
-    """An own loop under DDP, and a step of micro-batches under the Hugging Face Trainer's ways of counting."""
-    script = toy_training.__file__
-    started = [subprocess.Popen([sys.executable, script, str(rank), str(tmp_path)]) for rank in (0, 1)]
-    alone = toy_training.trained(None)  # meanwhile
+@pytest.mark.parametrize("work", ["trained", pytest.param("compiled", marks=pytest.mark.slow)])
+def test_two_processes_train_as_one(work, tmp_path):
+    """An own loop under DDP, alone and with torch.compile, and a step of micro-batches as the Hugging Face Trainer counts."""
+    command = [sys.executable, toy_training.__file__, work]
+    started = [subprocess.Popen([*command, str(rank), str(tmp_path)]) for rank in (0, 1)]
+    alone = getattr(toy_training, work)(None)  # meanwhile
     assert [process.wait(timeout=200) for process in started] == [0, 0]
     for rank in (0, 1):
         found = torch.load(tmp_path / f"rank{rank}.pt", weights_only=True)

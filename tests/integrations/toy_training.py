@@ -1,4 +1,4 @@
-"""A toy training and a toy evaluation, alone or as one of two processes (``python toy_training.py RANK FOLDER``)."""
+"""A toy training and a toy evaluation, alone or as one of two processes (``python toy_training.py WORK RANK FOLDER``)."""
 
 from __future__ import annotations
 
@@ -53,10 +53,19 @@ def share(step: int, rank: int | None) -> tuple[Tensor, Tensor]:
     return inputs[rows], labels[rows]
 
 
-def captured_training(rank: int | None) -> dict[str, Tensor]:
-    """Train a few steps with the two-line change; the script itself knows logits and labels only."""
-    network = new_network().double()
-    model = network if rank is None else DistributedDataParallel(network)
+def captured_training(rank: int | None, compiled: str = "") -> dict[str, Tensor]:
+    """Train a few steps with the two-line change; the script itself knows logits and labels only.
+
+    Args:
+        rank: Of this process; None if alone.
+        compiled: What torch.compile gets: nothing, the model ``"inside"`` DDP, or DDP with the model (``"outside"``).
+    """
+    model: nn.Module
+    model = network = new_network().double()
+    if rank is not None:
+        model = torch.compile(model, backend="eager") if compiled == "inside" else model
+        model = DistributedDataParallel(model)
+        model = torch.compile(model, backend="eager") if compiled == "outside" else model
     captured = classmargin.capture_features(model)
     criterion = captured.criterion()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -103,6 +112,15 @@ def trained(rank: int | None) -> dict[str, Tensor]:
     return out
 
 
+def compiled(rank: int | None) -> dict[str, Tensor]:
+    """Return the outcome of trainings under DDP and ``torch.compile`` together."""
+    return {
+        f"{place}: {name}": value
+        for place in ("inside", "outside")
+        for name, value in captured_training(rank, place).items()
+    }
+
+
 def measured(rank: int | None) -> dict[str, Tensor]:
     """Feed the metrics with each rank's rows; no class 3 at all, rows of label -1 do not count."""
     from torchmetrics import MetricCollection
@@ -135,4 +153,4 @@ def run_rank(work: Callable[[int], dict[str, Tensor]], rank: int, folder: str) -
 
 
 if __name__ == "__main__":
-    run_rank(trained, int(sys.argv[1]), sys.argv[2])
+    run_rank({"trained": trained, "compiled": compiled}[sys.argv[1]], int(sys.argv[2]), sys.argv[3])

@@ -201,7 +201,8 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 def find_head(model: nn.Module, layer: str | nn.Module | None) -> tuple[str, nn.Module]:
     """Return name and module of the head, as :func:`capture_features` describes."""
-    modules = dict(model.named_modules())
+    # With duplicates: a layer that two names share is found under both, and is the last one if its last name is.
+    modules = dict(model.named_modules(remove_duplicate=False))
     if layer is None:
         linear = [(name, module) for name, module in modules.items() if isinstance(module, nn.Linear)]
         if not linear:
