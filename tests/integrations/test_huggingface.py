@@ -234,6 +234,27 @@ def test_rows_that_do_not_count_are_left_out_of_the_share(tmp_path):
     torch.testing.assert_close(values[1], mean * 6 / 12)
 
 
+def test_class_probabilities_count_by_rows_as_well(tmp_path):
+    """The Trainer counts their entries: two micro-batches of 4 and 2 rows are 6 · K of them."""
+    trainer, margin = make_trainer("image", tmp_path)
+    images = torch.stack([row["pixel_values"] for row in samples("image", 6)])
+    soft = torch.softmax(torch.randn(6, K, generator=torch.Generator().manual_seed(0)), 1)
+    margin.begin_step()
+    with torch.no_grad():
+        share = margin(trainer.model.eval()(images[:4]), soft[:4], num_items_in_batch=soft.numel())
+        mean = margin(trainer.model(images[:4]), soft[:4])
+    torch.testing.assert_close(share, mean * 4 / 6)
+
+
+@pytest.mark.parametrize(("given", "expected"), [({}, 0.1), ({"label_smoothing": 0.0}, 0.0)])
+def test_label_smoothing_of_the_training_arguments_counts(given, expected, tmp_path):
+    """The Trainer itself forgets it as soon as it has a loss function."""
+    settings = {"label_smoothing_factor": 0.1, "num_train_epochs": 1}
+    trainer, margin = make_trainer("text", tmp_path, settings=settings, margin=given)
+    trainer.train()
+    assert margin.loss.label_smoothing == expected
+
+
 # --- checkpoints
 
 
@@ -372,6 +393,11 @@ def test_forgotten_callback_is_an_error(tmp_path):
 def test_batch_without_labels_is_an_error():
     with pytest.raises(ValueError, match="without 'labels'"):
         TrainerMargin(tiny_vit())({"logits": torch.zeros(2, K)}, None)
+
+
+def test_label_that_the_trainer_would_count_is_an_error():
+    with pytest.raises(ValueError, match=r"ignore_index must be -100, by which the Trainer counts.*got -1"):
+        TrainerMargin(tiny_vit(), ignore_index=-1)
 
 
 def test_wrong_head_is_an_error():

@@ -34,6 +34,7 @@ from classmargin.integrations.capture import capture_features, unwrap
 from classmargin.integrations.class_counts import count_classes, headlines
 
 STATISTICS_FILE = "class_margin.safetensors"
+IGNORED_LABEL = -100  # the Trainer's
 
 
 class TrainerMargin:
@@ -49,11 +50,15 @@ class TrainerMargin:
             a folder outside ``output_dir``, which callbacks are not told.
         require_statistics: Whether resuming from a checkpoint without class statistics is an error; False starts them
             afresh (a run that began with cross-entropy).
-        **options: Arguments of :class:`classmargin.MR2Loss` that win over the preset.
+        **options: Arguments of :class:`classmargin.MR2Loss` that win over the preset. Without ``label_smoothing`` the
+            ``label_smoothing_factor`` of the training arguments counts, which the Trainer gives to its own loss only.
 
     Attributes:
         criterion: The loss as ``criterion(logits, labels)``.
         loss: The :class:`classmargin.MR2Loss` with its statistics.
+
+    Raises:
+        ValueError: No classification head is found, or an ``ignore_index`` other than the Trainer's -100.
     """
 
     def __init__(
@@ -67,11 +72,17 @@ class TrainerMargin:
         require_statistics: bool = True,
         **options: Any,
     ) -> None:
+        if options.get("ignore_index", IGNORED_LABEL) != IGNORED_LABEL:
+            raise ValueError(
+                f"ignore_index must be {IGNORED_LABEL}, by which the Trainer counts the labels of a step, "
+                f"got {options['ignore_index']!r}"
+            )
         capture = capture_features(model, layer)
         _check_head(model, capture.layer_name, capture.num_classes)
         self.criterion = capture.criterion(num_classes, preset=preset, **options)
         self.resume_from = None if resume_from is None else Path(resume_from)
         self.require_statistics = require_statistics
+        self._takes_smoothing_of_trainer = "label_smoothing" not in options
         self._counts_all_devices = True
         self._first_of_step: bool | None = None
         self._callback: Any = None
@@ -97,7 +108,7 @@ class TrainerMargin:
 
         Args:
             outputs: What the model returned; its ``logits`` ``[B, K]`` are used.
-            labels: Classes ``[B]``; -100 does not count.
+            labels: Classes ``[B]``, where -100 does not count, or class probabilities ``[B, K]``.
             num_items_in_batch: Labels that count in the whole step, as the Trainer gives it.
         """
         if labels is None:
@@ -116,9 +127,7 @@ class TrainerMargin:
         return total * self._share(labels, num_items_in_batch, training)
 
     def _share(self, labels: Tensor, num_items: Tensor | int, training: bool) -> Tensor:
-        rows = (
-            (labels != self.loss.ignore_index).sum() if labels.dim() == 1 else labels.new_tensor(len(labels))
-        )
+        rows = (labels != IGNORED_LABEL).sum()  # as the Trainer counts: entries, also of probabilities [B, K]
         whole = torch.as_tensor(num_items, device=labels.device)
         if not (training and is_distributed()):  # the loss is the mean over this process's rows
             return rows / whole
@@ -130,8 +139,10 @@ class TrainerMargin:
     # --- what the callback calls -------------------------------------------------------------------------------
 
     def begin_training(self, args: Any, state: Any, model: nn.Module | None = None) -> None:
-        """Restore the statistics if the Trainer has resumed."""
+        """Take over the Trainer's settings; restore the statistics if it has resumed."""
         self._counts_all_devices = bool(getattr(args, "average_tokens_across_devices", False))
+        if self._takes_smoothing_of_trainer:
+            self.loss.label_smoothing = float(getattr(args, "label_smoothing_factor", 0.0))
         if state.global_step == 0:
             return
         folder = self._find_checkpoint(args, state)
@@ -189,7 +200,7 @@ def class_tier_metrics(prediction: Any) -> dict[str, float]:
     scores, labels = prediction.predictions, prediction.label_ids
     scores = torch.as_tensor(scores[0] if isinstance(scores, tuple) else scores)
     labels = torch.as_tensor(labels).long()
-    return headlines(count_classes(scores, labels, scores.shape[1], ignore_index=-100))
+    return headlines(count_classes(scores, labels, scores.shape[1], ignore_index=IGNORED_LABEL))
 
 
 def restore_renamed_weights(model: nn.Module, folder: Path) -> bool:
