@@ -17,7 +17,11 @@ PACKAGE = "classmargin"
 
 # Modules that *are* a class of another framework (they subclass one of its classes) and therefore import it at once. They
 # are reached only through a lazy public name, and start with require_extra, which names the extra where it is missing.
-FACES = {"integrations.sklearn_classifier": "sklearn"}
+FACES = {
+    "integrations.lightning_callback": "lightning",
+    "integrations.sklearn_classifier": "sklearn",
+    "integrations.torchmetrics_metrics": "torchmetrics",
+}
 
 
 class Import(NamedTuple):

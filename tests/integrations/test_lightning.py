@@ -1,6 +1,7 @@
 """MR² in Lightning: the module's cross-entropy becomes MR², thirds are logged, a resumed run is the same run."""
 
 import copy
+import sys
 
 import pytest
 import torch
@@ -159,6 +160,28 @@ def test_module_has_its_cross_entropy_back_after_training(tmp_path):
     assert callback.loss.statistics.updates > 0
 
 
+def test_training_that_broke_off_can_be_started_again(tmp_path):
+    """In a notebook module and callback outlive an error; statistics must go on moving with the second trainer."""
+
+    class Breaks(Lit):
+        broken = False
+
+        def training_step(self, rows, number):
+            if number == 2 and not self.broken:
+                self.broken = True
+                raise ArithmeticError("the third batch")
+            return super().training_step(rows, number)
+
+    module, callback = Breaks(), MR2Callback()
+    with pytest.raises(ArithmeticError, match="the third batch"):
+        make_trainer([callback], tmp_path).fit(module, loader(TRAIN), loader(VALIDATION))
+    assert not module.net.head._forward_hooks
+    assert "forward" not in vars(module.criterion)
+    seen = int(callback.loss.statistics.updates)
+    make_trainer([callback], tmp_path).fit(module, loader(TRAIN), loader(VALIDATION))
+    assert int(callback.loss.statistics.updates) == seen + len(loader(TRAIN))
+
+
 def test_settings_of_the_cross_entropy_go_on_to_count(tmp_path):
     weight = torch.linspace(0.5, 2.0, NUM_CLASSES)
     module = Lit(weight=weight, label_smoothing=0.1, ignore_index=-1)
@@ -217,10 +240,11 @@ def test_sum_of_losses_is_refused(tmp_path):
         fit(tmp_path, module=Lit(reduction="sum"))
 
 
-def test_missing_package_names_the_extra(without_package):
+def test_missing_package_names_the_extra(without_package, monkeypatch):
     without_package("lightning")
+    monkeypatch.delitem(sys.modules, "classmargin.integrations.lightning_callback")
     with pytest.raises(ImportError, match=r"pip install 'classmargin\[lightning\]'"):
-        ours._make_class()
+        _ = ours.MR2Callback
 
 
 def test_unknown_name_is_an_attribute_error():

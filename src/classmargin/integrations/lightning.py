@@ -20,17 +20,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from classmargin._checks import require_extra
 from classmargin._distributed import all_reduce_sum
 from classmargin.integrations.capture import capture_features
 from classmargin.integrations.capture_loss import CapturedMR2Loss, adopt_settings
 from classmargin.integrations.class_counts import count_classes, headlines
 from classmargin.mr2 import MR2Loss
+
+if TYPE_CHECKING:
+    from classmargin.integrations.lightning_callback import MR2Callback as MR2Callback
 
 
 class LightningMargin:
@@ -83,6 +85,7 @@ class LightningMargin:
             del self._replaced.forward
             self._captured.capture.close()
             self._replaced = self._captured = self._trainer = None
+            self._last_step = None  # the next trainer counts its steps from 0 again
 
     def state(self) -> dict[str, Any]:
         """Return the class statistics for the checkpoint."""
@@ -164,77 +167,12 @@ def find_criterion(module: nn.Module, name: str | None) -> nn.CrossEntropyLoss:
     return found[name]
 
 
-def _make_class() -> type:
-    lightning = require_extra("lightning.pytorch", "lightning", "the Lightning callback")
-
-    class MR2Callback(lightning.Callback):  # type: ignore[misc, name-defined]
-        """Turns the cross-entropy of a LightningModule into MR² and logs thirds; see the module text.
-
-        Args:
-            criterion: Name of the module's ``nn.CrossEntropyLoss``; None takes the only one.
-            layer: Name of the classification head in the module; None takes the last ``nn.Linear``.
-            preset: Named hyper-parameters, see :mod:`classmargin.mr2.presets`.
-            log_thirds: Whether to log thirds, worst class, gap and overall accuracy.
-            **options: Arguments of :class:`classmargin.MR2Loss`.
-        """
-
-        def __init__(
-            self,
-            criterion: str | None = None,
-            *,
-            layer: str | None = None,
-            preset: str = "recommended",
-            log_thirds: bool = True,
-            **options: Any,
-        ) -> None:
-            self.margin = LightningMargin(criterion, layer, preset, options)
-            self.log_thirds = log_thirds
-
-        @property
-        def loss(self) -> MR2Loss | None:
-            """The loss with its statistics; None before training starts."""
-            return self.margin.loss
-
-        def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-            self.margin.attach(trainer, pl_module)
-
-        def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-            self.margin.attach(trainer, pl_module)
-            if self.log_thirds:
-                self.margin.start_counting(pl_module.device)
-
-        def on_test_start(self, trainer: Any, pl_module: Any) -> None:
-            self.on_validation_start(trainer, pl_module)
-
-        def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-            self._log(pl_module, "val_")
-
-        def on_test_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-            self._log(pl_module, "test_")
-
-        def _log(self, pl_module: Any, prefix: str) -> None:
-            if self.log_thirds:
-                values = self.margin.finish_counting()
-                pl_module.log_dict({prefix + name: value for name, value in values.items()}, sync_dist=True)
-
-        def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-            self.margin.detach()
-
-        def state_dict(self) -> dict[str, Any]:
-            return self.margin.state()
-
-        def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-            self.margin.load(state_dict)
-
-    MR2Callback.__module__, MR2Callback.__qualname__ = __name__, "MR2Callback"
-    return MR2Callback
-
-
 def __getattr__(name: str) -> Any:
     if name != "MR2Callback":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = _make_class()
-    return globals()[name]
+    from classmargin.integrations.lightning_callback import MR2Callback
+
+    return MR2Callback
 
 
 def __dir__() -> list[str]:
