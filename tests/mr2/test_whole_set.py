@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from classmargin.functional import margin_cross_entropy
 from classmargin.mr2 import ClassStatistics, MR2Loss
 from classmargin.mr2.whole_set import SETTLED
 
@@ -69,3 +70,55 @@ def test_fitting_numbers_that_are_none_is_refused(frozen):
     features[3, 2] = math.nan
     with pytest.raises(ValueError, match="finite"):
         ClassStatistics(5).fit(batches(features, labels))
+
+
+def probe_step(options, features, labels):
+    """Loss and gradient of one step with statistics that stay as they are."""
+    loss = MR2Loss(5, representation_weight=0.0, **options)
+    loss.fit_statistics(batches(features, labels))
+    logits = torch.randn(400, 5, generator=torch.Generator().manual_seed(2)).requires_grad_()
+    terms = loss.terms(logits, labels, features, update_statistics=False)
+    terms.total.backward()
+    return loss, logits, terms
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"mean_margin": 2.0}, {"margin_source": "uniform"}, {"label_smoothing": 0.1}]
+)
+def test_a_probe_step_is_margin_cross_entropy_and_leaves_the_state(frozen, options):
+    features, labels = frozen
+    loss, logits, terms = probe_step(options, features, labels)
+    state = {name: value.clone() for name, value in loss.state_dict().items()}
+    again = logits.detach().clone().requires_grad_()
+    expected = margin_cross_entropy(
+        again, labels, loss.class_margins, label_smoothing=options.get("label_smoothing", 0.0)
+    )
+    expected.backward()
+    torch.testing.assert_close(terms.total, expected)
+    torch.testing.assert_close(logits.grad, again.grad)
+    assert float(terms.representation_margin) == 0.0
+    loss.terms(logits, labels, features, update_statistics=False)
+    for name, value in loss.state_dict().items():
+        assert torch.equal(value, state[name]), name
+
+
+def test_a_probe_step_names_features_that_are_no_numbers_and_labels_out_of_range(frozen):
+    features, labels = frozen
+    loss, logits, _ = probe_step({}, features, labels)
+    broken = features.clone()
+    broken[3, 1] = math.nan
+    with pytest.raises(ValueError, match="features must be finite"):
+        loss(logits, labels, broken, update_statistics=False)
+    wrong = labels.clone()
+    wrong[0] = 5
+    with pytest.raises(ValueError, match="labels"):
+        loss(logits, wrong, features, update_statistics=False)
+
+
+def test_a_probe_step_ignores_what_is_to_be_ignored(frozen):
+    features, labels = frozen
+    loss, logits, _ = probe_step({}, features, labels)
+    ignoring = labels.clone()
+    ignoring[:100] = -100
+    part = loss(logits[100:], labels[100:], features[100:], update_statistics=False)
+    torch.testing.assert_close(loss(logits, ignoring, features, update_statistics=False), part)

@@ -297,6 +297,9 @@ class MR2Loss(FullPrecisionModule):
         synchronize = training and is_distributed()
         scores, rows = at_least_float32(logits), at_least_float32(features)
         hard = not labels.is_floating_point()
+        if not update and self._needs_no_features(labels, rows):
+            logit = self._logit_term(scores, labels, None, synchronize)
+            return LossTerms(logit, logit, rows[:, :0].sum())
         groups, row_weight = None, None
         if hard:
             batch = group_batch(scores, labels, rows, self.num_classes, self.ignore_index)
@@ -320,6 +323,18 @@ class MR2Loss(FullPrecisionModule):
             )
         total = logit if self.representation_weight == 0.0 else logit + self._ramped_weight() * representation
         return LossTerms(total, logit, representation)
+
+    def _needs_no_features(self, labels: Tensor, rows: Tensor) -> bool:
+        """Return whether the class margins alone are wanted: a linear probe, at every step (CPU, hard labels).
+
+        One look at the features stays, so that NaN is named here as everywhere else.
+        """
+        if self.representation_weight > 0.0 or labels.is_floating_point() or uses_dense_layout(rows):
+            return False
+        array = labels.numpy()
+        valid = array.size > 0 and array.min() >= 0 and array.max() < self.num_classes
+        ignores = 0 <= self.ignore_index < self.num_classes
+        return bool(valid and not ignores and math.isfinite(float(rows.detach().sum())))
 
     def _is_common_step(self, logits: Tensor, groups: CompactGroups, synchronize: bool) -> bool:
         """Return whether :mod:`classmargin.mr2.cpu_step` covers this call."""
@@ -497,7 +512,12 @@ class MR2Loss(FullPrecisionModule):
         self, logits: Tensor, labels: Tensor, row_weight: Tensor | None, synchronize: bool
     ) -> Tensor:
         hard = not labels.is_floating_point()
-        margins = logit_margin.sample_margins(self.class_margins.to(logits.dtype), labels)
+        if uses_dense_layout(logits):
+            class_margins = self.class_margins
+        else:
+            scalars = self.statistics.class_scalars.numpy()
+            class_margins = self.mean_margin * torch.from_numpy(self._margins_on_host(scalars))
+        margins = logit_margin.sample_margins(class_margins.to(logits.dtype), labels)
         losses = logit_margin.per_sample_losses(
             logits, labels, margins, self.log_prior, self.weight, self.label_smoothing, ignore_index=-100
         )
