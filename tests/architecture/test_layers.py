@@ -3,7 +3,16 @@
 import pytest
 from import_graph import Import, all_imports, imports_in, module_names
 
-SHARED = {"_types", "_checks", "_distributed", "_progress", "_atomic", "_array_files", "_parquet_files"}
+SHARED = {
+    "_types",
+    "_checks",
+    "_distributed",
+    "_progress",
+    "_atomic",
+    "_array_files",
+    "_parquet_files",
+    "_printable",
+}
 EVERYTHING = {
     "mr2",
     "data",

@@ -120,7 +120,7 @@ def model_names(paths: Sequence[Path]) -> list[str]:
         >>> model_names([Path("a.npz"), Path("b.npz")])
         ['a', 'b']
     """
-    from classmargin.report.tables import printable
+    from classmargin._printable import printable
 
     parts = [path.with_suffix("").resolve().parts for path in paths]
     longest = max(len(part) for part in parts)

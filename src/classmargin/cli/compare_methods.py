@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from classmargin._printable import printable
 from classmargin.cli import _run_options as options
 from classmargin.cli._shared import FormatOption, OutputFormat, show
 
@@ -69,6 +70,6 @@ def compare_methods(
     )
     typer.echo(f"written to {out}", err=True)
     for title, error in comparison.failed.items():
-        typer.echo(f"classmargin: error: {title} failed: {error}", err=True)
+        typer.echo(printable(f"classmargin: error: {title} failed: {error}"), err=True)
     if comparison.failed:
         raise typer.Exit(SOME_FAILED)

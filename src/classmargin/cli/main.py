@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
+from classmargin._printable import printable
 from classmargin.cli.audit import audit
 from classmargin.cli.compare import compare
 from classmargin.cli.compare_methods import compare_methods
@@ -95,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, TypeError, OSError, ImportError) as error:
         return _report(error, debug=session.debug)
     except StoppedError as stopped:
-        typer.echo(f"classmargin: {stopped}", err=True)
+        typer.echo(f"classmargin: {printable(str(stopped))}", err=True)
         return stopped.exit_code
     except KeyboardInterrupt:  # before or after the verb; within it typer and the loop have their say
         return INTERRUPTED
@@ -127,8 +128,6 @@ def _options(
 def _report(error: Exception, *, debug: bool) -> int:
     if debug:
         traceback.print_exception(error)
-    from classmargin.report.tables import printable
-
     # Some libraries raise without words; the type is then better than an empty line.
     words = printable(" ".join(str(error).split())) or type(error).__name__
     typer.echo(f"classmargin: error: {words}", err=True)
@@ -136,4 +135,4 @@ def _report(error: Exception, *, debug: bool) -> int:
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-    typer.echo(f"classmargin: warning: {message}", err=True)
+    typer.echo(f"classmargin: warning: {printable(str(message))}", err=True)

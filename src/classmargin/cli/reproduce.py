@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from classmargin._printable import printable
 from classmargin.cli import _run_options as options
 from classmargin.cli._shared import FormatOption, OutputFormat, show
 
@@ -165,6 +166,6 @@ def _show(outcome: Outcome, output: OutputFormat, folder: Path) -> None:
     )
     typer.echo(f"written to {folder}", err=True)
     for title, error in record.failed.items():
-        typer.echo(f"classmargin: error: {title} failed: {error}", err=True)
+        typer.echo(printable(f"classmargin: error: {title} failed: {error}"), err=True)
     if record.failed:
         raise typer.Exit(SOME_FAILED)

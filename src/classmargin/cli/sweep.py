@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from classmargin._printable import printable
 from classmargin.cli import _run_options as options
 from classmargin.cli._shared import FormatOption, OutputFormat, show
 
@@ -140,7 +141,7 @@ def sweep(
         else:
             result = run_sweep(plan, out, jobs=jobs, reference=reference, test=test)
     except WorkersFailedError as error:
-        typer.echo(f"classmargin: error: {error}", err=True)
+        typer.echo(f"classmargin: error: {printable(str(error))}", err=True)
         raise typer.Exit(SOME_FAILED) from error
     write_result(result, out)
     show(

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from classmargin._printable import printable
 from classmargin.cli import _run_options as options
 
 DIVERGED = 3
@@ -75,11 +76,11 @@ def train(
     try:
         summary = train_run(run, folder, resume=resume)
     except DivergedError as error:
-        typer.echo(f"classmargin: error: {error}", err=True)
+        typer.echo(f"classmargin: error: {printable(str(error))}", err=True)
         raise typer.Exit(DIVERGED) from error
     except StoppedError as error:
         if rank() == 0:
-            typer.echo(f"classmargin: {error}", err=True)
+            typer.echo(f"classmargin: {printable(str(error))}", err=True)
         raise typer.Exit(exit_code_of_rank(error.exit_code)) from error
     if rank() > 0:
         return
@@ -88,4 +89,4 @@ def train(
         f"{name} {100 * value:.1f}" if value == value else f"{name} –"
         for name, value in summary["test"].items()
     )
-    typer.echo(f"{folder}: {values}")
+    typer.echo(f"{printable(str(folder))}: {values}")

@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from classmargin._printable import printable
 from classmargin.recipes.compare_methods import compare_methods, plan_runs, write_comparison
 from classmargin.recipes.method_table import tables_of, verdict_of
 from classmargin.recipes.run_options import gather_config
@@ -55,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _say(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
+    sys.stderr.write(f"{printable(line)}\n")
     sys.stderr.flush()
 
 

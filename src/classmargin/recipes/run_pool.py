@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from classmargin._printable import printable
 from classmargin.training.config import RunConfig
 from classmargin.training.errors import StoppedError
 from classmargin.training.run_folder import RunFolder
@@ -185,7 +186,7 @@ class _Display:
         """A run has ended."""
         self._done += 1
         outcome = f"failed: {error}" if error else "finished"
-        self._say(f"[{self._done}/{self._total}] {run.title} {outcome}")
+        self._say(printable(f"[{self._done}/{self._total}] {run.title} {outcome}"))
 
 
 class _Bars(_Display):
@@ -219,10 +220,10 @@ class _Bars(_Display):
 def read_progress(path: Path) -> dict[str, Any] | None:
     """Return the last record of a run's progress, or None while there is none."""
     try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        return {name: record[name] for name in ("total", "done", "words")}
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
-    return record
 
 
 @contextlib.contextmanager
@@ -234,11 +235,11 @@ def _display(total: int, done: int, visible: bool) -> Iterator[_Display]:
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),
         TaskProgressColumn(),
         TimeElapsedColumn(),
-        TextColumn("{task.fields[words]}"),
+        TextColumn("{task.fields[words]}", markup=False),
     )
     with Progress(*columns, console=Console(stderr=True)) as progress:
         yield _Bars(total, done, progress)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from classmargin._printable import printable
 from classmargin._progress import progress
 from classmargin.evaluation.audit import Audit
 from classmargin.evaluation.comparison import Comparison
@@ -16,7 +17,7 @@ from classmargin.report.comparison_view import pair_summary_table
 from classmargin.report.confusion_view import ConfusionView, confusion_view
 from classmargin.report.feature_map import feature_map, feature_map_figure
 from classmargin.report.figure_parts import Figure
-from classmargin.report.tables import format_value, printable
+from classmargin.report.tables import format_value
 
 MOST_ERRORS = 50
 MOST_WORST = 10

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from classmargin._printable import printable
 from classmargin.evaluation.comparison import Comparison, ComparisonSet
 from classmargin.report import plots
 from classmargin.report.audit_page import comparison_figure
 from classmargin.report.comparison_view import change_table, pairs_of, summary_table
-from classmargin.report.tables import Table, printable
+from classmargin.report.tables import Table
 
 
 def comparison_page(

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from classmargin._printable import printable
 from classmargin.report.class_order import block_shares, block_starts, confusable_order, confusion_shares
 from classmargin.report.figure_parts import Figure, axis_labels, empty_figure, titled_axis
-from classmargin.report.tables import printable
 
 MOST_CLASSES_IN_ONE_MATRIX = 150
 MOST_CELLS = 100_000

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from classmargin.report.tables import printable
+from classmargin._printable import printable
 
 Figure = Any  # plotly.graph_objects.Figure; plotly is an optional dependency and imported late
 

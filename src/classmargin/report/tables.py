@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import math
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from classmargin._printable import printable
 from classmargin.evaluation.plain import to_plain
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ Kind = Literal[
 ]
 
 NO_VALUE = "–"
-_DIRECTION_OVERRIDES = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 
 @dataclass(frozen=True)
@@ -138,28 +137,6 @@ def is_missing(value: Any) -> bool:
         TypeError
     ):  # pandas.NA refuses to be a truth value; importing pandas for it would cost half a second
         return True
-
-
-def printable(text: str) -> str:
-    r"""Return ``text`` on one line and without control characters.
-
-    Class names come from files of others: an escape sequence in one must not reach the terminal, nor a line
-    break a table row.
-
-    Example:
-        >>> ascii(printable("tab\there, bell\x07, red\x1b[31m"))
-        "'tab here, bell\\ufffd, red\\ufffd[31m'"
-    """
-    return "".join(_printable_character(character) for character in text)
-
-
-def _printable_character(character: str) -> str:
-    if character in "\t\n\r":
-        return " "
-    # Cc: control; Cs: lone surrogates, which no encoding can write; overrides of the reading direction can
-    # make one name look like another. Joiners (also Cf) stay: several scripts need them.
-    hidden = unicodedata.category(character) in ("Cc", "Cs") or character in _DIRECTION_OVERRIDES
-    return "\ufffd" if hidden else character
 
 
 def to_rich(table: Table) -> RichTable:

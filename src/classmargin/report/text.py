@@ -6,7 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING
 
-from classmargin.report.tables import Table, escape_markdown, printable, to_latex, to_markdown, to_rich
+from classmargin._printable import printable
+from classmargin.report.tables import Table, escape_markdown, to_latex, to_markdown, to_rich
 
 if TYPE_CHECKING:
     from rich.console import Console

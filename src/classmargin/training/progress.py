@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from classmargin._printable import printable
 from classmargin.training.run_folder import write_text
 
 
@@ -37,11 +38,11 @@ class Bar:
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             TaskProgressColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[words]}"),
+            TextColumn("{task.fields[words]}", markup=False),  # a class may be called "[/b]"
             console=Console(stderr=True),
         )
         self._task = self._progress.add_task(title, total=None, words="")
@@ -133,7 +134,7 @@ def words_of(epoch: int, epochs: int, losses: Mapping[str, float], accuracies: M
         ]
     )
     right = " ".join(
-        f"{name} {value if isinstance(value, str) else format(100 * value, '.1f')}"
+        f"{name} {printable(value) if isinstance(value, str) else format(100 * value, '.1f')}"
         for name, value in accuracies.items()
     )
     return f"{left} | {right}" if right else left

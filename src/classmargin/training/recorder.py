@@ -14,6 +14,7 @@ from typing import Any
 import torch.distributed as dist
 
 from classmargin._distributed import is_distributed, rank, world_size
+from classmargin._printable import printable
 from classmargin.training import random_state
 from classmargin.training.checkpoint import CheckpointStore, write_tree
 from classmargin.training.config import RunConfig
@@ -26,7 +27,7 @@ from classmargin.training.run_record import add_session
 def say(line: str) -> None:
     """Print one line for the user, from one process only."""
     if rank() == 0:
-        sys.stderr.write(f"classmargin: {line}\n")
+        sys.stderr.write(f"classmargin: {printable(line)}\n")
 
 
 class Recorder:
