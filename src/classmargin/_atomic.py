@@ -41,6 +41,10 @@ def atomic_path(target: str | os.PathLike[str], *, durable: bool = False) -> Ite
         os.replace(temporary, final)
         if durable:
             _flush(final.parent)
+    except OSError as error:
+        if error.errno is not None and error.filename is None:  # a failed write does not say of which file
+            error.filename = str(final)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -106,6 +106,21 @@ def flip_bit(path) -> None:
     path.write_bytes(bytes(data))
 
 
+def test_a_checkpoint_that_the_system_does_not_let_read_is_not_passed_over(tmp_path, monkeypatch):
+    """Going on from the one before would end with the good one deleted."""
+    store = CheckpointStore(tmp_path)
+    store.save(1, {"a": torch.ones(1)})
+    store.save(2, {"a": torch.ones(1)})
+
+    def failing(path):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(checkpoint, "_checksum", failing)
+    with pytest.raises(OSError, match=r"step-00000002 cannot be read .*Input/output error.*try again"):
+        store.load_newest()
+    assert len(store.paths()) == 2
+
+
 def test_no_checkpoint_is_none(tmp_path):
     assert CheckpointStore(tmp_path / "nowhere").load_newest() is None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 
 import pytest
 import torch
@@ -263,6 +264,46 @@ def test_a_stop_request_saves_and_the_run_goes_on_identical(toy, step):
     assert same(final_state(whole), final_state(resumed))
     for name in ("metrics.jsonl", "metrics.csv"):
         assert (toy.folder / "whole" / name).read_bytes() == (toy.folder / "stopped" / name).read_bytes()
+
+
+@pytest.mark.parametrize("epoch", [1, 3], ids=["in between", "the last"])
+def test_a_signal_during_an_evaluation_stops_the_run_before_anything_else(toy, epoch):
+    whole = toy.loop("whole")
+    whole.run()
+    stopped = toy.loop("stopped")
+    evaluate, steps = stopped._evaluate, 4 * epoch
+
+    def ask():
+        if stopped.position.epoch == epoch:
+            signal.raise_signal(signal.SIGTERM)
+        evaluate()
+
+    stopped._evaluate = ask
+    with pytest.raises(StoppedError, match=f"step {steps};") as caught:
+        stopped.run()
+    assert caught.value.exit_code == 143
+    assert stopped.recorder._store.paths()[0].name == f"step-{steps:08d}"
+    resumed = toy.loop("stopped")
+    resumed.run()
+    assert same(final_state(whole), final_state(resumed))
+    assert (toy.folder / "whole/metrics.jsonl").read_bytes() == (
+        toy.folder / "stopped/metrics.jsonl"
+    ).read_bytes()
+
+
+def test_a_signal_after_the_last_save_is_not_swallowed(toy):
+    """It does then what it does where nobody listens: the run is whole, only its test is missing."""
+    loop = toy.loop()
+    close = loop.recorder.close
+
+    def late():
+        loop.stop.signal_number = signal.SIGINT
+        close()
+
+    loop.recorder.close = late
+    with pytest.raises(KeyboardInterrupt):
+        loop.run()
+    assert loop.position.epoch == 3
 
 
 class RefusesNonFinite(Method):

@@ -6,8 +6,11 @@ import pytest
 import torch
 from torch import nn
 
+from classmargin.methods.base import Method, TaskInfo
 from classmargin.training.config import OptimizerConfig
-from classmargin.training.optimizers import make_optimizer, set_learning_rate
+from classmargin.training.optimizers import load_optimizer, make_optimizer, set_learning_rate
+
+TASK = TaskInfo(2, 3, torch.ones(2), torch.zeros(2))
 
 
 def test_groups_of_network_and_method_keep_their_own_settings(toy):
@@ -59,3 +62,35 @@ def test_sgd_step_equals_the_formula():
             assert float(weight.weight.detach()) == pytest.approx(expected)
     momentum = 0.9 * 1.2 + (1.0 + 0.1 * 1.4)
     assert float(weight.weight.detach()) == pytest.approx(1.4 - 0.5 * momentum)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_a_saved_state_comes_back_and_settings_stay_those_of_the_run(name):
+    layer = nn.Linear(3, 2)
+    config = OptimizerConfig(name, weight_decay=0.25)
+    saved = make_optimizer(config, layer, Method(TASK), 0.5)
+    layer(torch.ones(4, 3)).sum().backward()
+    saved.step()
+    state = saved.state_dict()
+    state["param_groups"][0] |= {"weight_decay": 9.0, "fused": None, "lr": 0.125}
+    other = make_optimizer(config, layer, Method(TASK), 0.5)
+    load_optimizer(other, state)
+    group = other.param_groups[0]
+    assert (group["weight_decay"], group["fused"], group["lr"]) == (0.25, True, 0.125)
+    for parameter, kept in saved.state.items():
+        assert all(torch.equal(value, other.state[parameter][key]) for key, value in kept.items())
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+@pytest.mark.parametrize("wrong", [torch.zeros(1), torch.zeros(()), "x", {}])
+def test_a_state_of_another_shape_or_kind_never_reaches_the_fused_kernel(name, wrong):
+    """It would read memory by the size of the parameter."""
+    layer = nn.Linear(3, 2)
+    saved = make_optimizer(OptimizerConfig(name), layer, Method(TASK), 0.5)
+    layer(torch.ones(4, 3)).sum().backward()
+    saved.step()
+    state = saved.state_dict()
+    key = "momentum_buffer" if name == "sgd" else "exp_avg"
+    state["state"][0][key] = wrong
+    with pytest.raises((ValueError, TypeError)):
+        load_optimizer(make_optimizer(OptimizerConfig(name), layer, Method(TASK), 0.5), state)

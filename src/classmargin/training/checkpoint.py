@@ -89,12 +89,23 @@ class CheckpointStore:
                 os.rename(path, final)
 
     def load_newest(self) -> tuple[int, dict[str, Any]] | None:
-        """Return step and tree of the newest whole checkpoint, or None if there is none."""
+        """Return step and tree of the newest whole checkpoint, or None if there is none.
+
+        Raises:
+            OSError: The system does not let it be read (no permission, a disk or network that fails). It may be
+                whole, and going on from an earlier one would in time delete it.
+        """
         for path in self.paths():
             try:
                 return int(path.name[5:]), read_tree(path)
-            except (CorruptCheckpointError, OSError) as error:
+            except CorruptCheckpointError as error:
                 self.say(f"checkpoint {path.name} is damaged ({error}); falling back to the one before")
+            except OSError as error:
+                raise OSError(
+                    error.errno,
+                    f"checkpoint {path} cannot be read ({error}), which does not mean that it is damaged; try "
+                    "again, or delete it to go on from the one before",
+                ) from error
         return None
 
 

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from classmargin._checks import check_int
 from classmargin._distributed import rank, world_size
 from classmargin._types import Batch
 from classmargin.methods.base import Method, Stage
@@ -34,9 +35,9 @@ from classmargin.training.loggers import Evaluation, few_scalars
 from classmargin.training.machine import memory_format
 from classmargin.training.meters import LossMeter
 from classmargin.training.module import Position, TrainedModule
-from classmargin.training.optimizers import make_optimizer, set_learning_rate
+from classmargin.training.optimizers import load_optimizer, make_optimizer, set_learning_rate
 from classmargin.training.progress import Watchers, words_of
-from classmargin.training.recorder import Recorder, restore_random_state
+from classmargin.training.recorder import Recorder, gather_objects, restore_random_state
 from classmargin.training.running_statistics import average_running_statistics, averaged, restore_own
 from classmargin.training.schedules import Schedule, make_schedule
 from classmargin.training.signals import StopRequest
@@ -117,6 +118,7 @@ class Loop:
         finally:
             self.watchers.close()
             self.recorder.close()
+        self.stop.pass_on()
         return self.weights.final_network()
 
     def _restore(self) -> None:
@@ -126,7 +128,7 @@ class Loop:
             if tree is not None:
                 self._load(tree)
                 restore_random_state(tree["random"], self.config.loop.seed, self.position.global_step)
-        except (LookupError, TypeError, AttributeError) as error:
+        except (LookupError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(
                 f"the checkpoint was not written by this run ({type(error).__name__}: {error})"
             ) from error
@@ -243,7 +245,8 @@ class Loop:
         if self.watchers.due:
             self._tell()
         if agreed.stop:
-            self._stop()
+            self._save()
+            raise self._stopped()
         if not last and (agreed.save or self._save_at_step()):
             self._save()
 
@@ -255,11 +258,12 @@ class Loop:
         every = self.config.loop.checkpoint_steps
         return every > 0 and self.position.global_step % every == 0
 
-    def _stop(self) -> None:
-        self._save()
+    def _stopped(self) -> StoppedError:
         number = self.stop.signal_number or 15  # another process got the signal
         step = self.position.global_step
-        raise StoppedError(f"stopped by signal {number} after step {step}; go on with --resume", 128 + number)
+        return StoppedError(
+            f"stopped by signal {number} after step {step}; go on with --resume", 128 + number
+        )
 
     def _end_epoch(self, stage: Stage) -> bool:
         """Close an epoch, and the stage if it was its last; return whether it was."""
@@ -276,6 +280,9 @@ class Loop:
             self.method.on_stage_end(self._context())
             self.position = self.position._replace(stage=at.stage + 1, stage_epoch=0)
         self._save()
+        # A signal during the evaluation is not left for the next step: after the last one there is none.
+        if any(gather_objects(bool(self.stop))):
+            raise self._stopped()
         return ends
 
     def _evaluate(self) -> None:
@@ -342,14 +349,21 @@ class Loop:
         }
 
     def _load(self, tree: dict[str, Any]) -> None:
-        self.position = Position(**tree["position"])
+        self.position = self._checked(Position(**tree["position"]))
         load_weights(self.network, tree["network"], "the network")
         load_weights(self.method, tree["method"], "the method")
-        self.optimizer.load_state_dict(tree["optimizer"])
+        load_optimizer(self.optimizer, tree["optimizer"])
         self.fabric.strategy.precision.load_state_dict(tree["precision"])
         self.weights.load_state_dict(tree["weights"])
         self._saved_statistics = tree.get("rank_statistics", [])
         self._meter.load_state_dict(tree["meter"], self.fabric.device)
+
+    def _checked(self, position: Position) -> Position:
+        """Return a position that a run like this one can be in."""
+        for name, value in position._asdict().items():
+            check_int(f"{name} in the checkpoint", value, minimum=0, maximum=2**53)
+        check_int("stage in the checkpoint", position.stage, minimum=0, maximum=len(self.stages))
+        return position
 
 
 def _some(indices: list[int], shown: int = 16) -> str:

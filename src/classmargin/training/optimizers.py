@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from classmargin._checks import check_number
 from classmargin.methods.base import Method
 from classmargin.training.config import OptimizerConfig
 
@@ -57,6 +58,37 @@ def _network_groups(network: nn.Module, config: OptimizerConfig) -> list[Group]:
             f"optimizer.layer_decay needs a network that orders its layers, got {type(network).__name__}"
         )
     return [{"params": [p for p in network.parameters() if p.requires_grad]}]
+
+
+# What each optimiser keeps for a parameter: fused kernels read it by the size of the parameter, without looking.
+_KEPT = {"AdamW": {"step", "exp_avg", "exp_avg_sq"}, "SGD": {"momentum_buffer"}}
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, state: Group) -> None:
+    """Put a saved state back; settings stay those of this run, only the rates of the last step come with it.
+
+    Raises:
+        ValueError: It belongs to other parameters.
+    """
+    moving = ("params", "lr")
+    own = [{k: v for k, v in group.items() if k not in moving} for group in optimizer.param_groups]
+    optimizer.load_state_dict(state)
+    for group, settings in zip(optimizer.param_groups, own, strict=True):
+        group.update(settings)
+        check_number("the learning rate in the checkpoint", group["lr"], minimum=0.0)
+    for parameter, kept in optimizer.state.items():
+        fits = set(kept) == _KEPT[type(optimizer).__name__] and all(
+            _fits(name, value, parameter) for name, value in kept.items() if value is not None
+        )
+        if not fits:
+            raise ValueError(
+                "the checkpoint does not fit the optimiser: its state is of another shape or kind"
+            )
+
+
+def _fits(name: str, value: Any, parameter: torch.Tensor) -> bool:
+    shape = torch.Size([]) if name == "step" else parameter.shape
+    return isinstance(value, torch.Tensor) and value.shape == shape and value.is_floating_point()
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

@@ -57,6 +57,9 @@ def restore(state: dict[str, Any]) -> None:
     python, legacy = state["python"], state["numpy"]
     random.setstate((python["version"], tuple(python["words"]), python["gauss"]))
     keys = legacy["keys"].numpy().astype(np.uint32)
+    # NumPy does not look, and would read beyond the end of its keys.
+    if keys.shape != (624,) or not 0 <= legacy["position"] <= 624:
+        raise ValueError("the state of NumPy's random numbers in the checkpoint is damaged")
     np.random.set_state(("MT19937", keys, legacy["position"], legacy["has_gauss"], legacy["cached"]))  # noqa: NPY002
     torch.set_rng_state(state["torch"])
     if state["cuda"] and torch.cuda.is_available():

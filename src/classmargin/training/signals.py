@@ -18,6 +18,11 @@ class StopRequest:
     def __bool__(self) -> bool:
         return self.signal_number != 0
 
+    def pass_on(self) -> None:
+        """Let a signal that came too late for the listener do what it does where nobody listens."""
+        if self:
+            signal.raise_signal(self.signal_number)
+
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
         """Listen while the block runs (in the main thread; elsewhere signals cannot be caught)."""

@@ -63,7 +63,7 @@ class WeightKeeper:
         """Return the network with the weights that count, ready for the test set."""
         network = self.evaluated
         if self._best_weights:
-            network.load_state_dict(self._best_weights)
+            load_weights(network, self._best_weights, "the network")
         return network
 
     def state_dict(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class WeightKeeper:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Put a saved state back."""
         if self._average is not None:
-            self._average.load_state_dict(state["average"])
+            load_weights(self._average, state["average"], "the moving average")
         self._best_value, self.best_epoch = state["best_value"], state["best_epoch"]
         self._best_weights = state["best_weights"]
 
@@ -91,7 +91,7 @@ def load_weights(module: nn.Module, state: Mapping[str, Any], what: str) -> None
     """
     try:
         module.load_state_dict(state)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError, AttributeError, LookupError) as error:
         raise ValueError(f"the checkpoint does not fit {what}: {error}") from error
 
 
