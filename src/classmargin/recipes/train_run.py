@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -52,7 +53,9 @@ def default_folder(config: RunConfig, parent: str | Path = "runs") -> Path:
     """
     words = [Path(config.data.name).stem, config.backbone.name, config.method.name, f"seed{config.loop.seed}"]
     readable = "-".join("".join(c if c.isalnum() or c in "-_." else "_" for c in word) for word in words)
-    return Path(parent) / f"{readable}-{identity(effective(config))}"
+    # File systems take names of 255 bytes; the identity at the end tells runs apart.
+    short = readable.encode("utf-8", "replace")[:180].decode("utf-8", "ignore")
+    return Path(parent) / f"{short}-{identity(effective(config))}"
 
 
 def train(
@@ -215,6 +218,17 @@ def _measured(config: RunConfig, session: Session) -> RunConfig:
 
 
 def read_summary(run: RunFolder) -> dict[str, Any]:
-    """Return the summary of a finished run."""
-    summary: dict[str, Any] = json.loads(run.done_file.read_text(encoding="utf-8"))
-    return summary
+    """Return the summary of a finished run; an accuracy that nothing was measured for is NaN.
+
+    Raises:
+        ValueError: The file ``done`` is damaged.
+    """
+    try:
+        summary: dict[str, Any] = json.loads(run.done_file.read_text(encoding="utf-8"))
+        test = {name: math.nan if value is None else float(value) for name, value in summary["test"].items()}
+        return {**summary, "steps": int(summary["steps"]), "test": test}
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise ValueError(
+            f"{run.done_file} is damaged ({type(error).__name__}: {error}); delete it and give the same "
+            "command again: the run tests its last checkpoint anew"
+        ) from error

@@ -11,6 +11,7 @@ import io
 import json
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,18 @@ class LogFiles:
         self._names = tuple(names)
 
     def append(self, name: str, line: str) -> None:
-        """Add one line."""
-        with (self._folder / name).open("a", encoding="utf-8", newline="") as file:
-            file.write(line)
+        """Add one line.
+
+        Raises:
+            OSError: The disk does not take it; the message names the file.
+        """
+        path = self._folder / name
+        try:
+            with path.open("a", encoding="utf-8", newline="") as file:
+                file.write(line)
+        except OSError as error:
+            error.filename = error.filename or str(path)
+            raise
 
     def is_empty(self, name: str) -> bool:
         """Whether nothing has been written yet."""
@@ -51,9 +61,16 @@ class LogFiles:
             return file.seek(0, os.SEEK_END)
 
     def cut(self, lengths: Mapping[str, int]) -> None:
-        """Cut every file back to the given length (0 where none is given)."""
+        """Cut every file back to the given length (0 where none is given).
+
+        Raises:
+            ValueError: One of them is a link: the folder may come from somebody else, and what the link leads to
+                is not ours to cut.
+        """
         for name in self._names:
             path = self._folder / name
+            if path.is_symlink():
+                raise ValueError(f"{path} is a link, and a run writes only inside its own folder; remove it")
             if path.exists() and path.stat().st_size > lengths.get(name, 0):
                 os.truncate(path, lengths.get(name, 0))
 
@@ -76,20 +93,22 @@ def _jsonable(value: Any) -> Any:
     return value
 
 
+# The sign that makes a spreadsheet compute, in its wide form too, where a cell begins: at the start, or behind a
+# separator of another country's tables (a comma or a line break is quoted by the writer).
+_FORMULA = re.compile(r"(^|[;\t])(?=[\s\0\ufeff\u200b]*[=+\-@＝＋－＠])")
+
+
 def safe_cell(text: str) -> str:
     """Return text that a spreadsheet shows instead of computing it.
 
     Class names come from files of others; one that begins like a formula would run when the table is opened.
 
     Example:
-        >>> safe_cell("=HYPERLINK(1)"), safe_cell("shirt"), safe_cell("-5 °C")
-        ("'=HYPERLINK(1)", 'shirt', "'-5 °C")
+        >>> safe_cell("=HYPERLINK(1)"), safe_cell("t-shirt"), safe_cell("-5 °C"), safe_cell("a;=1")
+        ("'=HYPERLINK(1)", 't-shirt', "'-5 °C", "a;'=1")
     """
-    return (
-        f"'{text}"
-        if text.lstrip().startswith(("=", "+", "-", "@")) or text.startswith(("\t", "\r", "\n"))
-        else text
-    )
+    marked = _FORMULA.sub(r"\1'", text)
+    return f"'{marked}" if marked.startswith(("\t", "\r", "\n")) else marked
 
 
 def csv_line(values: Sequence[Any]) -> str:

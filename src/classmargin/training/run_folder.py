@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from classmargin._atomic import atomic_path, remove_leftovers
+from classmargin.evaluation.plain import to_plain
 from classmargin.training.config import RunConfig
 from classmargin.training.config_reader import build, read_toml, to_toml
 from classmargin.training.run_lock import hold_lock
@@ -91,5 +92,5 @@ def write_text(path: Path, text: str, *, durable: bool = False) -> None:
 
 
 def write_json(path: Path, value: Any, *, durable: bool = False) -> None:
-    """Write JSON atomically, readable by people."""
-    write_text(path, json.dumps(value, indent=1, allow_nan=True) + "\n", durable=durable)
+    """Write strict JSON atomically, readable by people; what is not a number becomes ``null``."""
+    write_text(path, json.dumps(to_plain(value), indent=1, allow_nan=False) + "\n", durable=durable)

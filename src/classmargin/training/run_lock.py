@@ -23,9 +23,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 _HELD = {errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES}
+_NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK}
 _UNSUPPORTED = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL}
 # Workers forked by a killed run inherit its lock and need some seconds to notice and end.
 PATIENCE = 10.0
+_ENDED = "ended"
 
 
 @dataclass(frozen=True)
@@ -55,33 +57,41 @@ class Owner:
             return True
         try:
             os.kill(self.pid, 0)
-        except ProcessLookupError:
+        except (ProcessLookupError, OverflowError):  # no process has a number like that
             return False
         except PermissionError:
             pass
-        return self.started is None or _start_of(self.pid) in (None, self.started)
+        now = _start_of(self.pid)
+        return now != _ENDED and (self.started is None or now in (None, self.started))
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
 
 
 def _start_of(pid: int) -> str | None:
-    """Return the start of a process in clock ticks since the boot (Linux), or None."""
+    """Return the start of a process in clock ticks since the boot (Linux), or None where that is not told."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
     # The second field is the program's name in brackets and may hold anything, brackets too.
-    return stat.rpartition(")")[2].split()[19]
+    fields = stat.rpartition(")")[2].split()
+    # A killed process keeps its number until its parent has asked how it ended; some parents never do.
+    return _ENDED if fields[0] in "ZX" else fields[19]
 
 
 def read_owner(path: Path) -> Owner | None:
     """Return who wrote a lock file; None if that cannot be read."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        return Owner(int(record["pid"]), str(record["host"]), record["started"])
-    except (OSError, ValueError, KeyError, TypeError):
+        pid, host, started = record["pid"], record["host"], record["started"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
+    # A number below 1 would stand for a group of processes, or for all of them.
+    known = (
+        isinstance(pid, int) and pid > 0 and isinstance(host, str) and isinstance(started, (str, type(None)))
+    )
+    return Owner(pid, host, started) if known else None
 
 
 @contextlib.contextmanager
@@ -92,7 +102,7 @@ def hold_lock(path: Path) -> Iterator[None]:
         ValueError: Another process holds it; the message says which.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+", encoding="utf-8") as file:
+    with open(path, "a+", encoding="utf-8", opener=_open_itself) as file:
         if _lock_by_kernel(file.fileno(), path):
             file.truncate(0)
             file.write(json.dumps(asdict(Owner.myself())))
@@ -101,6 +111,18 @@ def hold_lock(path: Path) -> Iterator[None]:
         else:
             with _lock_by_file(path.with_name(f"{path.name}.owner")):
                 yield
+
+
+def _open_itself(path: str, flags: int) -> int:
+    """Open a file, but not what a link in its place leads to: the lock is emptied, and a link may lead anywhere."""
+    try:
+        return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise ValueError(
+                f"{path} is a link, and a run writes only inside its own folder; remove it"
+            ) from error
+        raise
 
 
 def _lock_by_kernel(descriptor: int, path: Path) -> bool:
@@ -146,13 +168,38 @@ def _lock_by_file(path: Path) -> Iterator[None]:
 
 
 def _create(path: Path) -> bool:
-    """Create ``path`` with our name in it; return False if it is there already."""
+    """Create ``path`` with our name in it; return False if it is there already.
+
+    The name is written first and the file then gets its place: a process killed in between, or a full disk, must
+    not leave a lock of nobody.
+    """
+    named = path.with_name(f"{path.name}.part-{os.getpid()}")
+    try:
+        named.write_text(json.dumps(asdict(Owner.myself())), encoding="utf-8")
+        os.link(named, path)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        return _create_in_two_steps(path)
+    finally:
+        named.unlink(missing_ok=True)
+    return True
+
+
+def _create_in_two_steps(path: Path) -> bool:
+    """The same where the file system has no hard links either."""
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
     except FileExistsError:
         return False
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(json.dumps(asdict(Owner.myself())))
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(Owner.myself())))
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
     return True
 
 

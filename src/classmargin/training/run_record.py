@@ -9,6 +9,7 @@ import subprocess
 import sys
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from classmargin.training.config import RunConfig, identity
@@ -27,12 +28,20 @@ def add_session(folder: RunFolder, config: RunConfig, resumed_step: int | None) 
     """
     record: dict[str, Any] = {"identity": identity(config), "seed": config.loop.seed, "sessions": []}
     if folder.record_file.exists():
-        try:
-            record = json.loads(folder.record_file.read_text(encoding="utf-8"))
-        except ValueError:
-            record["note"] = "an earlier record was unreadable and is lost"
+        record = _read(folder.record_file) or {
+            **record,
+            "note": "an earlier record was unreadable and is lost",
+        }
     record["sessions"].append(session(resumed_step))
     write_json(folder.record_file, record)
+
+
+def _read(file: Path) -> dict[str, Any] | None:
+    try:
+        record: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return record if isinstance(record["sessions"], list) else None
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
 
 
 def session(resumed_step: int | None = None) -> dict[str, Any]:

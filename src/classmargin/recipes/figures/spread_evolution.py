@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,12 +22,19 @@ TIERS = ("easy", "medium", "hard")
 
 
 def read_spreads(run: RunFolder) -> dict[int, list[float | None]]:
-    """Return ``‖ŝ_y‖²`` of every class by epoch; of an epoch noted twice (a resumed run) the later line counts."""
+    """Return ``‖ŝ_y‖²`` of every class by epoch; of an epoch noted twice (a resumed run) the later line counts.
+
+    Half a line, left by a killed writer, is passed over: that epoch was noted again.
+    """
     path = run.path / SPREAD_FILE
     if not path.exists():
         raise ValueError(f"{run.path} has no {SPREAD_FILE}: it was not trained by this recipe")
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return {line["epoch"]: line["spread"] for line in lines}
+    found = {}
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):
+            record = json.loads(line)
+            found[int(record["epoch"])] = record["spread"]
+    return found
 
 
 def spread_by_third(runs: Sequence[RunFolder]) -> dict[str, Any]:

@@ -19,9 +19,21 @@ def class_column(runs: Sequence[RunFolder], name: str) -> Values:
     """Return a column of the class table, mean over runs ``[K]``; NaN where a run does not tell."""
     found = []
     for run in runs:
-        rows: list[dict[str, Any]] = json.loads(run.audit_file.read_text(encoding="utf-8"))["by_class"]
+        rows = read_audit_part(run, "by_class")
         found.append([np.nan if row[name] is None else float(row[name]) for row in rows])
     return np.asarray(np.mean(found, axis=0))
+
+
+def read_audit_part(run: RunFolder, part: str) -> Any:
+    """Return one part of the audit that a run keeps.
+
+    Raises:
+        ValueError: The file is missing or damaged.
+    """
+    try:
+        return json.loads(run.audit_file.read_text(encoding="utf-8"))[part]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise ValueError(f"{run.audit_file} cannot be read as an audit ({error!r})") from error
 
 
 def thirds_of(accuracy: Values) -> dict[str, npt.NDArray[np.int64]]:

@@ -20,6 +20,7 @@ from classmargin.evaluation.pairing import paired_correctness
 from classmargin.recipes.compare_methods import read_audits, summarise
 from classmargin.recipes.reproduce.record import BlockResult, Change, Estimate, RowResult, RunScore
 from classmargin.recipes.run_pool import PlannedRun
+from classmargin.recipes.train_run import read_summary
 from classmargin.training.config import RunConfig, identity
 from classmargin.training.run_folder import RunFolder
 
@@ -158,7 +159,7 @@ def _change(cross: Comparison, own: Comparison) -> Change:
 
 
 def _run_score(run: PlannedRun) -> RunScore:
-    done = json.loads(run.folder.done_file.read_text(encoding="utf-8"))
+    done = read_summary(run.folder)
     per_step = seconds_per_step(run.folder, done)
     whole = None if per_step is None else per_step * done["steps"]
     return RunScore(
@@ -180,7 +181,7 @@ def seconds_per_step(folder: RunFolder, done: Mapping[str, Any]) -> float | None
     try:
         sessions = json.loads(folder.record_file.read_text(encoding="utf-8"))["sessions"]
         resumed = sessions[-1]["resumed_from_step"] or 0
-    except (OSError, ValueError, KeyError, IndexError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         pass  # without a record of its sessions the run is taken for one that was never interrupted
     steps = done["steps"] - resumed
     return done["seconds"] / steps if steps > 0 else None

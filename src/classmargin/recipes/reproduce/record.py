@@ -185,7 +185,7 @@ def read_record(path: str | Path) -> Record:
         values = json.loads(place.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ValueError(f"there is no record at {place}") from error
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise ValueError(f"{place} is not a record: {error}") from error
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         raise ValueError(f"{place} is not a record of classmargin: no format {FORMAT!r}")
@@ -193,7 +193,7 @@ def read_record(path: str | Path) -> Record:
         raise ValueError(f"{place} has version {values.get('version')!r}; this package reads {VERSION}")
     try:
         return _record(values)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ValueError(f"{place} is damaged: {error!r}") from error
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from classmargin._printable import printable
 from classmargin.evaluation.plain import to_plain
 from classmargin.recipes.reproduce.measure import MeasuredBlock
 from classmargin.recipes.reproduce.recipe import Recipe, find_recipe
@@ -85,12 +86,16 @@ def record_markdown(record: Record, *, level: int = 2) -> str:
     if git.get("commit"):
         made.append(f"commit {git['commit'][:10]}" + (" (modified)" if git.get("modified") else ""))
     head = [
-        f"{mark} {escape_markdown(record.recipe)}: {escape_markdown(record.source)}",
-        f"*{escape_markdown(record.question)}*",
-        f"`{record.command}` — {', '.join(made)}",
+        f"{mark} {_shown(record.recipe)}: {_shown(record.source)}",
+        f"*{_shown(record.question)}*",
+        f"`{printable(record.command).replace('`', '?')}` — {_shown(', '.join(made))}",
     ]
     body = markdown_report(verdict_of(record), tables_of(record), notes_of(record))
     return "\n\n".join([*head, body])
+
+
+def _shown(text: str) -> str:
+    return escape_markdown(printable(text))
 
 
 def render_records(paths: Sequence[str | Path], *, title: str = "") -> str:
@@ -103,9 +108,16 @@ def render_records(paths: Sequence[str | Path], *, title: str = "") -> str:
     Raises:
         ValueError: A path is no record.
     """
-    records = [read_record(path) for path in paths]
     parts = [f"# {title}"] if title else []
-    return "\n\n".join([*parts, *(record_markdown(record) for record in records)]) + "\n"
+    return "\n\n".join([*parts, *(_section(path) for path in paths)]) + "\n"
+
+
+def _section(path: str | Path) -> str:
+    record = read_record(path)
+    try:
+        return record_markdown(record)
+    except (LookupError, TypeError, AttributeError, OverflowError) as error:
+        raise ValueError(f"{path} is damaged: a value is not of its kind ({error!r})") from error
 
 
 def write_outputs(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import torch
 
@@ -57,8 +58,16 @@ class SpreadLog:
                 sums.add(output.features.float().cpu().numpy(), batch.labels.numpy())
         network.train(was_training)
         line = {"epoch": evaluation.epoch, "spread": class_geometry(sums).spread.tolist()}
-        with self._file.open("a", encoding="utf-8") as file:
-            file.write(json_line(line))
+        with self._file.open("a+b") as file:
+            # A killed writer or a full disk may have left half a line; the next one must not go on in it.
+            file.write(b"\n" * _is_cut(file) + json_line(line).encode())
 
     def close(self) -> None:
         """Nothing is held open."""
+
+
+def _is_cut(file: IO[bytes]) -> bool:
+    if file.seek(0, os.SEEK_END) == 0:
+        return False
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) != b"\n"

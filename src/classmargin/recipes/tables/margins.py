@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from classmargin.recipes.paper_values import MARGINS
+from classmargin.recipes.reproduce.class_columns import read_audit_part
 from classmargin.recipes.reproduce.grids import cifar_block
 from classmargin.recipes.reproduce.recipe import Recipe, register
 from classmargin.recipes.reproduce.record import BlockResult, Record, RowResult
@@ -29,7 +29,7 @@ MEASURES = {
 
 def measure_margins(runs: Sequence[RunFolder]) -> dict[str, Any]:
     """Return the margins of a row, mean over its runs; None where a network has no class weights."""
-    audits = [json.loads(run.audit_file.read_text(encoding="utf-8"))["geometry"] for run in runs]
+    audits = [read_audit_part(run, "geometry") for run in runs]
     found = {
         name: [audit[key] for audit in audits if audit[key] is not None] for name, key in MEASURES.items()
     }
