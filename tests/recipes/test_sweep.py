@@ -317,6 +317,29 @@ def test_the_trial_of_a_silent_machine_is_begun_again_and_counts_once(make_plan,
     assert sorted(result.settings(row)["mean_margin"] for row in result.rows) == [1, 2]
 
 
+@pytest.mark.parametrize("moment", ["while it trains", "at its end"])
+def test_a_worker_whose_trial_was_given_up_goes_on_with_the_next(
+    make_plan, tmp_path, monkeypatch, moment, capsys
+):
+    """This machine slept, or a clock was set: another one took the trial for dead."""
+    plan = make_plan("mean_margin=1,2", keep_easy=False)
+    original = worker.train_trial
+
+    def overslept(config, folder, report):
+        if folder.name == "trial-0000":
+            study = open_study(plan, create=False)
+            worker._replace(study, study.get_trials(deepcopy=False)[0])
+        if moment == "at its end":
+            return original(config, folder, lambda epoch, accuracies: True)
+        return original(config, folder, report)
+
+    monkeypatch.setattr(worker, "train_trial", overslept)
+    result = sweep(plan, tmp_path / "out", test=False)
+    assert sorted(result.settings(row)["mean_margin"] for row in result.rows) == [1, 2]
+    assert [row.outcome for row in result.rows] == ["finished", "finished"]
+    assert "trial 0 was taken over by another machine" in capsys.readouterr().err
+
+
 def test_a_trial_that_kills_its_workers_is_given_up(make_plan, tmp_path, monkeypatch):
     monkeypatch.setattr(worker, "MOST_DEATHS", 2)
     plan = make_plan("mean_margin=1,2", keep_easy=False)

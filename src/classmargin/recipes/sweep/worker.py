@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from classmargin._printable import printable
 from classmargin.recipes.sweep.objective import easy_violation
 from classmargin.recipes.sweep.plan import PLAN_FILE, SweepPlan, read_plan
 from classmargin.recipes.sweep.study import (
@@ -44,6 +45,7 @@ from classmargin.recipes.sweep.study import (
 from classmargin.recipes.sweep.trial import FellBehindError, Report, train_trial
 from classmargin.training.config import RunConfig
 from classmargin.training.errors import DivergedError, StoppedError
+from classmargin.training.recorder import say
 from classmargin.training.run_lock import hold_lock
 from classmargin.training.signals import StopRequest
 
@@ -144,9 +146,9 @@ def _lock(folder: Path, held: contextlib.ExitStack) -> bool:
     return True
 
 
-def _still_running(study: Study, frozen: FrozenTrial) -> bool:
+def _still_running(study: Study, trial: FrozenTrial | Trial) -> bool:
     """Whether a trial is unfinished now that we hold its lock: its worker may have ended it meanwhile."""
-    now = study.get_trials(deepcopy=False)[frozen.number]
+    now = study.get_trials(deepcopy=False)[trial.number]
     return now.state.name == "RUNNING"
 
 
@@ -194,6 +196,21 @@ def _job(plan: SweepPlan, trial: Trial, folder: Path) -> Job:
 
 
 def _run(study: Study, plan: SweepPlan, job: Job) -> None:
+    """Bring a trial to its end; one that another machine gave up meanwhile does not count.
+
+    That happens when this machine was asleep, or a clock was set: it was silent for too long, though alive.
+    """
+    try:
+        _train_and_tell(study, plan, job)
+    except (StoppedError, OSError):
+        raise
+    except Exception:
+        if _still_running(study, job.trial):
+            raise
+        say(f"trial {job.trial.number} was taken over by another machine meanwhile; it is not counted twice")
+
+
+def _train_and_tell(study: Study, plan: SweepPlan, job: Job) -> None:
     earlier = _same_as(study, job)
     if earlier is not None:
         _copy(study, job, earlier)
@@ -307,7 +324,7 @@ def main(arguments: list[str] | None = None) -> int:
     except StoppedError as stopped:
         return stopped.exit_code
     except (OSError, ValueError, ImportError) as error:
-        sys.stderr.write(f"classmargin: error: {error}\n")
+        sys.stderr.write(f"classmargin: error: {printable(str(error))}\n")
         return 2
     return 0
 
