@@ -211,6 +211,79 @@ def test_an_idx_file_that_claims_more_than_it_holds_is_refused(tmp_path):
     assert_refused("idx", write_idx(tmp_path, content), "far more than its")
 
 
+@pytest.mark.parametrize("label", [12, 10**9, 2**62])
+def test_a_single_label_beyond_all_reason_is_refused_before_names_are_made_for_it(tmp_path, label):
+    labels = LABELS.copy()
+    labels[3] = label
+    content = npz(x_train=PIXELS, y_train=labels)
+    assert_refused(
+        "npz", write_npz(tmp_path, content), f"without gaps, got label {label} in a training part of 12"
+    )
+
+
+# Lists and tables of the sets of the catalogue
+
+
+def pets(folder, trainval: str, test: str = "cat_1 1 1 1\ndog_1 2 1 1\n"):
+    place = folder / "oxford-pets"
+    (place / "annotations").mkdir(parents=True, exist_ok=True)
+    (place / "images").mkdir(exist_ok=True)
+    for name in ("cat_1", "dog_1", "cat_2", "dog_2"):
+        (place / "images" / f"{name}.jpg").write_bytes(image_bytes("JPEG"))
+    (place / "annotations" / "trainval.txt").write_text(trainval)
+    (place / "annotations" / "test.txt").write_text(test)
+    return folder
+
+
+GOOD_LIST = "cat_1 1 1 1\ndog_1 2 1 1\ncat_2 1 1 1\ndog_2 2 1 1\n"
+
+
+def test_a_good_list_is_read(tmp_path):
+    assert load_data("oxford-pets", root=pets(tmp_path, GOOD_LIST)).class_names == ("cat", "dog")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("../../private 1 1 1", "is not below"),
+        ("/etc/passwd 1 1 1", "is not below"),
+        ("cat_1 999999999999 1 1", "names class 999999999999"),
+        ("cat_1", "does not hold"),
+        ("cat_1 one 1 1", "does not hold"),
+        (f"cat_1 {'9' * 30} 1 1", "does not hold|names class"),
+        ("cat_1 0 1 1", "labels of the train part must lie in"),
+    ],
+)
+def test_hostile_lists_are_refused_in_words_and_lead_nowhere(tmp_path, line, words):
+    hostile.counted["lists"] += 1
+    with little_memory(2**28), pytest.raises(ValueError, match=words):
+        load_data("oxford-pets", root=pets(tmp_path, f"{GOOD_LIST}{line}\n"))
+
+
+@quick(40)
+@given(content=hostile_bytes(GOOD_LIST.encode()))
+def test_damaged_lists_end_in_words(tmp_path, content):
+    pets(tmp_path, GOOD_LIST)
+    (tmp_path / "oxford-pets" / "annotations" / "trainval.txt").write_bytes(content)
+    with little_memory(), harmless("lists"):
+        load_data("oxford-pets", root=tmp_path)
+
+
+@pytest.mark.parametrize("labels", [np.array([1, 2, 10**9]), np.array([]), np.array(["a"]), np.zeros((2, 2))])
+@pytest.mark.parametrize("numbers", [np.array([1, 2, 3]), np.array([7]), np.array([])])
+def test_hostile_tables_of_matlab_end_in_words(tmp_path, labels, numbers):
+    from scipy.io import savemat
+
+    place = tmp_path / "flowers-102"
+    (place / "jpg").mkdir(parents=True)
+    for number in (1, 2, 3):
+        (place / "jpg" / f"image_{number:05d}.jpg").write_bytes(image_bytes("JPEG"))
+    savemat(place / "imagelabels.mat", {"labels": labels})
+    savemat(place / "setid.mat", {"trnid": numbers, "valid": numbers, "tstid": numbers})
+    with little_memory(), harmless("MATLAB tables"):
+        load_data("flowers-102", root=tmp_path)
+
+
 # Pickles
 
 

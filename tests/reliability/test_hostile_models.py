@@ -29,6 +29,7 @@ from classmargin.recipes.train_run import default_folder, train
 from classmargin.training.checkpoint import CheckpointStore, read_tree, write_tree
 from classmargin.training.config import DataConfig, MethodConfig, RunConfig
 from classmargin.training.config_reader import with_values
+from classmargin.training.errors import DivergedError
 
 STATE = {"encoder.weight": torch.ones(3, 2), "head.bias": torch.zeros(3)}
 
@@ -169,6 +170,30 @@ def run_folder(tmp_path_factory):
     return place / "run"
 
 
+@pytest.fixture(scope="module")
+def unfinished_run(run_folder, tmp_path_factory):
+    """The same run in the middle of its second epoch."""
+    from classmargin.training.errors import StoppedError
+    from classmargin.training.signals import StopRequest
+
+    place = tmp_path_factory.mktemp("unfinished") / "run"
+    config = with_values(
+        gather_config(file=run_folder / "config.toml"),
+        {
+            "method": {"name": "mr2", "positives": "memory"},
+            "loop": {"epochs": 3, "checkpoint_steps": 1, "ema_decay": 0.9},
+            "machine": {"report": False},
+        },
+    )
+    asked = iter([False] * 3 + [True] * 100)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StopRequest, "__bool__", lambda self: next(asked))
+        with pytest.raises(StoppedError):
+            train(config, place, show=False)
+    (place / "done").touch()  # for spoil, which expects what a finished run has
+    return place
+
+
 def test_a_good_run_folder_is_read(run_folder):
     assert load_model(run_folder).record.num_classes == 3
 
@@ -248,6 +273,62 @@ def test_whole_checkpoints_of_something_else_end_in_words(tmp_path, run_folder, 
     config = gather_config(file=tmp_path / "run" / "config.toml")
     with little_memory(), harmless("checkpoint"):
         train(config, tmp_path / "run", resume=True, show=False)
+
+
+values = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.integers(-2, 9),
+    st.floats(),
+    st.text(max_size=3),
+)
+
+
+def swap_one_leaf(tree, data):
+    """Replace one value, or one tensor by another kind of thing, somewhere in a state."""
+    keys = list(tree) if isinstance(tree, dict) else list(range(len(tree)))
+    key = data.draw(st.sampled_from(keys))
+    if isinstance(tree[key], (dict, list)) and tree[key] and data.draw(st.integers(0, 4)):
+        swap_one_leaf(tree[key], data)
+    elif isinstance(tree[key], torch.Tensor):
+        tree[key] = data.draw(
+            st.sampled_from(
+                [torch.zeros(2), torch.tensor(float("nan")), torch.zeros(0), tree[key].double(), None]
+            )
+        )
+    else:
+        tree[key] = data.draw(st.one_of(values, st.just({}), st.just([])))
+
+
+def go_on_with_a_swapped_leaf(folder, run_folder, data) -> None:
+    spoil(run_folder, folder / "run", "config.toml", good_part(run_folder, "config.toml"))
+    store = CheckpointStore(folder / "run" / "checkpoint")
+    step, tree = store.load_newest()
+    swap_one_leaf(tree, data)
+    for path in store.paths():
+        shutil.rmtree(path)
+    write_tree(store.folder / f"step-{step:08d}", tree)
+    (folder / "run" / "done").unlink()
+    config = gather_config(file=folder / "run" / "config.toml")
+    with little_memory(), harmless("checkpoint"):
+        load_model(folder / "run")
+    with little_memory(), harmless("checkpoint", DivergedError):
+        train(config, folder / "run", resume=True, show=False)
+
+
+@quick(10)
+@given(data=st.data())
+def test_checkpoints_with_one_value_swapped_end_in_words(tmp_path, unfinished_run, data):
+    """The checksum is right and nearly everything fits."""
+    go_on_with_a_swapped_leaf(tmp_path, unfinished_run, data)
+
+
+@pytest.mark.slow
+@long(400)
+@given(data=st.data())
+def test_many_checkpoints_with_one_value_swapped_end_in_words(tmp_path, unfinished_run, data):
+    go_on_with_a_swapped_leaf(tmp_path, unfinished_run, data)
 
 
 def test_state_nested_without_end_is_a_damaged_checkpoint(tmp_path):

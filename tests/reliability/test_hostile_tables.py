@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 import zipfile
 
 import hostile
@@ -152,6 +153,36 @@ def test_a_parquet_file_that_stands_for_gigabytes_is_refused(tmp_path, stored):
     hostile.counted["predictions.parquet"] += 1
     with little_memory(), pytest.raises(ValueError, match=r"more than the limit|give class_names"):
         read_predictions(tmp_path / "predictions.parquet", max_bytes=2**29)
+
+
+def test_one_row_of_scores_cannot_ask_for_a_table_of_terabytes(tmp_path):
+    """Some kilobytes packed; the counts of all pairs of so many classes would take 30 GB."""
+    content = npz(labels=np.zeros(1, np.int64), logits=np.zeros((1, 60_000), np.float16))
+    (tmp_path / "predictions.npz").write_bytes(content)
+    hostile.counted["predictions.npz"] += 1
+    with little_memory(), pytest.raises(ValueError, match="at most 32768 classes, got 60000"):
+        read_predictions(tmp_path / "predictions.npz").audit(bootstrap=100)
+
+
+@pytest.mark.parametrize(
+    "label", ["1e300", "99999999999999999999999999", "9" * 5000, "-1", "1.5", "nan", "inf"]
+)
+def test_class_numbers_beyond_all_reason_end_in_words(tmp_path, label):
+    for rows in (f"label,prediction\n{label},0\n", f"label,p_0,p_1\n{label},0.5,0.5\n"):
+        (tmp_path / "predictions.csv").write_text(rows)
+        hostile.counted["predictions.csv"] += 1
+        with little_memory(), pytest.raises((ValueError, TypeError)) as caught:
+            read_predictions(tmp_path / "predictions.csv").audit(bootstrap=100, num_classes=2)
+        assert str(caught.value)
+
+
+def test_many_classes_of_one_name_are_told_apart_in_no_time(tmp_path):
+    begin = time.monotonic()
+    names = np.array(["same"] * 20_000)
+    content = npz(labels=np.zeros(1, np.int64), logits=np.zeros((1, 20_000), np.float16), class_names=names)
+    (tmp_path / "predictions.npz").write_bytes(content)
+    assert read_predictions(tmp_path / "predictions.npz").class_names is not None
+    assert time.monotonic() - begin < 5
 
 
 # Class names

@@ -82,6 +82,10 @@ def _numbered_classes(train: RawPart) -> tuple[str, ...]:
     low, high = int(train.labels.min()), int(train.labels.max())
     if low < 0:
         raise DataError(f"labels must be 0 or more, got {low} in the training part")
+    if high >= len(train):  # before a name is made for each: a single broken label would take all memory
+        raise DataError(
+            f"labels must be 0 .. K-1 without gaps, got label {high} in a training part of {len(train)} samples"
+        )
     return tuple(str(number) for number in range(high + 1))
 
 

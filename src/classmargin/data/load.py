@@ -103,12 +103,24 @@ def _read(name_or_path: str, root: Path, *, download: bool) -> tuple[DataInfo | 
         return None, read_hub(name_or_path[len(HUB_PREFIX) :], root, download=download)
     info = find_info(name_or_path)
     if info is not None:
-        return info, info.read(_place_of(info, root, download=download))
+        return info, _read_named(info, _place_of(info, root, download=download))
     path = Path(name_or_path).expanduser()
     for place in (path, root / path, root / f"{name_or_path}.npz"):
         if place.exists():
             return None, read_any(place)
     raise unknown(name_or_path, root)
+
+
+def _read_named(info: DataInfo, place: Path) -> RawData:
+    """Read a set of the catalogue; its lists and tables may be damaged in any way."""
+    try:
+        return info.read(place)
+    except (DataError, OSError):
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise DataError(
+            f"{place} does not hold {info.title} as it is distributed ({type(error).__name__}: {error})"
+        ) from error
 
 
 def _place_of(info: DataInfo, root: Path, *, download: bool) -> Path:

@@ -7,6 +7,7 @@ keep their type and memory, and are read in chunks later on.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,8 @@ AnyArray = NDArray[Any]
 
 # Rows handled at once: 4096 x 1000 logits in float64 are 32 MB.
 CHUNK_ROWS = 4096
+# Counts of all pairs of classes take 8 GiB then; one row of scores, some kilobytes in a file, could ask for terabytes.
+MOST_CLASSES = 32_768
 # Largest distance of a row of probabilities from one; half precision rows of 1000 classes stay below it.
 PROBABILITY_TOLERANCE = 1e-2
 
@@ -144,7 +147,8 @@ def check_class_names(class_names: Sequence[str] | None, num_classes: int) -> tu
     if len(set(names)) == len(names):
         return names
     # ImageNet has two cranes: equal names get their class number, so that one row can be told from another.
-    return tuple(f"{name} ({k})" if names.count(name) > 1 else name for k, name in enumerate(names))
+    times = Counter(names)
+    return tuple(f"{name} ({k})" if times[name] > 1 else name for k, name in enumerate(names))
 
 
 def check_weight(classifier_weight: Any, num_classes: int, feature_dim: int | None) -> AnyArray | None:
@@ -234,6 +238,11 @@ def _num_classes(
     count = next(iter(known.values()))
     if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
         raise ValueError(f"num_classes must be a positive int, got {count!r}")
+    if count > MOST_CLASSES:
+        raise ValueError(
+            f"{next(iter(known))} must stand for at most {MOST_CLASSES} classes, got {count}: an audit counts every "
+            "pair of them"
+        )
     return int(count)
 
 
@@ -245,15 +254,15 @@ def _classes(name: str, values: Any, num_classes: int, class_names: Sequence[str
         raise ValueError(f"{name} must have 1 dimension, got shape {array.shape}")
     if array.dtype.kind == "U" and array.size:
         array = class_numbers(name, array, class_names)
-    if array.dtype.kind == "f" and array.size and np.all(np.mod(array, 1) == 0):
-        array = array.astype(np.int64)  # data frames turn integers into floats easily
-    if array.dtype.kind not in "iu" and array.size:
+    # Data frames turn integers into floats easily.
+    whole = array.dtype.kind == "f" and bool(np.isfinite(array).all() and np.all(np.mod(array, 1) == 0))
+    if array.dtype.kind not in "iu" and not whole and array.size:
         raise TypeError(f"{name} must hold integer classes, got dtype {array.dtype}")
     if array.size and (int(array.min()) < 0 or int(array.max()) >= num_classes):
         raise ValueError(
             f"{name} must lie in [0, {num_classes}), got values from {int(array.min())} to {int(array.max())}"
         )
-    return array.astype(np.int64, copy=False)
+    return array.astype(np.int64, copy=False) if array.size else np.zeros(0, dtype=np.int64)
 
 
 def _same_rows(name: str, array: AnyArray | None, total: int) -> None:

@@ -110,7 +110,7 @@ def _class_numbers(path: Path, column: str, values: AnyArray, names: tuple[str, 
     if names is not None and all(name in position for name in set(text)):
         return np.array([position[name] for name in text], dtype=np.int64)
     if all(name.isdecimal() for name in set(text)):
-        return np.array([int(name) for name in text], dtype=np.int64)
+        return _as_int64(path, column, text)
     if names is None:
         raise PredictionFileError(
             f"{path} names its classes but has no p_<class> or logit_<class> columns, so their number and order are not "
@@ -118,6 +118,15 @@ def _class_numbers(path: Path, column: str, values: AnyArray, names: tuple[str, 
         )
     unknown = sorted(name for name in set(text) if name not in position)[0]
     raise PredictionFileError(f"{path}: column {column!r} must hold class names or numbers, got {unknown!r}")
+
+
+def _as_int64(path: Path, column: str, text: list[str]) -> AnyArray:
+    try:
+        return np.array([int(name) for name in text], dtype=np.int64)
+    except (OverflowError, ValueError) as error:
+        raise PredictionFileError(
+            f"{path}: column {column!r} must hold class numbers, got one of {max(map(len, text))} digits"
+        ) from error
 
 
 def _text(value: Any) -> str:

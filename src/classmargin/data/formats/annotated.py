@@ -36,7 +36,12 @@ def read_oxford_pets(folder: Path) -> RawData:
         return _part(folder / "images", [f"{row[0]}.jpg" for row in rows], [int(row[1]) - 1 for row in rows])
 
     train, test = part("trainval.txt"), part("test.txt")
-    return RawData(train, test=test, class_names=tuple(names.get(k, str(k)) for k in range(max(names) + 1)))
+    highest = max(names)
+    if highest >= len(train.labels):  # before a name is made for each: a broken number would take all memory
+        raise DataError(
+            f"annotations/trainval.txt names class {highest + 1} among {len(train.labels)} images"
+        )
+    return RawData(train, test=test, class_names=tuple(names.get(k, str(k)) for k in range(highest + 1)))
 
 
 def read_food101(folder: Path) -> RawData:
@@ -77,6 +82,8 @@ def read_flowers102(folder: Path) -> RawData:
         numbers = sets[key].ravel().astype(np.int64)
         return _part(folder / "jpg", [f"image_{number:05d}.jpg" for number in numbers], labels[numbers - 1])
 
+    if labels.max() >= len(labels):  # before a name is made for each: a broken number would take all memory
+        raise DataError(f"imagelabels.mat names class {labels.max() + 1} among {len(labels)} images")
     names_file = folder / "class_names.txt"
     names = (
         tuple(read_lines(names_file))
@@ -127,6 +134,11 @@ def _cars_part(folder: Path, rows: Any, field: str) -> RawPart:
 
 
 def _part(folder: Path, names: Sequence[str], labels: Any) -> RawPart:
+    outside = [name for name in names if name.startswith("/") or ".." in name.split("/")]
+    if outside:
+        raise DataError(
+            f"a list of {folder.name} names the image {outside[0]!r}, which is not below {folder}"
+        )
     return RawPart(labels=np.asarray(labels, dtype=np.int64), images=ImageFiles(folder, names))
 
 
