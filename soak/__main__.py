@@ -1,6 +1,9 @@
 """``make soak``: everything that must not break is broken on purpose, within 15 minutes; prints and writes counts.
 
 ``python -m soak [NAME ...]`` runs only the named parts; ``--seed N`` draws other moments.
+
+Ends with 0 if every part ran to its end and every promise held, 1 if one broke, 2 if time ran out: then what was not
+run is named, and nothing is claimed for it.
 """
 
 from __future__ import annotations
@@ -9,61 +12,123 @@ import argparse
 import hashlib
 import importlib
 import json
+import os
 import platform
 import sys
 import tempfile
 import time
+import traceback
 from pathlib import Path
+from typing import Any
 
-NAMES = ("checkpoint_kills", "crash_matrix", "pool_kills", "long_haul", "determinism", "fuzzing")
+from soak.budget import OutOfTimeError, share, time_until
+from soak.children import end_all
+
+# Shares of the time; what a part leaves over goes to the later ones.
+PARTS = {
+    "checkpoint_kills": 1.0,
+    "crash_matrix": 6.0,
+    "pool_kills": 4.0,
+    "long_haul": 2.0,
+    "determinism": 2.0,
+    "fuzzing": 4.0,
+}
 OUT = Path(__file__).parent / "out"
 MINUTES = 15.0
+BROKEN, NOT_ALL_RUN = 1, 2
+# A part that was cut short still has to end its processes and write its numbers.
+RESERVE = 20.0
+
+Record = dict[str, Any]
 
 
 def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m soak", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(PARTS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--quick", action="store_true", help="seconds instead of minutes")
     parser.add_argument("--out", type=Path, default=OUT)
-    parser.add_argument("--minutes", type=float, default=MINUTES, help="nothing is begun after this time")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="all of it ends within this time")
     chosen = parser.parse_args(words)
-    unknown = [name for name in chosen.names if name not in NAMES]
+    unknown = [name for name in chosen.names if name not in PARTS]
     if unknown:
-        parser.error(f"unknown part {unknown[0]!r}; there are {', '.join(NAMES)}")
+        parser.error(f"unknown part {unknown[0]!r}; there are {', '.join(PARTS)}")
     chosen.out.mkdir(parents=True, exist_ok=True)
-    deadline = time.monotonic() + 60 * chosen.minutes
-    failed = [
-        name
-        for name in chosen.names or NAMES
-        if not _run_part(name, chosen.out, seed=chosen.seed, quick=chosen.quick, deadline=deadline)
-    ]
-    return 1 if failed else 0
+    begin = time.monotonic()
+    end = begin + 60 * chosen.minutes - RESERVE
+    names = chosen.names or list(PARTS)
+    records = []
+    for name in names:
+        deadline = time.monotonic() + share(PARTS, name, names, max(0.0, end - time.monotonic()))
+        record = _run_part(name, chosen.out, seed=chosen.seed, quick=chosen.quick, deadline=deadline)
+        _write(chosen.out / f"{name}.json", record)
+        records.append(record)
+    return _conclude(records, chosen.out, time.monotonic() - begin)
 
 
-def _run_part(name: str, out: Path, *, seed: int, quick: bool, deadline: float) -> bool:
+def _run_part(name: str, out: Path, *, seed: int, quick: bool, deadline: float) -> Record:
     print(f"== {name} ==", flush=True)
     begin = time.monotonic()
+    record: Record = {"part": name, "python": platform.python_version(), "machine": platform.machine()}
+    record |= {"cores": os.cpu_count(), "seed": seed}
+    if begin >= deadline:
+        record["cut short"] = "not begun"
+    else:
+        record |= _outcome(name, seed=seed, quick=quick, deadline=deadline)
+    record["seconds"] = round(time.monotonic() - begin, 1)
+    print(f"({record['seconds']} s; written to {name}.json)", flush=True)
+    return record
+
+
+def _outcome(name: str, *, seed: int, quick: bool, deadline: float) -> Record:
+    """Run one part; whatever happens is a record, and no process of it is left."""
     folder = Path(tempfile.mkdtemp(prefix=f"classmargin-soak-{name}-"))
     code = _code_digest()
-    record = {"part": name, "python": platform.python_version(), "machine": platform.machine()}
     try:
-        result = importlib.import_module(f"soak.{name}").run(
-            folder, seed=seed, quick=quick, deadline=deadline
-        )
-    except AssertionError as broken:
-        record |= {"broken": str(broken)}
-        print(f"BROKEN PROMISE: {broken}", file=sys.stderr, flush=True)
+        with time_until(deadline):
+            part = importlib.import_module(f"soak.{name}")
+            result: Record = part.run(folder, seed=seed, quick=quick)
+    except OutOfTimeError:
+        print(f"CUT SHORT: {name} did not come to its end in its time", file=sys.stderr, flush=True)
+        return {"cut short": "ended by the clock; nothing is claimed for it"}
+    except Exception as broken:  # an error of the harness proves nothing kept either
+        words = str(broken) if isinstance(broken, AssertionError) else traceback.format_exc()
+        print(f"BROKEN PROMISE: {words}\n(the folder is kept: {folder})", file=sys.stderr, flush=True)
         if _code_digest() != code:
             print("the code changed meanwhile; that may be the reason", file=sys.stderr, flush=True)
-    else:
-        record |= {"result": result}
-        print(json.dumps(result, indent=1), flush=True)
-        _remove(folder)
-    record["seconds"] = round(time.monotonic() - begin, 1)
-    (out / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    print(f"({record['seconds']} s; written to {(out / name).name}.json)", flush=True)
-    return "broken" not in record
+        return {"broken": words}
+    finally:
+        end_all()
+    print(json.dumps(result, indent=1), flush=True)
+    _remove(folder)
+    cut = {"cut short": result["cut short"]} if result.get("cut short") else {}
+    return {"result": result, **cut}
+
+
+def _conclude(records: list[Record], out: Path, seconds: float) -> int:
+    """Sum up, say plainly what broke and what was not run, and return the exit code."""
+    broken = [record["part"] for record in records if "broken" in record]
+    cut = {record["part"]: record["cut short"] for record in records if "cut short" in record}
+    totals: dict[str, int] = {}
+    for record in records:
+        for name, value in record.get("result", {}).get("totals", {}).items():
+            totals[name] = totals.get(name, 0) + value
+    summary = {"totals": totals, "broken": broken, "cut short": cut, "seconds": round(seconds, 1)}
+    _write(out / "summary.json", summary)
+    print("== sum ==")
+    for name, value in totals.items():
+        print(f"{value:7} {name}")
+    for name, words in cut.items():
+        print(f"NOT ALL RUN: {name}: {words}")
+    for name in broken:
+        print(f"BROKEN: {name}")
+    words = "broken" if broken else "not all of it ran" if cut else "all of it ran, every promise held"
+    print(f"{words}; {seconds:.0f} s", flush=True)
+    return BROKEN if broken else NOT_ALL_RUN if cut else 0
+
+
+def _write(path: Path, record: Record) -> None:
+    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 def _code_digest() -> str:

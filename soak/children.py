@@ -7,6 +7,7 @@ The harness imports the libraries once and forks: each child is a process of its
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -20,6 +21,8 @@ from pathlib import Path
 
 from soak.file_faults import Fault, install
 
+_begun: list[Child] = []
+
 
 @dataclass
 class Child:
@@ -28,11 +31,16 @@ class Child:
     Attributes:
         pid: Its number.
         log: What it prints.
+        leads_group: Whether it and what it starts are a process group of its own.
     """
 
     pid: int
     log: Path
+    leads_group: bool = False
     _code: int | None = None
+
+    def __post_init__(self) -> None:
+        _begun.append(self)
 
     def poll(self) -> int | None:
         """Return the exit code (minus the signal's number if one killed it), or None while it runs."""
@@ -125,7 +133,17 @@ def start_command(words: Sequence[str], log: Path) -> Child:
             [sys.executable, "-m", "classmargin", *words], stdout=file, stderr=file, start_new_session=True
         )
     process.returncode = 0  # ours to wait for, by number
-    return Child(process.pid, log)
+    return Child(process.pid, log, leads_group=True)
+
+
+def end_all() -> None:
+    """End every process that was begun and still runs; its helpers end with it, or notice that it is gone."""
+    while _begun:
+        child = _begun.pop()
+        if child.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                (os.killpg if child.leads_group else os.kill)(child.pid, signal.SIGKILL)
+            child.wait(10)
 
 
 def fork_ranks(

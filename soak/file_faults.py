@@ -26,6 +26,8 @@ from typing import Any
 KILLS = ("kill-before", "kill-half", "kill-after")
 ERRORS = ("ENOSPC", "EIO", "short-write")
 KINDS = (*KILLS, *ERRORS)
+# Requests to stop that come in the middle of an operation, which goes on if nobody minds.
+REQUESTS = {"SIGTERM": signal.SIGTERM, "SIGINT": signal.SIGINT}
 # What a full disk refuses; it still lets files go.
 GROWING = ("mkdir", "write", "fsync", "rename", "replace")
 
@@ -35,14 +37,16 @@ class Fault:
     """What breaks and when.
 
     Attributes:
-        kind: One of :data:`KINDS`.
+        kind: One of :data:`KINDS` or of :data:`REQUESTS`.
         number: The operation that breaks, counted from 1; 0 only counts.
         lasting: Whether all later operations of :data:`GROWING` fail as well (a disk that stays full).
+        place: Count only operations whose path holds this.
     """
 
     kind: str
     number: int
     lasting: bool = False
+    place: str = ""
 
 
 class FaultyFiles:
@@ -67,9 +71,11 @@ class FaultyFiles:
         where = self._inside(path)
         if where is None:
             return action()
+        fault = self._fault
+        if fault.place not in where:
+            return action()
         self._count += 1
         os.write(self._journal, f"{self._count} {name} {where}\n".encode())
-        fault = self._fault
         if self._count == fault.number:
             return self._break(name, where, action, half)
         if fault.lasting and fault.kind in ERRORS and 0 < fault.number < self._count and name in GROWING:
@@ -90,6 +96,9 @@ class FaultyFiles:
     ) -> Any:
         kind = self._fault.kind
         os.write(self._journal, f"{kind} at {name} {where}\n".encode())
+        if kind in REQUESTS:
+            os.kill(os.getpid(), REQUESTS[kind])
+            return action()
         if kind in ("kill-half", "short-write") and half is not None:
             half()
         if kind == "kill-after":
