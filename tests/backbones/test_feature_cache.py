@@ -42,7 +42,7 @@ def test_features_are_those_of_the_encoder_at_rest(backbone, batches):
     backbone.eval()
     with torch.no_grad():
         expected = torch.cat([backbone.encode(batch.inputs) for batch in batches])
-    assert torch.equal(features, expected)
+    torch.testing.assert_close(features, expected)  # another memory layout, another rounding
     assert labels.tolist() == [0, 1, 2, 0, 0, 1, 2]
     assert index.tolist() == [10, 11, 12, 13, 20, 21, 22]
 

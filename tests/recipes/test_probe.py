@@ -108,3 +108,8 @@ def test_a_probe_with_mr2_uses_the_statistics_of_the_whole_training_set(tmp_path
 def test_features_that_are_trained_keep_moving_statistics(small):
     session = build_session(small(method="mr2"))
     assert not session.method.criterion.statistics.seen.any()
+
+
+@pytest.mark.parametrize(("shape", "expected"), [((3, 32, 32), 128), ((3, 128, 128), 16), ((3, 224, 224), 5)])
+def test_large_images_are_encoded_in_small_batches(shape, expected):
+    assert probe.batch_size_for(shape) == expected

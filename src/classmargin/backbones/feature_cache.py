@@ -75,7 +75,7 @@ def extract_features(
         with torch.no_grad():
             for batch in show_progress(batches, "features", total=_length(batches), show=progress):
                 inputs, labels, index = _parts_of(batch, count)
-                features = backbone.encode(inputs.to(device or _device_of(backbone, inputs)))
+                features = backbone.encode(_for_encoder(inputs, device or _device_of(backbone, inputs)))
                 parts.append(FeatureSet(features.float().cpu(), labels.cpu(), index.cpu()))
                 count += len(labels)
     finally:
@@ -165,6 +165,13 @@ def _parts_of(batch: AnyBatch, start: int) -> tuple[Tensor, Tensor, Tensor]:
 def _device_of(backbone: Backbone, inputs: Tensor) -> torch.device:
     parameter = next(backbone.encoder.parameters(), None)
     return inputs.device if parameter is None else parameter.device
+
+
+def _for_encoder(inputs: Tensor, device: torch.device | str) -> Tensor:
+    if inputs.dim() != 4:
+        return inputs.to(device)
+    # Convolutions at rest run up to twice as fast with the channels last, on CPUs and GPUs alike.
+    return inputs.to(device).contiguous(memory_format=torch.channels_last)
 
 
 def _length(batches: Iterable[AnyBatch]) -> int | None:

@@ -6,7 +6,9 @@ A second seed, another method or a resumed run finds them again by a fingerprint
 from __future__ import annotations
 
 import hashlib
+import math
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,10 @@ from torch import Tensor
 from classmargin.backbones import Backbone, cached_features
 from classmargin.data import DataBundle, Split, make_loader
 
-BATCH = 128
+LARGEST_BATCH = 128
+# Pixels of a batch whose activations a processor's cache still holds: at 224 pixels 4 images a batch run four times as
+# fast as 128 do.
+CACHED_PIXELS = 1 << 18
 
 
 def feature_bundle(bundle: DataBundle, backbone: Backbone, *, cache: Path | None = None) -> DataBundle:
@@ -54,11 +59,16 @@ def _split_features(bundle: DataBundle, name: str, backbone: Backbone, folder: P
     split = bundle.split(name)
     if len(split) == 0:
         return replace(split, inputs=torch.zeros(0, backbone.feature_dim), images=None)
-    loader = make_loader(bundle, name, batch_size=BATCH, training=False)
+    loader = make_loader(bundle, name, batch_size=batch_size_for(bundle.input_shape), training=False)
     found = cached_features(
         backbone, loader.epoch(0), cache_dir=folder, data_key=data_fingerprint(bundle, name)
     )
     return replace(split, inputs=found.features, images=None)
+
+
+def batch_size_for(input_shape: Sequence[int]) -> int:
+    """Return how many images of this shape ``[C, H, W]`` are encoded at a time."""
+    return max(1, min(LARGEST_BATCH, CACHED_PIXELS // math.prod(input_shape[1:])))
 
 
 def data_fingerprint(bundle: DataBundle, name: str) -> str:
