@@ -45,8 +45,20 @@ from sklearn.utils.validation import check_is_fitted  # noqa: E402
 
 Array = NDArray[Any]
 LINEAR_ITERATIONS = 500
-HIDDEN_EPOCHS = 30
-PATIENCE = 10  # epochs without progress before a network with a hidden layer stops
+# Epochs of a network with a hidden layer, and how many without progress end them. Small sets have few batches in an
+# epoch: there as many epochs as make so many batches.
+HIDDEN_EPOCHS, LEAST_BATCHES = 30, 1000
+PATIENCE, LEAST_PATIENCE = 10, 100
+# What may not change between two calls of partial_fit: the shape of the network and what makes its margins.
+STRUCTURE = (
+    "hidden",
+    "cosine",
+    "scale",
+    "fit_intercept",
+    "norm_order",
+    "mean_margin",
+    "representation_weight",
+)
 
 
 class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -68,9 +80,9 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         representation_weight: ``λ >= 0`` of the representation margin. Only with ``hidden``.
         class_weight: None, ``"balanced"`` or a dictionary from class to weight.
         epochs: Most passes over the data: steps of L-BFGS without, epochs of Adam with a hidden layer. None takes
-            500 and 30.
+            500 and 30, or as many as make 1000 batches.
         tol: Relative accuracy of the objective at which training stops. Without hidden layer: its Newton decrement; with
-            one: its progress in ten epochs.
+            one: its progress in ten epochs (or those of 100 batches).
         batch_size: Rows in a batch of Adam (hidden layer, ``partial_fit``).
         learning_rate: Of Adam.
         random_state: Seed of start and order of Adam; a linear ``fit`` makes no random choice.
@@ -141,7 +153,8 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
             X: Dense features; float32 stays float32 and is about twice as fast as float64.
             y: Class labels.
             sample_weight: Weight of each row ``[N]``; a row of weight 2 counts as two rows, one of weight 0 not at all,
-                in the class statistics as well.
+                in class statistics and balanced class weights as well. With a hidden layer this holds on average: two
+                equal rows come in different batches and are classmates of one another.
         """
         check_parameters(self)
         X, y = check_training_data(self, X, y, reset=True)
@@ -158,7 +171,9 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> MR2Classifier:
         """Go once through some rows with Adam, from where the last call (or ``fit``) ended.
 
-        Class statistics of a linear head are exact over all rows seen so far.
+        Class statistics of a linear head are exact over all rows seen so far, so a row that comes twice counts twice.
+        ``learning_rate``, ``alpha``, ``batch_size`` and ``class_weight`` may change from call to call, the shape of the
+        network and what makes its margins may not.
 
         Args:
             X: Features ``[N, d]``.
@@ -174,6 +189,7 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         first = not hasattr(self, "coef_")
         if first and classes is None:
             raise ValueError("classes must be passed on the first call to partial_fit")
+        self._check_structure(first)
         X, y = check_training_data(self, X, y, reset=first)
         if first:
             self.classes_ = np.unique(classes)
@@ -196,7 +212,16 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         if len(self.classes_) < 2:
             raise ValueError(f"MR2Classifier needs at least 2 classes, got 1 class: {self.classes_.tolist()}")
 
+    def _check_structure(self, first: bool) -> None:
+        for name in () if first else STRUCTURE:
+            if getattr(self, name) != self._structure[name]:
+                raise ValueError(
+                    f"{name} must stay as it was in the first call, {self._structure[name]!r}, "
+                    f"got {getattr(self, name)!r}; fit starts anew"
+                )
+
     def _forget(self) -> None:
+        self._structure = {name: getattr(self, name) for name in STRUCTURE}
         self._trainer: MinibatchTrainer | None = None
         self._class_sums = np.zeros((2, len(self.classes_)))
 
@@ -235,8 +260,9 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
     def _fit_network(self, data: EpochData) -> None:
         trainer = self._new_trainer(data)
-        epochs, best, waited = int(self.epochs or HIDDEN_EPOCHS), np.inf, 0
         batches = -(-data.rows.shape[0] // int(self.batch_size))
+        epochs = int(self.epochs or max(HIDDEN_EPOCHS, -(-LEAST_BATCHES // batches)))
+        patience, best, waited = max(PATIENCE, -(-LEAST_PATIENCE // batches)), np.inf, 0
         # Half a cosine over all batches: large steps first, none at the end.
         rates = 0.5 * (1.0 + np.cos(np.pi * np.arange(epochs * batches) / (epochs * batches)))
         for epoch, epoch_rates in enumerate(np.split(rates, epochs)):
@@ -244,7 +270,7 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
             progress = epoch == 0 or loss < best - self.tol * abs(best)
             best, waited = min(best, loss), 0 if progress else waited + 1
             self.objective_, self.n_iter_ = loss, epoch + 1
-            if waited >= PATIENCE and self.tol > 0:
+            if waited >= patience and self.tol > 0:
                 break
         self._take_network(trainer)
 
@@ -293,6 +319,7 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
                 trainer.network.start_from(self.coef_, self.intercept_, self.scale_)
             return trainer
         self._trainer.to(data.rows.device)
+        self._trainer.learning_rate, self._trainer.alpha = float(self.learning_rate), float(self.alpha)
         return self._trainer
 
     def _take_network(self, trainer: MinibatchTrainer) -> None:

@@ -7,6 +7,8 @@ in the cache, nothing of size ``[N, K]`` is ever kept.
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor
 
@@ -40,6 +42,12 @@ class MarginObjective:
         self.num_classes = class_margins.shape[0]
         self.inverse_margin = (1.0 / class_margins.to(rows.dtype)).index_select(0, labels)
         self.chunk_rows = max(1, CHUNK_ENTRIES // max(self.num_classes, 1))
+
+    def with_rows(self, rows: Tensor) -> MarginObjective:
+        """Return the same objective of other features of the same rows ``[N, d']``."""
+        other = copy.copy(self)
+        other.rows = rows
+        return other
 
     def scaled_logits(self, coef: Tensor, intercept: Tensor) -> Tensor:
         """Return ``(W φ + b) / γ_y`` of all rows ``[N, K]``; for small sets only."""

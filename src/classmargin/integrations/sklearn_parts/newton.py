@@ -68,6 +68,17 @@ def _evaluate(objective: MarginObjective, point: Tensor, learns_intercept: bool)
 
 
 def _direction(objective: MarginObjective, point: Tensor, gradient: Tensor, learns_intercept: bool) -> Tensor:
+    hessian = hessian_at(objective, point, learns_intercept)
+    direction = -solve(hessian, gradient.reshape(-1)).view_as(point)
+    direction[:, -1] *= learns_intercept
+    return direction
+
+
+def hessian_at(objective: MarginObjective, point: Tensor, learns_intercept: bool) -> Tensor:
+    """Return the second derivatives at weights and intercepts ``[K, d + 1]``, as a matrix ``[K (d + 1), K (d + 1)]``.
+
+    The same shift of all intercepts changes nothing; there, some curvature is added that keeps it at 0.
+    """
     classes, columns = point.shape
     last = torch.full_like(objective.rows[:, :1], float(learns_intercept))
     rows = torch.cat((objective.rows, last), 1)
@@ -82,12 +93,15 @@ def _direction(objective: MarginObjective, point: Tensor, gradient: Tensor, lear
     penalty = torch.full_like(point, objective.alpha)
     penalty[:, -1] = 0.0
     hessian.diagonal().add_(penalty.reshape(-1))
-    # The same shift of all intercepts changes nothing; some curvature there keeps it at 0.
     intercepts = torch.arange(columns - 1, classes * columns, columns, device=rows.device)
     hessian[intercepts.unsqueeze(1), intercepts] += 1.0 / classes
+    return hessian
+
+
+def solve(hessian: Tensor, gradient: Tensor) -> Tensor:
+    """Return ``|H|⁻¹ g``: where the curvature is negative its size counts, so that the way back leads down everywhere."""
     curvature, axes = torch.linalg.eigh(hessian)
-    keep = curvature > SMALLEST_CURVATURE * curvature.max()
+    keep = curvature.abs() > SMALLEST_CURVATURE * curvature.abs().max()
     axes = axes[:, keep]
-    direction: Tensor = -(axes @ ((axes.T @ gradient.reshape(-1)) / curvature[keep])).view_as(point)
-    direction[:, -1] *= learns_intercept
-    return direction
+    solution: Tensor = axes @ ((axes.T @ gradient) / curvature[keep].abs())
+    return solution

@@ -18,6 +18,7 @@ from classmargin.integrations.sklearn_parts.coordinates import (
     LinearCoordinates,
     feature_curvature,
 )
+from classmargin.integrations.sklearn_parts.cosine_newton import finish_cosine
 from classmargin.integrations.sklearn_parts.margin_objective import MarginObjective
 from classmargin.integrations.sklearn_parts.newton import newton
 
@@ -131,6 +132,8 @@ def fit_cosine_head(
         iterations: Most steps.
         tol: As in :func:`fit_linear_head`.
     """
+    given, small = rows.dtype, _is_small(rows, class_margins.shape[0])
+    rows = rows.double() if small else rows
     share, mean_margin = _class_share(labels, row_weight, class_margins), float(class_margins.mean())
     objective = MarginObjective(rows, labels, row_weight, class_margins, alpha)
     class_sum = rows.new_zeros(class_margins.shape[0], rows.shape[1])
@@ -151,13 +154,13 @@ def fit_cosine_head(
         coordinates.move_to(variables)
         if more == 1 or steps >= iterations:  # flat at the start of a round: this is the end
             break
-    return FittedHead(
-        coordinates.anchor * coordinates.first_scale,
-        coordinates.widths.start_intercept,
-        value,
-        steps,
-        converged,
-    )
+    coef, offsets = coordinates.anchor * coordinates.first_scale, coordinates.widths.start_intercept
+    head = FittedHead(coef, offsets, value, steps, converged)
+    if small and steps < iterations:
+        learned = {"learns_intercept": intercept, "learns_scale": scale is None}
+        found = finish_cosine(objective, coef, offsets, iterations=iterations - steps, **learned)
+        head = FittedHead(*found)._replace(iterations=steps + found[3])
+    return head._replace(coef=head.coef.to(given), intercept=head.intercept.to(given))
 
 
 def _search(

@@ -59,9 +59,13 @@ def pick_device(name: Any) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        return torch.device(name)
-    except (RuntimeError, TypeError) as error:
-        raise ValueError(f"device must be 'auto' or a device that torch knows, got {name!r}") from error
+        device = torch.device(name)
+        torch.empty(0, device=device)  # torch knows the names of devices that it cannot use
+    except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
+        raise ValueError(
+            f"device must be 'auto' or a device that torch can use here, got {name!r}"
+        ) from error
+    return device
 
 
 def _plain(value: Any) -> Any:
@@ -95,6 +99,8 @@ def _wanted_type(X: Any) -> Any:
 def row_weights(X: Array, labels: Array, classes: Array, class_weight: Any, sample_weight: Any) -> Array:
     """Return the weight of each row ``[N]``, float64: sample weight times class weight.
 
+    Balanced class weights count rows by their sample weight, so that a weight of 2 is two rows there, too.
+
     Raises:
         ValueError: Negative weights, or none above 0.
     """
@@ -110,7 +116,11 @@ def row_weights(X: Array, labels: Array, classes: Array, class_weight: Any, samp
         check_consistent_length(X, weight)
         if (weight < 0).any():
             raise ValueError("sample_weight must not be negative")
-    if class_weight is not None:
+    if isinstance(class_weight, str) and class_weight == "balanced":
+        counts = np.bincount(labels, weights=weight, minlength=len(classes))
+        factor = np.divide(counts.sum() / len(classes), counts, out=np.zeros_like(counts), where=counts > 0)
+        weight = weight * factor[labels]
+    elif class_weight is not None:
         factor = compute_class_weight(class_weight, classes=classes, y=classes[labels])
         weight = weight * factor[labels]
     if not weight.sum() > 0:
