@@ -126,9 +126,10 @@ def test_real_wandb_offline_keeps_table_and_report(result, tmp_path, monkeypatch
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # a service with hundreds of packages of its own
-def test_real_mlflow_keeps_metrics_table_and_report(result, tmp_path):
+def test_real_mlflow_keeps_metrics_table_and_report(result, tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow")
-    mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")  # undone afterwards
     mlflow.create_experiment("toy", artifact_location=(tmp_path / "artifacts").as_uri())
     mlflow.set_experiment("toy")
     with mlflow.start_run() as run:

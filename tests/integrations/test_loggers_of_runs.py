@@ -1,5 +1,7 @@
 """A finished run's report reaches the trackers it logged to; a tracker that fails costs nothing else."""
 
+import os
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -88,13 +90,26 @@ def test_real_wandb_keeps_the_report_under_the_same_run(run_folder):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # a service with hundreds of packages of its own
-def test_real_mlflow_keeps_the_report_under_the_same_run(run_folder, monkeypatch):
+def test_real_mlflow_keeps_each_run_and_its_report_in_its_own_folder(run_folder, monkeypatch):
+    """Two runs of one process, as compare-methods makes them: the second must not find the first one's place."""
     mlflow = pytest.importorskip("mlflow")
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)  # mlflow sets it itself when told a place
-    train(run_folder, "mlflow")
-    assert send(run_folder, "mlflow") == (["mlflow"], [])
-    (run,) = mlflow.search_runs(experiment_names=["classmargin"], output_format="list")
-    assert run.data.metrics["overall"] == 0.5
-    assert [path.read_text() for path in run_folder.rglob("mlflow-artifacts/**/report.html")] == [
-        "<html>report</html>"
-    ]
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(run_folder.parent)
+    second = run_folder.with_name("second")
+    shutil.copytree(run_folder, second)
+    for folder in (run_folder, second):
+        train(folder, "mlflow")
+        assert send(folder, "mlflow") == (["mlflow"], [])
+    for folder in (run_folder, second):
+        client = mlflow.MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
+        experiment = client.get_experiment_by_name("classmargin")
+        (run,) = client.search_runs([experiment.experiment_id])
+        assert run.info.run_name == folder.name
+        assert run.info.status == "FINISHED"
+        assert run.data.metrics["overall"] == 0.5
+        assert run.data.params == {"loop.seed": "3"}
+        kept = {path.name: path for path in folder.rglob("mlflow-artifacts/**/*.*")}
+        assert kept.keys() == {"report.html", "class_accuracy_00000010.json"}
+        assert kept["report.html"].read_text() == "<html>report</html>"
+    assert "MLFLOW_TRACKING_URI" not in os.environ
+    assert {path.name for path in run_folder.parent.iterdir()} == {"run", "second"}  # no mlruns/ here

@@ -128,35 +128,58 @@ def test_wandb_is_offline_by_default_and_gets_scalars_and_one_table(tmp_path, mo
     assert service.calls[1][2]["data"] == [["shirt", 0.25], ['coat, "long"', 0.75]]
 
 
-def test_mlflow_stays_in_the_run_folder_by_default(tmp_path, monkeypatch):
+def mlflow_service() -> Service:
     service = Service("mlflow")
     service.get_experiment_by_name = lambda name: None
+    service.info = types.SimpleNamespace(run_id="abc")
+    service.entities = types.SimpleNamespace(Param=lambda *given: given, Metric=lambda *given: given)
+    return service
+
+
+def test_mlflow_stays_in_the_run_folder_by_default(tmp_path, monkeypatch):
+    service = mlflow_service()
     monkeypatch.setitem(sys.modules, "mlflow", service)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     _, logger = loggers_for(tmp_path, "mlflow")
     logger.log(evaluation(10))
     logger.close()
     calls = {name: (args, kwargs) for name, args, kwargs in service.calls}
+    batches = [kwargs for name, _, kwargs in service.calls if name == "log_batch"]
+    assert str(tmp_path) in calls["MlflowClient"][1]["tracking_uri"]
     assert str(tmp_path) in calls["create_experiment"][1]["artifact_location"]
-    assert str(tmp_path) in calls["set_tracking_uri"][0][0]
-    assert calls["log_params"][0][0] == {"loop.seed": 3}
-    assert calls["log_metrics"] == (({"overall": 0.5, "loss": 1.25},), {"step": 10})
-    assert calls["log_table"][0][0]["accuracy"] == [0.25, 0.75]
-    assert "end_run" in calls
+    assert batches[0] == {"params": [("loop.seed", "3")]}
+    logged = [(name, value, step) for name, value, _, step in batches[1]["metrics"]]
+    assert logged == [("overall", 0.5, 10), ("loss", 1.25, 10)]
+    assert calls["log_table"][0][1]["accuracy"] == [0.25, 0.75]
+    assert calls["set_terminated"][0] == ("abc",)
+    assert (tmp_path / "mlflow_run_id.txt").read_text() == "abc\n"
+
+
+def test_mlflow_of_the_user_is_used_and_never_switched(tmp_path, monkeypatch):
+    """Two runs of one process: neither may find the place of the other in the environment."""
+    service = mlflow_service()
+    monkeypatch.setitem(sys.modules, "mlflow", service)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracking.example")
+    loggers_for(tmp_path, "mlflow")
+    calls = {name: (args, kwargs) for name, args, kwargs in service.calls}
+    assert calls["MlflowClient"][1] == {"tracking_uri": None}
+    assert calls["create_experiment"][1] == {"artifact_location": None}
+    assert not {"set_tracking_uri", "set_experiment", "start_run", "end_run"} & calls.keys()
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "wandb", "mlflow"])
 def test_without_validation_samples_a_service_gets_the_scalars_and_no_table(tmp_path, monkeypatch, name):
-    service = Service(name)
-    service.get_experiment_by_name = lambda name: None
+    service = mlflow_service()
     service.SummaryWriter = lambda *args, **kwargs: service
     monkeypatch.setitem(sys.modules, {"tensorboard": "torch.utils.tensorboard"}.get(name, name), service)
     _, logger = loggers_for(tmp_path, name)
     service.calls.clear()
     logger.log(Evaluation(1, 10, {"loss": 1.25}, []))
-    sent = {"tensorboard": "add_scalar", "wandb": "log", "mlflow": "log_metrics"}[name]
-    assert [call[0] for call in service.calls] == [sent]
-    assert 1.25 in service.calls[0][1] or {"loss": 1.25} in service.calls[0][1]
+    sent = {"tensorboard": "add_scalar", "wandb": "log", "mlflow": "log_batch"}[name]
+    ((called, args, kwargs),) = service.calls
+    assert called == sent
+    (metric,) = kwargs.get("metrics", [args])
+    assert 1.25 in metric or {"loss": 1.25} in metric
 
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])

@@ -13,7 +13,7 @@ from typing import Any
 
 from classmargin._checks import require_extra
 
-PROJECT = "classmargin"  # as in training.loggers
+PROJECT, MLFLOW_RUN_FILE = "classmargin", "mlflow_run_id.txt"  # as in training.loggers
 
 
 def send_run_report(
@@ -74,16 +74,7 @@ def wandb_run_id(folder: Path) -> str:
 
 def _to_mlflow(folder: Path, report: Path) -> None:
     mlflow: Any = require_extra("mlflow", "mlflow", "the MLflow logger")
-    if "MLFLOW_TRACKING_URI" not in os.environ:
-        mlflow.set_tracking_uri(f"sqlite:///{(folder / 'mlflow.db').resolve()}")
-    runs = mlflow.search_runs(
-        experiment_names=[PROJECT],
-        filter_string=f"attributes.run_name = '{folder.name}'",
-        order_by=["attributes.start_time DESC"],
-        max_results=1,
-        output_format="list",
-    )
-    if not runs:
-        raise FileNotFoundError(f"no MLflow run named {folder.name}")
-    with mlflow.start_run(run_id=runs[0].info.run_id):
-        mlflow.log_artifact(str(report), artifact_path="report")
+    inside = "MLFLOW_TRACKING_URI" not in os.environ
+    place = f"sqlite:///{(folder / 'mlflow.db').resolve()}" if inside else None
+    run_id = (folder / MLFLOW_RUN_FILE).read_text(encoding="utf-8").strip()
+    mlflow.MlflowClient(tracking_uri=place).log_artifact(run_id, str(report), artifact_path="report")

@@ -7,6 +7,7 @@ happens, few enough to be looked at.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from classmargin.training.log_files import LogFiles, csv_line, json_line, safe_c
 
 MOST_SCALARS = 10
 FILES = ("metrics.jsonl", "metrics.csv", "class_accuracy.csv")
+MLFLOW_RUN_FILE = "mlflow_run_id.txt"  # so that the report of the finished run finds its place
 
 
 @dataclass(frozen=True)
@@ -139,37 +141,52 @@ class WandbLogger:
 
 
 class MLflowLogger:
-    """Scalars and a table for MLflow; all inside ``RUN`` unless ``MLFLOW_TRACKING_URI`` says otherwise."""
+    """Scalars and a table for MLflow; all inside ``RUN`` unless ``MLFLOW_TRACKING_URI`` says otherwise.
+
+    Through a client of its own: ``mlflow.set_tracking_uri`` and ``mlflow.start_run`` would change what the rest of the
+    process, a next run among it, logs to.
+    """
 
     def __init__(self, folder: Path, class_names: Sequence[str], *, config: Mapping[str, Any]) -> None:
-        self._mlflow = require_extra("mlflow", "mlflow", "the MLflow logger")
-        if "MLFLOW_TRACKING_URI" not in os.environ:
-            self._mlflow.set_tracking_uri(f"sqlite:///{(folder / 'mlflow.db').resolve()}")
-            if self._mlflow.get_experiment_by_name("classmargin") is None:
-                # Without a place of their own, tables would land in the current folder.
-                place = (folder / "mlflow-artifacts").resolve().as_uri()
-                self._mlflow.create_experiment("classmargin", artifact_location=place)
-        self._mlflow.set_experiment("classmargin")
-        self._mlflow.start_run(run_name=folder.name)
-        self._mlflow.log_params(
-            {f"{part}.{key}": value for part, table in config.items() for key, value in table.items()}
+        mlflow = require_extra("mlflow", "mlflow", "the MLflow logger")
+        self._entities = mlflow.entities
+        inside = "MLFLOW_TRACKING_URI" not in os.environ
+        place = f"sqlite:///{(folder / 'mlflow.db').resolve()}" if inside else None
+        self._client = mlflow.MlflowClient(tracking_uri=place)
+        experiment = self._client.get_experiment_by_name("classmargin")
+        if experiment is None:
+            # Without a place of their own, tables of a local database would land in the current folder.
+            artifacts = (folder / "mlflow-artifacts").resolve().as_uri() if inside else None
+            experiment_id = self._client.create_experiment("classmargin", artifact_location=artifacts)
+        else:
+            experiment_id = experiment.experiment_id
+        self._run_id = self._client.create_run(experiment_id, run_name=folder.name).info.run_id
+        (folder / MLFLOW_RUN_FILE).write_text(f"{self._run_id}\n", encoding="utf-8")
+        settings = {f"{part}.{key}": value for part, table in config.items() for key, value in table.items()}
+        self._client.log_batch(
+            self._run_id, params=[self._entities.Param(key, str(value)) for key, value in settings.items()]
         )
         self._class_names = list(class_names)
 
     def log(self, evaluation: Evaluation) -> None:
         """Send scalars and table."""
-        self._mlflow.log_metrics(dict(evaluation.scalars), step=evaluation.step)
+        now = time.time_ns() // 1_000_000
+        metrics = [
+            self._entities.Metric(name, float(value), now, evaluation.step)
+            for name, value in evaluation.scalars.items()
+        ]
+        self._client.log_batch(self._run_id, metrics=metrics)
         if not evaluation.class_accuracy:
             return
         table = {
             "class": self._class_names,
             "accuracy": [float(value) for value in evaluation.class_accuracy],
         }
-        self._mlflow.log_table(table, f"class_accuracy_{evaluation.step:08d}.json")
+        self._client.log_table(self._run_id, table, f"class_accuracy_{evaluation.step:08d}.json")
 
     def close(self) -> None:
         """End the MLflow run."""
-        self._mlflow.end_run()
+        self._client.set_terminated(self._run_id)
 
 
 def make_loggers(
