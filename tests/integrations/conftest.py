@@ -1,4 +1,5 @@
 import runpy
+import socket
 import sys
 from pathlib import Path
 
@@ -20,9 +21,15 @@ def one_thread():
 
 @pytest.fixture
 def run_example(tmp_path, monkeypatch, capsys):
-    """Return a function that runs a file of ``examples/`` as a script and returns what it printed."""
+    """Return a function that runs a file of ``examples/`` as a script, without network, and returns what it printed."""
+
+    def refuse(*_):
+        raise AssertionError("the example wants the network")
 
     def run(name, *arguments):
+        for way in ("connect", "connect_ex"):
+            monkeypatch.setattr(socket.socket, way, refuse)
+        monkeypatch.setattr(socket, "getaddrinfo", refuse)
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "argv", [name, *arguments])
         runpy.run_path(str(EXAMPLES / name), run_name="__main__")

@@ -174,3 +174,9 @@ def test_missing_package_is_named_with_its_extra(plain, without_package, package
     without_package(package)
     with pytest.raises(ImportError, match=rf"pip install 'classmargin\[{package}\]'"):
         getattr(plain, method)()
+
+
+def test_example_runs(run_example):
+    printed = run_example("audit_frames.py")
+    assert "difference between cameras" in printed
+    assert "[('cat', " in printed

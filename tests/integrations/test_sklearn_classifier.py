@@ -18,6 +18,7 @@ from sklearn.preprocessing import StandardScaler
 import classmargin
 from classmargin import MR2Classifier
 from classmargin.functional import class_margins, margin_cross_entropy
+from classmargin.integrations import sklearn_classifier
 from classmargin.integrations.sklearn_parts import cosine_newton, margin_objective, solver
 
 SPREADS = np.array([0.5, 1.0, 2.0, 1.0])
@@ -307,8 +308,17 @@ def test_hidden_layer_stops_early_when_nothing_moves():
     assert model.n_iter_ < 200
 
 
+def test_few_rows_are_seen_as_often_as_makes_enough_batches(monkeypatch):
+    monkeypatch.setattr(sklearn_classifier, "LEAST_BATCHES", 63)
+    X, y = blobs(rows=60)
+    for batch_size, epochs in ((60, 63), (30, 32), (10, 30)):
+        model = MR2Classifier(hidden=(4,), batch_size=batch_size, tol=0.0, random_state=0).fit(X, y)
+        assert model.n_iter_ == epochs
+
+
+@pytest.mark.slow
 def test_hidden_layer_learns_from_few_rows_with_its_defaults():
-    """178 rows are one batch an epoch; 30 of them would be 30 steps."""
+    """89 rows are one batch an epoch; 30 of them would be 30 steps, and 81 % right."""
     X, y = load_wine(return_X_y=True)
     model = MR2Classifier(hidden=(16,), random_state=0).fit(X[::2], y[::2])
     assert model.score(X[1::2], y[1::2]) > 0.95

@@ -79,6 +79,13 @@ def test_example_of_the_train_script_runs(run_example):
     assert "loss" in run_example("timm_train_script.py")
 
 
+def test_example_of_the_encoders_runs_or_names_the_extra(run_example):
+    printed = run_example("timm_and_open_clip_encoders.py")
+    for package, name in (("timm", "timm:resnet18"), ("open_clip", "open_clip:ViT-B-32")):
+        (line,) = [line for line in printed.splitlines() if line.startswith(f"{name}: ")]
+        assert "features (6, 512), loss" in line or f"classmargin[{package}]" in line
+
+
 # --- with timm itself
 
 TINY = {  # name: options that make it small
