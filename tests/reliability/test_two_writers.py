@@ -85,6 +85,10 @@ def write_owner(folder, **changes) -> None:
     (folder / ".lock.owner").write_text(json.dumps(record))
 
 
+def no_links(*_, **__):
+    raise OSError(errno.EPERM, "Operation not permitted")
+
+
 def dead_process() -> int:
     process = subprocess.Popen(["true"])
     process.wait()
@@ -118,6 +122,47 @@ class TestWithoutFlock:
         with pytest.raises(ValueError, match=message), hold_lock(tmp_path / ".lock"):
             pass
         assert (tmp_path / ".lock.owner").exists()
+
+    def test_a_killed_process_that_nobody_has_asked_about_counts_as_dead(self, tmp_path):
+        """It keeps its number until its parent asks how it ended; in some containers nobody ever does."""
+        process = script("import time; print('here', flush=True); time.sleep(60)")
+        assert process.stdout.readline() == "here\n"
+        started = run_lock._start_of(process.pid)
+        process.kill()
+        while run_lock._start_of(process.pid) == started:
+            time.sleep(0.01)
+        write_owner(tmp_path, pid=process.pid, started=started)
+        with hold_lock(tmp_path / ".lock"):
+            assert read_owner(tmp_path / ".lock.owner") == Owner.myself()
+        process.communicate()
+
+    @pytest.mark.parametrize("links", [True, False], ids=["links", "no links"])
+    def test_a_full_disk_leaves_no_lock_of_nobody(self, tmp_path, monkeypatch, links):
+        """The file that is the lock never lies there without a name in it."""
+        plain = json.dumps
+        if not links:
+            monkeypatch.setattr("os.link", no_links)
+        broken = iter([True] if links else [False, True])
+
+        def full(value):
+            if next(broken, False):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return plain(value)
+
+        monkeypatch.setattr(run_lock.json, "dumps", full)
+        with pytest.raises(OSError, match="No space"), hold_lock(tmp_path / ".lock"):
+            pass
+        with hold_lock(tmp_path / ".lock"):
+            pass
+        assert sorted(path.name for path in tmp_path.iterdir()) == [".lock"]
+
+    def test_without_hard_links_the_lock_works_as_well(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("os.link", no_links)
+        with hold_lock(tmp_path / ".lock"):
+            assert read_owner(tmp_path / ".lock.owner") == Owner.myself()
+            with pytest.raises(ValueError, match="in use by process"), hold_lock(tmp_path / ".lock"):
+                pass
+        assert not (tmp_path / ".lock.owner").exists()
 
     def test_an_unreadable_owner_is_respected(self, tmp_path):
         (tmp_path / ".lock.owner").write_text("")
