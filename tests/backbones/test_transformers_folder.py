@@ -84,3 +84,33 @@ def test_folder_with_pickled_weights_only_is_refused(vit_folder):
     torch.save(model.state_dict(), folder / "pytorch_model.bin")
     with pytest.raises(ValueError, match="cannot be read"):
         create_backbone("hf-image", num_classes=3, input_size=16, checkpoint=folder)
+
+
+def test_code_that_a_folder_brings_along_is_neither_run_nor_asked_about(vit_folder, monkeypatch):
+    folder, _ = vit_folder
+    settings = json.loads((folder / "config.json").read_text())
+    settings |= {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Mine", "AutoModel": "mine.Mine"}}
+    (folder / "config.json").write_text(json.dumps(settings))
+    (folder / "mine.py").write_text(f"open({str(folder / 'proof')!r}, 'w').close()\nclass Mine: pass\n")
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked whether code may run"))
+    with pytest.raises(ValueError, match="cannot be read"):
+        create_backbone("hf-image", num_classes=3, input_size=16, checkpoint=folder)
+    assert not (folder / "proof").exists()
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "[]", '{"model_type": 5}', '{"model_type": "vit", "hidden_size": "x"}', "[" * 10_000]
+)
+def test_settings_that_no_model_has_end_in_words(vit_folder, content):
+    folder, _ = vit_folder
+    (folder / "config.json").write_text(content)
+    with pytest.raises(ValueError, match=r"cannot be read|lacks"):
+        create_backbone("hf-image", num_classes=3, input_size=16, checkpoint=folder)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"image_mean": "abc"}', '{"image_mean": 5}', "[" * 10_000])
+def test_statistics_that_are_none_end_in_words(vit_folder, content):
+    folder, _ = vit_folder
+    (folder / "preprocessor_config.json").write_text(content)
+    with pytest.raises(ValueError, match=r"preprocessor_config\.json cannot be read"):
+        create_backbone("hf-image", num_classes=3, input_size=16, checkpoint=folder)

@@ -29,8 +29,11 @@ def load_model(name: str, folder: Path | None) -> Any:
         raise ValueError(f"checkpoint {folder} of {name!r} must be a folder with config.json and weights")
     settings = {"local_files_only": True, "use_safetensors": True, "output_loading_info": True}
     try:
-        model, report = transformers.AutoModel.from_pretrained(str(folder), **settings)
-    except (OSError, ValueError) as error:
+        # Without an answer, transformers asks on the terminal whether code of the folder may run.
+        model, report = transformers.AutoModel.from_pretrained(
+            str(folder), trust_remote_code=False, **settings
+        )
+    except Exception as error:  # a hostile config.json makes the library raise nearly anything
         raise ValueError(f"checkpoint {folder} of {name!r} cannot be read: {error}") from error
     missing = sorted(report["missing_keys"])
     if any("pooler" in key for key in missing):
@@ -74,9 +77,15 @@ def _statistics(folder: Path | None) -> tuple[tuple[float, ...] | None, tuple[fl
     file = None if folder is None else folder / "preprocessor_config.json"
     if file is None or not file.exists():
         return None, None
-    settings = json.loads(file.read_text(encoding="utf-8"))
-    mean, std = settings.get("image_mean"), settings.get("image_std")
-    return (None if mean is None else tuple(mean)), (None if std is None else tuple(std))
+    try:
+        settings = json.loads(file.read_text(encoding="utf-8"))
+        mean, std = (
+            None if settings.get(name) is None else tuple(float(value) for value in settings[name])
+            for name in ("image_mean", "image_std")
+        )
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise ValueError(f"{file} cannot be read ({error!r})") from error
+    return mean, std
 
 
 @register_backbone(
