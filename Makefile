@@ -62,10 +62,11 @@ test-slow: $(VENV)/.test
 # timm and open_clip bring torchvision, which breaks other packages beside a CPU build of torch: an environment of their own.
 .venv-timm/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-timm
-	.venv-timm/bin/python -m pip --disable-pip-version-check -q install -c constraints.txt -e '.[timm,open_clip]' pytest pytest-timeout
+	.venv-timm/bin/python -m pip --disable-pip-version-check -q install -c constraints.txt -e '.[timm,open-clip]' pytest pytest-timeout
 	@touch $@
 
 test-timm: .venv-timm/.ready
+	.venv-timm/bin/python -c "from classmargin.backbones import open_clip_family, timm_family as t; t.load_timm(), open_clip_family.load_open_clip()"
 	.venv-timm/bin/python -m pytest -q -W ignore tests/integrations/test_timm.py tests/integrations/test_open_clip.py
 
 # W&B and MLflow for real, offline. The versions of constraints.txt but for pyarrow: MLflow wants an older one than the extra data.
@@ -76,6 +77,7 @@ test-timm: .venv-timm/.ready
 	@touch $@
 
 test-trackers: .venv-trackers/.ready
+	.venv-trackers/bin/python -c "import mlflow, tensorboard, wandb"
 	.venv-trackers/bin/python -m pytest -q -W ignore tests/integrations/test_loggers.py tests/integrations/test_loggers_of_runs.py tests/training/test_loggers.py
 
 docs: $(VENV)/.docs

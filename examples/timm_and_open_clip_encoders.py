@@ -1,6 +1,6 @@
 """Encoders of timm and open_clip as backbones, with random weights, offline: ``python examples/timm_and_open_clip_encoders.py``.
 
-Needs ``pip install 'classmargin[timm,open_clip]'``, in an environment of its own if torch is a CPU build; without, it says so.
+Needs ``pip install 'classmargin[timm,open-clip]'``, in an environment of its own if torch is a CPU build; without, it says so.
 Weights come from a local file: ``create_backbone(..., checkpoint="model.safetensors")``. On the command line the name is the same:
 ``classmargin train --backbone timm:resnet18 ...``.
 """

@@ -69,7 +69,7 @@ def check_command(words, *, strict, extras, targets):
         case ["make", *names]:
             assert set(names) <= targets, f"the Makefile has no {names}"
         case ["pip", "install", *arguments]:
-            named = re.findall(r"\[([\w,]+)\]", " ".join(arguments))
+            named = re.findall(r"\[([\w,-]+)\]", " ".join(arguments))
             assert {extra for group in named for extra in group.split(",")} <= extras, words
         case ["python", script, *_]:
             assert (ROOT / script).exists(), f"there is no {script}"
@@ -166,7 +166,7 @@ def test_searches_and_objectives_in_commands_are_understood():
 def test_table_of_extras_names_all_of_them(extras):
     text = (DOCS / "integrations.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (`[^|]*`) \|", text, re.MULTILINE)
-    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == extras - {"demo", "test"}
+    assert {name for row in rows for name in re.findall(r"`([\w-]+)`", row)} == extras - {"demo", "test"}
 
 
 class TestExamples:

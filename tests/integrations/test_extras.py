@@ -16,7 +16,7 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["p
     "optional-dependencies"
 ]
 INTEGRATIONS = (
-    *("sklearn", "lightning", "huggingface", "timm", "open_clip", "torchmetrics"),
+    *("sklearn", "lightning", "huggingface", "timm", "open-clip", "torchmetrics"),
     *("tensorboard", "wandb", "mlflow", "fairlearn", "polars"),
 )
 
@@ -35,5 +35,17 @@ def test_packages_of_the_extra_are_pinned(extra):
 def test_packages_that_break_others_are_in_no_other_extra():
     """timm and open_clip bring torchvision."""
     for name, packages in EXTRAS.items():
-        if name not in ("timm", "open_clip"):
+        if name not in ("timm", "open-clip"):
             assert not re.search(r"timm|open_clip", " ".join(packages)), name
+
+
+def test_extras_have_names_that_every_pip_finds():
+    """Metadata spell them with hyphens; older pips compare letter by letter, warn, and install nothing."""
+    assert [name for name in EXTRAS if not re.fullmatch(r"[a-z0-9-]+", name)] == []
+
+
+def test_extras_that_messages_name_exist():
+    source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
+    named = set(re.findall(r"require_extra\(\s*\"[\w.]+\",\s*\"([\w-]+)\"", source))
+    assert len(named) > 8
+    assert named <= EXTRAS.keys()

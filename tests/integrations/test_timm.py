@@ -67,11 +67,12 @@ def test_other_models_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("package", "name"), [("timm", "timm:resnet18"), ("open_clip", "open_clip:ViT-B-32")]
+    ("package", "extra", "name"),
+    [("timm", "timm", "timm:resnet18"), ("open_clip", "open-clip", "open_clip:ViT-B-32")],
 )
-def test_missing_package_names_the_extra(package, name, without_package):
+def test_missing_package_names_the_extra(package, extra, name, without_package):
     without_package(package)
-    with pytest.raises(ImportError, match=rf"pip install 'classmargin\[{package}\]'"):
+    with pytest.raises(ImportError, match=rf"pip install 'classmargin\[{extra}\]'"):
         create_backbone(name, num_classes=3)
 
 
@@ -81,9 +82,9 @@ def test_example_of_the_train_script_runs(run_example):
 
 def test_example_of_the_encoders_runs_or_names_the_extra(run_example):
     printed = run_example("timm_and_open_clip_encoders.py")
-    for package, name in (("timm", "timm:resnet18"), ("open_clip", "open_clip:ViT-B-32")):
+    for extra, name in (("timm", "timm:resnet18"), ("open-clip", "open_clip:ViT-B-32")):
         (line,) = [line for line in printed.splitlines() if line.startswith(f"{name}: ")]
-        assert "features (6, 512), loss" in line or f"classmargin[{package}]" in line
+        assert "features (6, 512), loss" in line or f"classmargin[{extra}]" in line
 
 
 # --- with timm itself

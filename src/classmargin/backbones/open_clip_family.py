@@ -20,7 +20,7 @@ from classmargin.backbones.registry import BackboneInfo, register_family
 def load_open_clip() -> Any:
     """Return the package, or raise an ImportError that names the extra."""
     tolerate_broken_torchvision()
-    return require_extra("open_clip", "open_clip", "an open_clip backbone")
+    return require_extra("open_clip", "open-clip", "an open_clip backbone")
 
 
 class OpenClipEncoder(nn.Module):
@@ -86,7 +86,7 @@ def describe_open_clip(name: str) -> BackboneInfo:
         input_size=(size, size) if isinstance(size, int) else tuple(size),
         head="cosine",
         normalize_features=True,
-        extra="open_clip",
+        extra="open-clip",
         convert=_convert,
         weights=f"the weights of a {name} in open_clip's format (open_clip_model.safetensors)",
     )
