@@ -535,6 +535,8 @@ def test_a_sweep_of_two_processes_survives_signals(toy_features, tmp_path, numbe
         2,
         "--trials",
         3,
+        "--pruner",
+        "none",  # which trials a pruner stops depends on who is faster, interrupted or not
         "--format",
         "json",
     ]
