@@ -27,10 +27,10 @@ from soak.children import end_all
 # Shares of the time; what a part leaves over goes to the later ones.
 PARTS = {
     "checkpoint_kills": 1.0,
-    "crash_matrix": 6.0,
+    "crash_matrix": 8.0,
     "pool_kills": 4.0,
-    "long_haul": 2.0,
-    "determinism": 2.0,
+    "long_haul": 1.5,
+    "determinism": 1.5,
     "fuzzing": 4.0,
 }
 OUT = Path(__file__).parent / "out"

@@ -372,11 +372,12 @@ def _break_everything(breaker: Breaker, *, quick: bool) -> None:
     if breaker.scenario.method in ("supcon", "drl"):
         breaker.by_signal(2)
         return
-    for _ in range(1 if quick or double else 2):
+    for turn in range(1 if quick or double else 2):
         breaker.by_signal(1 if quick else 4)
         breaker.by_fault(KILLS, 2 if quick else 4)
         if not quick:
             breaker.by_fault(ERRORS, 3)
+        if not quick and turn == 0:
             breaker.by_fault(tuple(REQUESTS), 3)
     if quick:
         breaker.at_the_end(("predictions", "done"), ("kill-half", "SIGTERM"))
