@@ -21,6 +21,7 @@ from soak.tiny_task import train_words, write_features
 
 from classmargin.cli.main import main
 from classmargin.recipes.figures.spread_evolution import read_spreads
+from classmargin.recipes.model_record import read_record as read_model_record
 from classmargin.recipes.reproduce.class_columns import read_audit_part
 from classmargin.recipes.reproduce.record import read_record
 from classmargin.recipes.reproduce.render import render_records
@@ -401,6 +402,37 @@ def test_lines_and_warnings_on_standard_error_hold_no_control_characters(capsys,
     errors = capsys.readouterr().err
     assert len(errors.splitlines()) == 3
     assert all(line.isprintable() for line in errors.splitlines())
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4 bytes."),
+        RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"),
+    ],
+    ids=["python", "cpu", "gpu"],
+)
+def test_memory_that_is_refused_is_one_line(error, capsys, monkeypatch):
+    from classmargin.cli import main as module
+
+    def asks() -> None:
+        raise error
+
+    monkeypatch.setitem(module.VERBS, "audit", asks)
+    assert main(["audit"]) == 2
+    errors = capsys.readouterr().err
+    assert errors.startswith("classmargin: error: ")
+    assert len(errors.splitlines()) == 1
+
+
+@pytest.mark.parametrize("shape", [[10**12], [3, 10**6, 10**6], [0], [-1, 4]])
+def test_a_record_of_inputs_beyond_all_reason_builds_no_network(finished, tmp_path, shape):
+    record = json.loads((finished / "model.json").read_text(encoding="utf-8"))
+    (tmp_path / "model.json").write_text(json.dumps({**record, "input_shape": shape}), encoding="utf-8")
+    hostile.counted["model.json"] += 1
+    with pytest.raises(ValueError, match="input_shape must hold"):
+        read_model_record(RunFolder(tmp_path))
 
 
 # Disks that refuse

@@ -98,9 +98,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except StoppedError as stopped:
         typer.echo(f"classmargin: {printable(str(stopped))}", err=True)
         return stopped.exit_code
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        return _report(error, debug=session.debug)
     except KeyboardInterrupt:  # before or after the verb; within it typer and the loop have their say
         return INTERRUPTED
     return 0
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether memory was refused; PyTorch has no type of its own for that on the CPU."""
+    words = str(error)
+    return isinstance(error, MemoryError) or "allocate memory" in words or "out of memory" in words
 
 
 def _print_version(asked: bool) -> None:

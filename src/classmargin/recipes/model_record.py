@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass
 
 from classmargin._checks import check_int
@@ -11,6 +12,8 @@ from classmargin.training.run_folder import RunFolder, write_json
 
 # Indices of training samples beyond this are a damaged file, not a data set.
 LARGEST_SET = 2**31
+# Numbers in one input: colour images of 4 700 x 4 700 pixels. A network is built for it before weights are compared.
+LARGEST_INPUT = 2**26
 
 
 @dataclass(frozen=True)
@@ -88,5 +91,7 @@ def _check(record: ModelRecord) -> None:
         check_int(name, getattr(record, name), minimum=0)
     if record.full_size > LARGEST_SET:
         raise ValueError(f"full_size must be at most {LARGEST_SET}, got {record.full_size}")
+    if min(record.input_shape, default=1) < 1 or math.prod(record.input_shape) > LARGEST_INPUT:
+        raise ValueError(f"input_shape must hold 1 to {LARGEST_INPUT} numbers, got {record.input_shape}")
     if not isinstance(record.kind, str) or not isinstance(record.encoder, str):
         raise TypeError("kind and encoder must be text")
