@@ -13,7 +13,7 @@ require_extra("lightning.pytorch", "lightning", "the Lightning callback")
 import lightning.pytorch as pl  # noqa: E402
 
 
-class MR2Callback(pl.Callback):  # type: ignore[misc]  # no types where Lightning is not installed
+class MR2Callback(pl.Callback):
     """Turns the cross-entropy of a LightningModule into MR² and logs thirds.
 
     At each validation (test) it logs ``val_overall``, ``val_easy``, ``val_medium``, ``val_hard``, ``val_worst`` and ``val_gap``

@@ -21,7 +21,7 @@ def _number(value: float, device: torch.device) -> Tensor:
     return torch.tensor(value, dtype=dtype, device=device)
 
 
-class ClassCounts(Metric):  # type: ignore[misc]  # no types where torchmetrics is not installed
+class ClassCounts(Metric):
     """Keeps the counts; subclasses say what is made of them.
 
     Args:
