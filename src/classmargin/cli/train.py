@@ -44,9 +44,8 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
 ) -> None:
     """Train a network on a data set with a method, and audit what came out."""
-    from classmargin._distributed import rank
     from classmargin.recipes.run_options import gather_config
-    from classmargin.recipes.train_run import default_folder, exit_code_of_rank
+    from classmargin.recipes.train_run import default_folder, exit_code_of_rank, is_helper_process
     from classmargin.recipes.train_run import train as train_run
     from classmargin.training.errors import DivergedError, StoppedError
     from classmargin.training.run_folder import RunFolder
@@ -79,10 +78,10 @@ def train(
         typer.echo(f"classmargin: error: {printable(str(error))}", err=True)
         raise typer.Exit(DIVERGED) from error
     except StoppedError as error:
-        if rank() == 0:
+        if not is_helper_process():
             typer.echo(f"classmargin: {printable(str(error))}", err=True)
         raise typer.Exit(exit_code_of_rank(error.exit_code)) from error
-    if rank() > 0:
+    if is_helper_process():
         return
     # A third without classes (of two, or where test samples lack) has no accuracy.
     values = "  ".join(

@@ -84,23 +84,24 @@ def train(
     """
     config = effective(config)
     run = RunFolder(folder)
-    if not _is_helper_process():
+    if not is_helper_process():
         _check_folder(run, config, resume)
     if run.done:
         say(f"{run.path} is finished; nothing to do")
         return read_summary(run)
     # Before other processes are started: a second writer is told so by one line, not by several processes.
-    with contextlib.nullcontext() if _is_helper_process() else run.lock():
-        if not _is_helper_process():
+    with contextlib.nullcontext() if is_helper_process() else run.lock():
+        if not is_helper_process():
             _check_folder(run, config, resume)  # again: another process may have been here before the lock
             if run.done:
                 return read_summary(run)
             if config.machine.devices > 1:
                 build_session(config)  # bad input must show before other processes are started
-        return _train_locked(config, run, machine.start(config), show, test, observers)
+        with machine.started(config) as fabric:
+            return _train_locked(config, run, fabric, show, test, observers)
 
 
-def _is_helper_process() -> bool:
+def is_helper_process() -> bool:
     """Whether this process was started to be another rank of a run that rank 0 has checked already."""
     names = ("RANK", "SLURM_PROCID", "LOCAL_RANK")
     return any(int(os.environ.get(name, "0")) > 0 for name in names)
@@ -113,7 +114,7 @@ def exit_code_of_rank(code: int) -> int:
     rank 0 has closed its loggers; what counts there is the code of rank 0. Other launchers look at every rank.
     """
     external = any(name in os.environ for name in ("TORCHELASTIC_RUN_ID", "SLURM_PROCID"))
-    return 0 if _is_helper_process() and not external else code
+    return 0 if is_helper_process() and not external else code
 
 
 def _check_folder(run: RunFolder, config: RunConfig, resume: bool) -> None:

@@ -6,9 +6,10 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from classmargin._printable import printable
 from classmargin.report.figure_parts import Figure
 from classmargin.report.render import write_page
-from classmargin.report.tables import Table, printable
+from classmargin.report.tables import Table
 
 
 def write_tables_html(

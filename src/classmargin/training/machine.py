@@ -7,16 +7,18 @@ best everywhere: a second thread collapses beside a busy process, and channels-l
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 import logging
 import os
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from classmargin._checks import require_extra
@@ -49,6 +51,22 @@ def start(config: RunConfig) -> Any:
         )
         fabric.launch()
     return fabric
+
+
+@contextlib.contextmanager
+def started(config: RunConfig) -> Iterator[Any]:
+    """Yield what :func:`start` returns, and leave the group of processes that it formed.
+
+    Threads of a group that is still there when the interpreter ends can abort the process (SIGABRT): a run that saved its
+    state and wants to say 143 or 130 would say 134.
+    """
+    formed_before = dist.is_available() and dist.is_initialized()
+    fabric = start(config)
+    try:
+        yield fabric
+    finally:
+        if not formed_before and dist.is_available() and dist.is_initialized():
+            dist.destroy_process_group()
 
 
 def _torchrun_layout() -> tuple[int, int] | None:
