@@ -28,10 +28,10 @@ from soak.children import end_all
 PARTS = {
     "checkpoint_kills": 1.0,
     "crash_matrix": 8.0,
-    "pool_kills": 4.0,
-    "long_haul": 1.5,
+    "pool_kills": 3.5,
+    "long_haul": 3.5,
     "determinism": 1.5,
-    "fuzzing": 4.0,
+    "fuzzing": 3.0,
 }
 OUT = Path(__file__).parent / "out"
 MINUTES = 15.0
