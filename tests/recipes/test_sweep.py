@@ -417,6 +417,29 @@ def test_a_trial_asked_for_at_the_same_moment_as_the_last_is_not_run(make_plan, 
     assert len(read_result(study, plan).rows) == 1
 
 
+def test_a_waiting_trial_given_to_two_workers_at_once_is_for_the_one_with_its_lock(
+    make_plan, tmp_path, monkeypatch
+):
+    plan = make_plan("mean_margin=1,2", keep_easy=False)
+    settle_plan(plan, tmp_path / "out")
+    study = open_study(plan)
+    study_module.enqueue_grid(study, plan)
+    original, first = optuna.Study.ask, []
+
+    def twice(self, *args, **kwargs):
+        if not first:  # the other worker got the same answer; it has the lock and is about to sign
+            first.append(original(self, *args, **kwargs))
+            return first[0]
+        first[0].set_user_attr("worker", study_module.signature(tmp_path / "out" / "runs" / "trial-0000"))
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(optuna.Study, "ask", twice)
+    with hold_lock(tmp_path / "out" / "locks" / "trial-0000"):
+        assert worker.work(plan, tmp_path / "out") == 1
+        outcomes = [row.outcome for row in read_result(study, plan).rows]
+    assert outcomes == ["running", "finished"], "the trial of the other worker is neither trained nor failed"
+
+
 # Plans, storages, files
 
 

@@ -172,20 +172,22 @@ def _state(name: str) -> Any:
 
 
 def _new_job(study: Study, plan: SweepPlan, folder: Path, held: contextlib.ExitStack) -> Job | None:
-    if len(counted(study.get_trials(deepcopy=False))) >= plan.budget:
-        return None
-    study.sampler = make_sampler(plan, 0)
-    trial = study.ask()
-    before = [t for t in counted(study.get_trials(deepcopy=False)) if t.number < trial.number]
-    if len(before) >= plan.budget:  # another worker asked for the last one at the same moment
-        trial.set_user_attr("replaced", True)
-        study.tell(trial, state=_state("FAIL"))
-        return None
-    study.sampler = make_sampler(plan, trial.number)
-    run_folder = folder / "runs" / f"trial-{trial.number:04d}"
-    _lock(run_folder, held)
-    trial.set_user_attr("worker", signature(run_folder))
-    return _job(plan, trial, run_folder)
+    while len(counted(study.get_trials(deepcopy=False))) < plan.budget:
+        study.sampler = make_sampler(plan, 0)
+        trial = study.ask()
+        before = [t for t in counted(study.get_trials(deepcopy=False)) if t.number < trial.number]
+        if len(before) >= plan.budget:  # another worker asked for the last one at the same moment
+            trial.set_user_attr("replaced", True)
+            study.tell(trial, state=_state("FAIL"))
+            return None
+        run_folder = folder / "runs" / f"trial-{trial.number:04d}"
+        # SQLite can hand a waiting trial to two workers that ask at the same moment: it is for who has its lock.
+        if not _lock(run_folder, held):
+            continue
+        study.sampler = make_sampler(plan, trial.number)
+        trial.set_user_attr("worker", signature(run_folder))
+        return _job(plan, trial, run_folder)
+    return None
 
 
 def _job(plan: SweepPlan, trial: Trial, folder: Path) -> Job:
