@@ -27,11 +27,11 @@ from soak.children import end_all
 # Shares of the time; what a part leaves over goes to the later ones.
 PARTS = {
     "checkpoint_kills": 1.0,
-    "crash_matrix": 8.0,
-    "pool_kills": 3.5,
-    "long_haul": 3.5,
+    "crash_matrix": 7.0,
+    "pool_kills": 5.0,
+    "long_haul": 2.5,
     "determinism": 1.5,
-    "fuzzing": 3.0,
+    "fuzzing": 4.0,
 }
 OUT = Path(__file__).parent / "out"
 MINUTES = 15.0

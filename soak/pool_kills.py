@@ -38,7 +38,7 @@ def run(folder: Path, *, seed: int = 0, quick: bool = False) -> dict[str, Any]:
     try:
         for name, words in list(left.items()):
             hit: Counter[str] = Counter()
-            compared += _break_command(name, words, folder / name, rng, hit, 2 if quick else 4)
+            compared += _break_command(name, words, folder / name, rng, hit, 2 if quick else 3)
             kills += hit  # now that all runs were found equal
             del left[name]
             print(f"{name}: {sum(kills.values())} kills so far", flush=True)
