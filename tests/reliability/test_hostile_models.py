@@ -325,7 +325,7 @@ def test_checkpoints_with_one_value_swapped_end_in_words(tmp_path, unfinished_ru
 
 
 @pytest.mark.slow
-@long(100)
+@long(30)  # each of them is a training
 @given(data=st.data())
 def test_many_checkpoints_with_one_value_swapped_end_in_words(tmp_path, unfinished_run, data):
     go_on_with_a_swapped_leaf(tmp_path, unfinished_run, data)
