@@ -9,8 +9,7 @@ on a few hundred numbers is done by NumPy, whose calls cost a third of torch's. 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,11 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Integers = NDArray[np.int64]
-SMALL = 1 << 14  # entries; below, the price of a call outweighs its arithmetic, and NumPy's calls are cheaper
 
 
 class CompactGroups:
-    """Rows of a batch in class order. What only some callers need is worked out when first asked for.
+    """Rows of a batch in class order.
 
     Args:
         labels: Class of each row ``[B]``.
@@ -31,42 +29,40 @@ class CompactGroups:
         labels: As given.
         order: Rows sorted by class ``[B]``.
         ordered: Their classes ``[B]``.
+        edges: First place of each class in that order, and the end of the last class ``[S + 1]``.
+        counts: Rows of each class that occurs ``[S]``.
+        num_pairs: Number of unordered same-class pairs.
     """
 
     def __init__(self, labels: Integers) -> None:
         self.labels = labels
         self.order: Integers = labels.argsort(kind="stable")
         self.ordered: Integers = labels.take(self.order)
-
-    @cached_property
-    def later(self) -> Integers:
-        """Classmates still to come after each place of the sorted order ``[B]``."""
-        return self.ordered.searchsorted(self.ordered, side="right") - np.arange(1, len(self.ordered) + 1)
-
-    @cached_property
-    def longest(self) -> int:
-        """Rows of the class with most of them."""
-        return int(self.later.max()) + 1 if len(self.labels) else 0
+        new = np.empty(len(labels) + 1, dtype=bool)
+        new[0] = new[-1] = True
+        np.not_equal(self.ordered[1:], self.ordered[:-1], out=new[1:-1])
+        self.edges: Integers = new.nonzero()[0]
+        self.counts: Integers = self.edges[1:] - self.edges[:-1]
+        self.num_pairs = (int(self.counts.dot(self.counts)) - len(labels)) // 2
 
     @property
-    def num_pairs(self) -> int:
-        """Number of unordered same-class pairs."""
-        return int(self.later.sum())
-
-    @property
-    def lowest_and_highest(self) -> tuple[int, int]:
-        """Smallest and largest label (0, 0 without rows)."""
-        return (int(self.ordered[0]), int(self.ordered[-1])) if len(self.ordered) else (0, 0)
-
-    @cached_property
     def starts(self) -> Integers:
         """First place in the sorted order of each class that occurs ``[S]``."""
-        return np.flatnonzero(np.diff(self.ordered, prepend=-1))
+        return self.edges[:-1]
 
-    @cached_property
-    def counts(self) -> Integers:
-        """Rows of each class that occurs ``[S]``."""
-        return self.later[self.starts] + 1
+    @property
+    def classes(self) -> Integers:
+        """The classes that occur, in ascending order ``[S]``."""
+        return self.ordered.take(self.edges[:-1])
+
+    @property
+    def longest(self) -> int:
+        """Rows of the class with most of them."""
+        return int(self.counts.max()) if len(self.labels) else 0
+
+    def all_within(self, num_classes: int) -> bool:
+        """Return whether every label is in ``[0, K)``."""
+        return not len(self.ordered) or bool(self.ordered[0] >= 0 and self.ordered[-1] < num_classes)
 
 
 class DenseGroups(NamedTuple):
@@ -119,6 +115,18 @@ def group_dense(labels: Tensor, num_classes: int, row_weight: Tensor | None) -> 
     return DenseGroups(labels, counts, row_weight)
 
 
+def pair_places(groups: CompactGroups) -> tuple[Integers, Integers]:
+    """Return the places in the sorted order of both ends of every unordered same-class pair, each ``[P]``."""
+    place = np.arange(len(groups.order) + 1)
+    end = groups.edges[1:].repeat(groups.counts)  # of the class of each place
+    later = end - place[1:]  # classmates still to come
+    first = place[:-1].repeat(later)
+    # The pairs of one place follow one another, and so do their second ends: count on up to the end of the class.
+    second = (end - later.cumsum()).take(first)
+    second += np.arange(len(first))
+    return first, second
+
+
 def same_class_pairs(groups: CompactGroups) -> tuple[Integers, Integers]:
     """Return the rows ``i`` and ``j`` of every unordered same-class pair, each ``[P]``.
 
@@ -127,45 +135,8 @@ def same_class_pairs(groups: CompactGroups) -> tuple[Integers, Integers]:
         >>> left.tolist(), right.tolist()
         ([0], [2])
     """
-    later = groups.later
-    first = np.arange(len(later)).repeat(later)
-    # The pairs of one row follow one another: count on from the row's own first pair.
-    offset = np.arange(1, len(first) + 1) - (later.cumsum() - later).take(first)
-    return groups.order.take(first), groups.order.take(first + offset)
-
-
-class PairList(NamedTuple):
-    """The same-class pairs of a batch with their differences.
-
-    Attributes:
-        left, right: Rows at both ends ``[P]``.
-        difference: ``φ_left - φ_right`` ``[P, d]``, without gradient.
-        distance: Its squared norm ``[P]``.
-    """
-
-    left: Integers
-    right: Integers
-    difference: Tensor
-    distance: NDArray[Any]
-
-
-def list_pairs(rows: Tensor, groups: CompactGroups) -> PairList:
-    """Return all same-class pairs of detached ``rows``."""
-    left, right = same_class_pairs(groups)
-    if len(left) * rows.shape[1] <= SMALL:
-        values = rows.numpy()
-        between = values.take(left, axis=0)
-        between -= values.take(right, axis=0)
-        return PairList(left, right, torch.from_numpy(between), row_squares(between))
-    difference = rows.index_select(0, torch.from_numpy(left))
-    difference.sub_(rows.index_select(0, torch.from_numpy(right)))
-    return PairList(left, right, difference, torch.linalg.vector_norm(difference, dim=1).square_().numpy())
-
-
-def row_squares(rows: NDArray[Any]) -> NDArray[Any]:
-    """Return the squared norm of each row: ``[n, d] -> [n]``."""
-    squares: NDArray[Any] = np.einsum("nd,nd->n", rows, rows)
-    return squares
+    first, second = pair_places(groups)
+    return groups.order.take(first), groups.order.take(second)
 
 
 def class_sums(values: Tensor, groups: DenseGroups) -> Tensor:

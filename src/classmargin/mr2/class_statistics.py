@@ -31,18 +31,16 @@ from torch import Tensor
 from classmargin._checks import check_choice, check_floating, check_int, check_number
 from classmargin._distributed import all_reduce_sum, is_distributed
 from classmargin.mr2.class_groups import (
-    SMALL,
     CompactGroups,
     DenseGroups,
     Groups,
-    PairList,
     class_sums,
     group_compact,
     group_dense,
-    row_squares,
     uses_dense_layout,
 )
 from classmargin.mr2.class_moments import squared_norm
+from classmargin.mr2.class_table import ClassTable, move_averages
 from classmargin.mr2.full_precision import FullPrecisionModule
 from classmargin.mr2.logit_margin import at_least_float32, check_targets
 from classmargin.mr2.whole_set import fit_statistics
@@ -246,8 +244,7 @@ class ClassStatistics(FullPrecisionModule):
         row_weight: Tensor | None,
         synchronize: bool,
         square: Tensor | None = None,
-        pairs: PairList | None = None,
-    ) -> Tensor | None:
+    ) -> None:
         """Move the averages, without checks and without gradient mode off (the caller sees to both).
 
         Args:
@@ -257,20 +254,8 @@ class ClassStatistics(FullPrecisionModule):
             synchronize: As in :meth:`update`.
             groups: Groups of ``labels`` where already known.
             square: Squared L2 norms of ``rows`` ``[B]`` where already known.
-            pairs: Same-class pairs of ``rows`` where already known.
-
-        Returns:
-            A spent buffer like ``rows`` for the caller to write on, where there is one: fresh memory of that size
-            costs more than the arithmetic on it.
         """
-        spent: Tensor | None = None
-        self.take_shape(rows.shape[1])
-        dtype = self.class_scalars.dtype
-        if rows.dtype != dtype:
-            if rows.dtype == torch.float64:
-                self.double()  # exact, and keeps float64 experiments in float64
-            else:
-                rows = rows.to(dtype)
+        rows = self._fitting(rows)
         square = squared_norm(rows, 2.0) if square is None else square.to(rows.dtype)
         synchronize = synchronize and is_distributed()
         if labels.is_floating_point():
@@ -286,39 +271,55 @@ class ClassStatistics(FullPrecisionModule):
             update(rows, square, dense, synchronize)
         else:
             compact = groups if isinstance(groups, CompactGroups) else group_compact(labels)
-            spent = self._update_compact(rows, square, labels, compact, pairs)
+            self._update_compact(rows, square, labels, compact)
         self._update_overall(rows, row_weight, synchronize)
-        return spent
 
-    def _update_compact(
-        self, rows: Tensor, square: Tensor, labels: Tensor, groups: CompactGroups, pairs: PairList | None
-    ) -> Tensor | None:
+    def apply_table(self, rows: Tensor, labels: Tensor, table: ClassTable) -> None:
+        """Do the same for classes ``[B]`` in one process on the CPU, from the table of the batch (uses it up)."""
+        if self.estimator == "batch":
+            self.apply_update(rows, labels, table.groups, None, False)
+            return
+        rows = self._fitting(rows)
+        means, scalars = self._buffer("class_mean").numpy(), self._buffer("class_scalars").numpy()
+        power = None if self.norm_order == 2.0 else self._power_sums(rows, table.groups.labels)
+        move_averages(table, means, scalars, self.ema_decay, power)
+        self._update_overall_on_host(rows)
+
+    def _fitting(self, rows: Tensor) -> Tensor:
+        """Return ``rows`` in the type of the averages, after giving these their size; float64 makes them float64."""
+        if rows.shape[1] != self.feature_dim:
+            self.take_shape(rows.shape[1])
+        dtype = self._buffer("class_scalars").dtype
+        if rows.dtype == dtype:
+            return rows
+        if rows.dtype == torch.float64:
+            self.double()  # exact, and keeps float64 experiments in float64
+            return rows
+        return rows.to(dtype)
+
+    def _update_compact(self, rows: Tensor, square: Tensor, labels: Tensor, groups: CompactGroups) -> None:
         if not len(groups.labels):
-            return None
+            return
         class_mean, scalars, values = self.class_mean, self.class_scalars.numpy(), groups.labels
         count = np.bincount(values, minlength=self.num_classes)
         if not scalars[0].all():
             self._place_first_sight(rows, groups)
-        deviation, deviation_square = _deviations(rows, class_mean, labels, values)
+        deviation = class_mean.index_select(0, labels)
+        torch.sub(rows, deviation, out=deviation)  # in place: a copy of [B, d] costs more than the arithmetic
         sums = np.empty((3, self.num_classes))
-        sums[0] = np.bincount(values, deviation_square, self.num_classes)
+        sums[0] = np.bincount(values, squared_norm(deviation, 2.0).numpy(), self.num_classes)
         sums[1] = np.bincount(values, square.numpy(), self.num_classes)
         sums[2] = sums[1] if self.norm_order == 2.0 else self._power_sums(rows, values)
         weight, share = _new_weight(scalars[0], count, self.ema_decay)
         # Squared deviations were taken from the old mean; around the new one they are smaller by ‖shift‖².
-        shift_sqnorm = self._summed_deviation_sqnorm(deviation, count, sums[0], groups, pairs)
-        shift_sqnorm *= share
-        sums[0] -= shift_sqnorm
+        sums[0] -= self._summed_deviation_sqnorm(deviation, sums[0], groups) * share
         sums *= share
         scalars[1:] *= 1.0 - count * share
         scalars[1:] += sums
         np.maximum(scalars[1], 0.0, out=scalars[1])
         scalars[0] = weight
-        row_share = share.take(values).astype(scalars.dtype, copy=False)
-        scaled = deviation.numpy()
-        scaled *= row_share[:, None]
+        deviation *= torch.from_numpy(share.take(values).astype(scalars.dtype, copy=False)[:, None])
         class_mean.index_add_(0, labels, deviation)
-        return deviation
 
     def _power_sums(self, rows: Tensor, labels: NDArray[Any]) -> NDArray[Any]:
         squares = squared_norm(rows, self.norm_order).numpy()
@@ -334,19 +335,11 @@ class ClassStatistics(FullPrecisionModule):
         self.class_mean.index_copy_(0, place, rows.index_select(0, torch.from_numpy(first[new])))
 
     def _summed_deviation_sqnorm(
-        self,
-        deviation: Tensor,
-        count: NDArray[Any],
-        spread: NDArray[Any],
-        groups: CompactGroups,
-        pairs: PairList | None,
+        self, deviation: Tensor, spread: NDArray[Any], groups: CompactGroups
     ) -> NDArray[Any]:
-        """Return ``‖Σ_i δ_i‖²`` of each class ``[K]``, a new array."""
-        if groups.longest == 1:
-            return spread.copy()
-        if pairs is not None:  # = n Σ‖δ_i‖² - Σ_{i<j} ‖δ_i - δ_j‖², and the distances are known
-            between = np.bincount(groups.labels.take(pairs.left), pairs.distance, self.num_classes)
-            return np.maximum(count * spread - between, 0.0)  # type: ignore[no-any-return]
+        """Return ``‖Σ_i δ_i‖²`` of each class ``[K]``."""
+        if not groups.num_pairs:
+            return spread
         total = torch.zeros_like(self.class_mean).index_add_(0, torch.from_numpy(groups.labels), deviation)
         return squared_norm(total, 2.0).numpy()
 
@@ -442,16 +435,7 @@ class ClassStatistics(FullPrecisionModule):
         They only set scales, which move slowly: the first batches count, then every ``OVERALL_EVERY``-th.
         """
         if row_weight is None and not synchronize and not uses_dense_layout(rows):
-            updates = self.updates.numpy()  # shares memory; NumPy's calls cost less
-            step, empty = int(updates), not rows.shape[0]
-            if not empty:
-                updates += 1
-            moved = not empty and (step < OVERALL_EVERY or step % OVERALL_EVERY == 0)
-            self.__dict__["overall_moved"] = moved  # setting an attribute of a module costs a dozen look-ups
-            if moved:
-                mean = rows.mean(0)
-                decay = self.ema_decay if step < OVERALL_EVERY else self.ema_decay**OVERALL_EVERY
-                self._mix_overall(mean, squared_norm(rows - mean, 2.0).mean(), 1.0 - decay)
+            self._update_overall_on_host(rows)
             return
         weight = torch.ones_like(rows[:, 0]) if row_weight is None else row_weight.to(rows.dtype)
         count, total = weight.sum(), (rows * weight.unsqueeze(1)).sum(0)
@@ -466,6 +450,18 @@ class ClassStatistics(FullPrecisionModule):
         skipped = (self.ema_decay - self.ema_decay**OVERALL_EVERY) * (~early).to(rows.dtype)
         self._mix_overall(mean, variance, (1.0 - self.ema_decay + skipped) * due)
         self.updates.add_(count > 0)
+
+    def _update_overall_on_host(self, rows: Tensor) -> None:
+        updates, empty = self._buffer("updates"), not rows.shape[0]
+        step = int(updates.item())
+        if not empty:
+            updates += 1
+        moved = not empty and (step < OVERALL_EVERY or step % OVERALL_EVERY == 0)
+        self.__dict__["overall_moved"] = moved  # setting an attribute of a module costs a dozen look-ups
+        if moved:
+            mean = rows.mean(0)
+            decay = self.ema_decay if step < OVERALL_EVERY else self.ema_decay**OVERALL_EVERY
+            self._mix_overall(mean, squared_norm(rows - mean, 2.0).mean(), 1.0 - decay)
 
     def _mix_overall(self, mean: Tensor, variance: Tensor, newest: Tensor | float) -> None:
         """Mix in one batch with weight ``newest`` (0 leaves everything as it is); bias-corrected."""
@@ -503,18 +499,6 @@ class ClassStatistics(FullPrecisionModule):
             if saved.dtype == torch.float64:
                 self.double()
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
-
-
-def _deviations(
-    rows: Tensor, class_mean: Tensor, labels: Tensor, values: NDArray[Any]
-) -> tuple[Tensor, NDArray[Any]]:
-    """Return ``φ_i - μ_y`` ``[B, d]`` and its squared norm ``[B]``, by the library whose calls cost less at this size."""
-    if rows.numel() <= SMALL:
-        deviation = rows.numpy() - class_mean.numpy().take(values, axis=0)
-        return torch.from_numpy(deviation), row_squares(deviation)
-    means = class_mean.index_select(0, labels)
-    torch.sub(rows, means, out=means)  # in place: a copy of [B, d] costs more than the arithmetic
-    return means, squared_norm(means, 2.0).numpy()
 
 
 def _new_weight(old: NDArray[Any], count: NDArray[Any], decay: float) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -13,6 +13,8 @@ Arrays the size of the batch or of the pair list are NumPy's (cheaper calls), th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +23,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from classmargin.mr2.class_groups import SMALL, CompactGroups, PairList, list_pairs
+from classmargin._types import LossTerms
+from classmargin.mr2.class_groups import CompactGroups
+from classmargin.mr2.class_table import ClassTable, pull_together, tabulate
 from classmargin.mr2.logit_margin import per_sample_losses
 from classmargin.mr2.representation_margin import listed_pair_losses
 
@@ -35,57 +39,57 @@ class StepConstants(NamedTuple):
     Attributes:
         labels: Classes ``[B]``.
         groups: The same, grouped.
-        pairs: Same-class pairs of the features; None where there is none.
-        inverse_margins: ``1 / γ_y`` of each row ``[B]``.
+        has_pairs: Whether there are same-class pairs, and λ is not 0.
+        inverse_margins: ``1 / γ_y`` of each row ``[B, 1]``.
         log_prior: Offset ``[K]`` or None.
         mean_spread: ``s̄``.
         temperature: ``τ``.
         representation_weight: ``λ`` with its ramp.
-        spent: Memory like the features that may be written on, or None.
+        parts: Whether the parts of the total are wanted too.
     """
 
     labels: Tensor
     groups: CompactGroups
-    pairs: PairList | None
+    has_pairs: bool
     inverse_margins: NDArray[Any]
     log_prior: Tensor | None
     mean_spread: float
     temperature: float
     representation_weight: float
-    spent: Tensor | None = None
+    parts: bool
 
 
-def step_terms(logits: Tensor, features: Tensor, constants: StepConstants) -> tuple[Tensor, Tensor, Tensor]:
-    """Return total, logit margin and representation margin, each a scalar with its own gradient."""
-    total, logit, pair = _CpuStep.apply(logits, features, constants, True)  # type: ignore[no-untyped-call]
-    return total, logit, pair
+def step_terms(logits: Tensor, features: Tensor, constants: StepConstants, table: ClassTable) -> LossTerms:
+    """Return total, logit margin and representation margin, each a scalar with its own gradient.
 
-
-def step_total(logits: Tensor, features: Tensor, constants: StepConstants) -> Tensor:
-    """Return the total alone: each output more costs a tenth of the step at B = 128."""
-    total: Tensor = _CpuStep.apply(logits, features, constants, False)  # type: ignore[no-untyped-call]
-    return total
+    Without ``constants.parts`` all three are the total: each output more costs a tenth of the step at B = 128.
+    """
+    terms = _CpuStep.apply(logits, features, constants, table)  # type: ignore[no-untyped-call]
+    return LossTerms(*terms) if constants.parts else LossTerms(terms, terms, terms)
 
 
 class _CpuStep(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, features: Tensor, constants: StepConstants, parts: bool) -> Any:
+    def forward(
+        ctx: Any, logits: Tensor, features: Tensor, constants: StepConstants, table: ClassTable
+    ) -> Any:
+        pair, ctx.feature_gradient = _representation_margin(
+            features, constants, table, ctx.needs_input_grad[1]
+        )
         logit, ctx.logit_gradient = _logit_margin(logits, constants)
-        pair, ctx.feature_gradient = _representation_margin(features, constants, ctx.needs_input_grad[1])
         ctx.save_for_backward(logits, features)
-        ctx.has_pairs = constants.pairs is not None
-        ctx.constants = constants._replace(pairs=None, spent=None)  # both are used up
-        ctx.set_materialize_grads(False)
+        ctx.constants = constants
         total = logit + constants.representation_weight * pair
-        if not parts:
-            return torch.full((), total, dtype=logits.dtype)
-        return tuple(torch.full((), value, dtype=logits.dtype) for value in (total, logit, pair))
+        if not constants.parts:
+            return _scalar(total, constants)
+        ctx.set_materialize_grads(False)
+        return _scalar(total, constants), _scalar(logit, constants), _scalar(pair, constants)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         if torch.is_grad_enabled():  # a second derivative is wanted: differentiate the general form instead
             return (*_differentiable_gradients(ctx, gradients), None, None)
-        total, logit, pair = (0.0 if each is None else float(each) for each in _three(gradients))
+        total, logit, pair = _three([0.0 if each is None else each.item() for each in gradients], 0.0)
         logits, features = ctx.saved_tensors
         constants: StepConstants = ctx.constants
         # The gradients are handed over, not copied; a second backward pass over the same graph makes them again.
@@ -102,15 +106,20 @@ class _CpuStep(torch.autograd.Function):
             weight == 0.0 and pair
         ):  # λ = 0: the gradient at hand is 0 times what is wanted
             weight = weight or 1.0
-            pairs = list_pairs(features, constants.groups) if ctx.has_pairs else None
-            again = constants._replace(pairs=pairs, representation_weight=weight)
-            for_features = _representation_margin(features, again, True)[1]
+            again = constants._replace(representation_weight=weight)
+            table = tabulate(features.detach(), constants.groups)
+            for_features = _representation_margin(features, again, table, True)[1]
         factor = total * (constants.representation_weight / (weight or 1.0)) + pair / (weight or 1.0)
         return for_logits, for_features if factor == 1.0 else for_features * factor, None, None
 
 
-def _three(gradients: tuple[Any, ...]) -> tuple[Any, ...]:
-    return gradients if len(gradients) == 3 else (*gradients, None, None)
+def _scalar(value: float, constants: StepConstants) -> Tensor:
+    return torch.from_numpy(np.array(value, constants.inverse_margins.dtype))  # a third of torch.full
+
+
+def _three(values: Sequence[Any], default: Any) -> tuple[Any, Any, Any]:
+    """Return what belongs to total, logit margin and representation margin, where only the first may be there."""
+    return (values[0], default, default) if len(values) == 1 else (values[0], values[1], values[2])
 
 
 def _logit_margin(logits: Tensor, constants: StepConstants) -> tuple[float, Tensor]:
@@ -118,59 +127,53 @@ def _logit_margin(logits: Tensor, constants: StepConstants) -> tuple[float, Tens
     inverse = constants.inverse_margins
     gradient = _scaled(logits, constants).contiguous()
     torch.softmax(gradient, 1, out=gradient)
-    array = gradient.numpy()
-    rows, classes = array.shape
-    flat, place = array.reshape(-1), np.arange(0, rows * classes, classes) + constants.groups.labels
+    rows, classes = gradient.shape
+    flat = gradient.numpy().reshape(-1)
+    place = _row_starts(rows, classes) + constants.groups.labels
     true = flat.take(place)
-    if true.min() > SAFE_PROBABILITY:
-        loss = -float(np.log(true).sum(dtype=np.float64)) / rows
+    if np.minimum.reduce(true) > SAFE_PROBABILITY:
+        loss = -float(np.add.reduce(np.log(true))) / rows
     else:  # the probability underflows long before its logarithm does
         loss = float(F.cross_entropy(_scaled(logits, constants), constants.labels))
     flat[place] = true - 1.0
-    array *= (inverse / inverse.dtype.type(rows))[:, None]
+    gradient.mul_(torch.from_numpy(inverse * (1.0 / rows)))
     return loss, gradient
 
 
+@lru_cache(maxsize=8)
+def _row_starts(rows: int, classes: int) -> NDArray[np.int64]:
+    return np.arange(0, rows * classes, classes)
+
+
 def _scaled(logits: Tensor, constants: StepConstants) -> Tensor:
-    scaled = torch.mul(logits, torch.from_numpy(constants.inverse_margins[:, None]))
+    scaled = torch.mul(logits, torch.from_numpy(constants.inverse_margins))
     if constants.log_prior is not None:
         scaled += constants.log_prior.to(scaled.dtype)
     return scaled
 
 
 def _representation_margin(
-    features: Tensor, constants: StepConstants, wants_gradient: bool
+    features: Tensor, constants: StepConstants, table: ClassTable, wants_gradient: bool
 ) -> tuple[float, Tensor | None]:
-    """Return the mean of Eq. 2, and the gradient of λ times it where wanted. Uses the pairs up."""
-    pairs, rows, gradient = constants.pairs, features.shape[0], None
-    if wants_gradient:
-        spent = constants.spent
-        usable = spent is not None and spent.dtype == features.dtype
-        gradient = spent.zero_() if spent is not None and usable else torch.zeros_like(features)
-    if pairs is None:  # nobody has a classmate
-        return 0.0, gradient
-    losses, pull = pair_softmax(pairs, rows, constants.mean_spread, constants.temperature)
-    mean = float(losses.sum()) / rows
-    if gradient is None:
+    """Return the mean of Eq. 2, and the gradient of λ times it where wanted."""
+    if not constants.has_pairs:
+        return 0.0, torch.zeros_like(features) if wants_gradient else None
+    rows = features.shape[0]
+    losses, pull = pair_softmax(table, rows, constants.mean_spread, constants.temperature)
+    mean = float(np.add.reduce(losses)) / rows
+    if not wants_gradient:
         return mean, None
-    pull *= 2.0 * constants.representation_weight / (constants.temperature * rows)
-    force, array = pairs.difference, pairs.difference.numpy()
-    array *= pull.astype(array.dtype)[:, None]
-    if array.size <= SMALL:  # two calls in one
-        both = np.concatenate((pairs.left, pairs.right))
-        force = torch.from_numpy(np.concatenate((array, -array)))
-        return mean, gradient.index_add_(0, torch.from_numpy(both), force)
-    gradient.index_add_(0, torch.from_numpy(pairs.left), force)
-    return mean, gradient.index_add_(0, torch.from_numpy(pairs.right), force, alpha=-1)
+    scale = 2.0 * constants.representation_weight / (constants.temperature * rows)
+    return mean, pull_together(table, pull, scale)
 
 
 def pair_softmax(
-    pairs: PairList, rows: int, mean_spread: float, temperature: float
+    table: ClassTable, rows: int, mean_spread: float, temperature: float
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return ``ln(1 + Σ_j exp e_ij)`` of each row and what the two ends of each pair weigh together.
 
     Args:
-        pairs: The pairs and their squared distances.
+        table: The pairs and their squared distances.
         rows: ``B``.
         mean_spread: ``s̄``.
         temperature: ``τ``.
@@ -178,14 +181,13 @@ def pair_softmax(
     Returns:
         Losses ``[B]``, and ``exp(e_ij) / (1 + Σ_j' exp e_ij') + exp(e_ij) / (1 + Σ_i' exp e_i'j)`` ``[P]``.
     """
-    left, right = pairs.left, pairs.right
-    exponent = pairs.distance.astype(np.float64)
+    left, right = table.left, table.right
+    exponent = table.distances.astype(np.float64)
     exponent -= 2.0 * mean_spread
     exponent /= temperature
-    if exponent.max() <= SAFE_EXPONENT:
+    if np.maximum.reduce(exponent) <= SAFE_EXPONENT:
         scaled = np.exp(exponent, out=exponent)
-        total: NDArray[Any] = np.bincount(left, scaled, rows)
-        total += np.bincount(right, scaled, rows)
+        total: NDArray[Any] = np.bincount(table.ends, scaled.repeat(2), rows)
         total += 1.0
         inverse = 1.0 / total
         return np.log(total), scaled * (inverse.take(left) + inverse.take(right))
@@ -202,15 +204,15 @@ def _differentiable_gradients(ctx: Any, upstream: tuple[Tensor | None, ...]) -> 
     logits, features = ctx.saved_tensors
     constants: StepConstants = ctx.constants
     total, logit_only, pair_only = (
-        logits.new_zeros(()) if gradient is None else gradient for gradient in _three(upstream)
+        logits.new_zeros(()) if gradient is None else gradient for gradient in _three(upstream, None)
     )
-    margins = torch.from_numpy(1.0 / constants.inverse_margins)
+    margins = torch.from_numpy(1.0 / constants.inverse_margins[:, 0])
     losses = per_sample_losses(logits, constants.labels, margins, constants.log_prior, None, 0.0, -100)
     logit = losses.mean() * (total + logit_only)
     for_logits = torch.autograd.grad(logit, logits, create_graph=True)[0]
     if not ctx.needs_input_grad[1]:
         return for_logits, None
-    if not ctx.has_pairs:
+    if not constants.has_pairs:
         return for_logits, torch.zeros_like(features)
     pair = listed_pair_losses(features, constants.groups, constants.mean_spread, constants.temperature).mean()
     pair = pair * (total * constants.representation_weight + pair_only)

@@ -25,6 +25,10 @@ class FullPrecisionModule(nn.Module):
         torch.float32
     """
 
+    def _buffer(self, name: str) -> Tensor:
+        """Return a buffer; as an attribute it is found only after a failed look-up has written its error message."""
+        return self._buffers[name]  # type: ignore[return-value]
+
     def _apply(self: Self, fn: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any) -> Self:
         def keep_precision(tensor: Tensor) -> Tensor:
             moved = fn(tensor)

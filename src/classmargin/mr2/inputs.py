@@ -65,8 +65,7 @@ def group_batch(
         labels = labels.masked_fill(~keep, 0)
         return GroupedBatch(logits, labels, features, group_dense(labels, num_classes, weight), weight)
     groups = group_compact(labels)
-    lowest, highest = groups.lowest_and_highest
-    if 0 <= ignore_index < num_classes or lowest < 0 or highest >= num_classes:
+    if 0 <= ignore_index < num_classes or not groups.all_within(num_classes):
         check_targets(labels, batch=labels.shape[0], num_classes=num_classes, ignore_index=ignore_index)
         keep = labels != ignore_index
         logits, labels, features = logits[keep], labels[keep], features[keep]

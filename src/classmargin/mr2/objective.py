@@ -27,14 +27,7 @@ from classmargin._checks import check_choice, check_int, check_number
 from classmargin._distributed import gather_rows, is_distributed
 from classmargin._types import LossTerms
 from classmargin.mr2 import logit_margin
-from classmargin.mr2.class_groups import (
-    SMALL,
-    CompactGroups,
-    Groups,
-    list_pairs,
-    row_squares,
-    uses_dense_layout,
-)
+from classmargin.mr2.class_groups import CompactGroups, Groups, uses_dense_layout
 from classmargin.mr2.class_margins import (
     PAPER_POWER,
     check_limits,
@@ -43,8 +36,9 @@ from classmargin.mr2.class_margins import (
 )
 from classmargin.mr2.class_moments import squared_norm
 from classmargin.mr2.class_statistics import ClassStatistics, Estimator, SqnormForm
+from classmargin.mr2.class_table import NUMPY_TYPES, tabulate
 from classmargin.mr2.collapse import COLLAPSE_FRACTION, collapse_ratio, warn_of_collapse
-from classmargin.mr2.cpu_step import StepConstants, step_terms, step_total
+from classmargin.mr2.cpu_step import StepConstants, step_terms
 from classmargin.mr2.full_precision import FullPrecisionModule
 from classmargin.mr2.inputs import check_batch, group_batch
 from classmargin.mr2.logit_margin import at_least_float32, check_class_vector
@@ -55,8 +49,7 @@ from classmargin.mr2.representation_margin import MOST_LISTED_PAIRS, log_one_plu
 
 Positives = Literal["batch", "memory", "moments"]
 MarginSource = Literal["sqnorm", "spread", "uniform"]
-_NUMPY_TYPES = {torch.float32: "float32", torch.float64: "float64"}
-_LARGEST = {dtype: torch.finfo(dtype).max for dtype in _NUMPY_TYPES}
+_LARGEST = {dtype: torch.finfo(dtype).max for dtype in NUMPY_TYPES}
 TemperatureRule = Literal["total-variance", "dimension"]
 
 
@@ -304,17 +297,19 @@ class MR2Loss(FullPrecisionModule):
         if hard:
             batch = group_batch(scores, labels, rows, self.num_classes, self.ignore_index)
             scores, labels, rows, groups, row_weight = batch
+            if isinstance(groups, CompactGroups) and self._is_common_step(scores, groups, synchronize):
+                terms = self._common_step(scores, labels, rows, groups, update, parts)
+                if terms is not None:
+                    return terms
         detached = rows.detach()
-        square = _row_squares(detached)
+        square = squared_norm(detached, 2.0)
         finite = self._all_finite(rows, square)
-        if isinstance(groups, CompactGroups) and finite and self._is_common_step(scores, groups, synchronize):
-            return self._common_step(scores, labels, rows, groups, square, update, parts)
         if update:
             if finite:
                 self.statistics.apply_update(detached, labels, groups, row_weight, synchronize, square)
             else:  # rows that cannot be squared are left out
                 self.statistics.update(detached, labels, row_weight=row_weight, synchronize=synchronize)
-            self._follow_variance(rows)
+            self._follow_variance(rows, on_host=not uses_dense_layout(rows))
         logit = self._logit_term(scores, labels, row_weight, synchronize)
         representation = self._representation_term(rows, labels, groups, row_weight, synchronize)
         if update and self.memory is not None and hard:
@@ -344,15 +339,11 @@ class MR2Loss(FullPrecisionModule):
             and not synchronize
             and len(groups.order) > 0
             and self.positives == "batch"
-            and self.weight is None
+            and self._buffers["weight"] is None
             and self.label_smoothing == 0.0
             and self.representation_reduction == "samples"
             and self.dimension_scale is None
-            # Up to 2 m + 1 rows of each class there are at most m pairs a row; no need to count them.
-            and (
-                groups.longest <= 2 * MOST_LISTED_PAIRS + 1
-                or groups.num_pairs <= MOST_LISTED_PAIRS * len(groups.order)
-            )
+            and groups.num_pairs <= MOST_LISTED_PAIRS * len(groups.order)
         )
 
     def _common_step(
@@ -361,37 +352,34 @@ class MR2Loss(FullPrecisionModule):
         labels: Tensor,
         features: Tensor,
         groups: CompactGroups,
-        square: Tensor,
         update: bool,
         parts: bool,
-    ) -> LossTerms:
-        """Do what :meth:`_terms` does, for the step that nearly every step is, in as few calls as possible."""
-        rows, spent = features.detach(), None
-        wants_pairs = groups.longest > 1 and self.representation_weight > 0.0
-        pairs = list_pairs(rows, groups) if wants_pairs else None
-        statistics = self.statistics
+    ) -> LossTerms | None:
+        """Do what :meth:`_terms` does, for the step that nearly every step is, in as few calls as possible.
+
+        Returns None, with nothing changed, where features are not finite or too large to be squared without care.
+        """
+        rows, statistics = features.detach(), self.statistics
+        table = tabulate(rows, groups)
+        if not table.finite:
+            return None
         if update:
-            spent = statistics.apply_update(rows, labels, groups, None, False, square, pairs)
-            self._follow_variance(rows)
-        scalars = statistics.class_scalars.numpy()
-        inverse = (1.0 / self.mean_margin) / self._margins_on_host(scalars).take(groups.labels)
-        classes = self.num_classes if self.unseen == "zero" else max(int(np.count_nonzero(scalars[0])), 1)
-        mean_spread = float(scalars[1].sum()) / classes
+            statistics.apply_table(rows, labels, table)
+            self._follow_variance(rows, on_host=True)
+        scalars = statistics._buffer("class_scalars").numpy()
+        margins = self._margins_on_host(scalars).take(groups.labels)
         constants = StepConstants(
             labels,
             groups,
-            pairs,
-            inverse.astype(_NUMPY_TYPES[logits.dtype], copy=False),
-            self.log_prior,
-            self.spread_slack * mean_spread,
-            float(self._temperature(features.shape[1])),
+            groups.num_pairs > 0 and self.representation_weight > 0.0,
+            np.divide(1.0 / self.mean_margin, margins, dtype=NUMPY_TYPES[logits.dtype])[:, None],
+            self._buffers["log_prior"],
+            self.spread_slack * self._mean_spread_on_host(scalars),
+            float(self._temperature(features.shape[1], on_host=True)),
             float(self._ramped_weight()),
-            spent,
+            parts,
         )
-        if parts:
-            return LossTerms(*step_terms(logits, features, constants))
-        total = step_total(logits, features, constants)
-        return LossTerms(total, total, total)  # nobody looks at the parts
+        return step_terms(logits, features, constants, table)
 
     def _margins_on_host(self, scalars: NDArray[Any]) -> NDArray[Any]:
         """Return ``γ / c̄`` ``[K]`` from the class scalars, by the short way where it applies."""
@@ -402,6 +390,11 @@ class MR2Loss(FullPrecisionModule):
                 return margins
         general: NDArray[Any] = self._relative_margins().numpy()
         return general
+
+    def _mean_spread_on_host(self, scalars: NDArray[Any]) -> float:
+        weight, spread = scalars[0], scalars[1]
+        seen = len(weight) if self.unseen == "zero" or weight.all() else max(int(np.count_nonzero(weight)), 1)
+        return float(np.add.reduce(spread)) / seen
 
     # --- input -------------------------------------------------------------------------------------------------
 
@@ -431,11 +424,11 @@ class MR2Loss(FullPrecisionModule):
 
     # --- state -------------------------------------------------------------------------------------------------
 
-    def _follow_variance(self, rows: Tensor) -> None:
+    def _follow_variance(self, rows: Tensor, on_host: bool) -> None:
         """Keep the largest total variance so far, and look for collapse (on the CPU)."""
         if self.statistics.overall_moved:
             self._raise_peak(rows)
-        if self.collapse_check_interval and not uses_dense_layout(rows):
+        if self.collapse_check_interval and on_host:
             self._look_for_collapse()
 
     def _raise_peak(self, rows: Tensor) -> None:
@@ -495,13 +488,13 @@ class MR2Loss(FullPrecisionModule):
             return self.representation_weight
         return self.representation_weight * (self.statistics.updates / self.warmup_steps).clamp_max(1.0)
 
-    def _temperature(self, feature_dim: int) -> Tensor | float:
+    def _temperature(self, feature_dim: int, on_host: bool) -> Tensor | float:
         if self.temperature == "total-variance":
             # Nothing seen yet, or all features equal: an infinite temperature leaves ln(1 + pairs), without a pull.
-            peak = self.peak_variance
-            if uses_dense_layout(peak):
-                return torch.where(peak > 0, self.temperature_factor * peak, math.inf)
-            return self.temperature_factor * float(peak) or math.inf
+            peak = self._buffer("peak_variance")
+            if on_host:
+                return self.temperature_factor * peak.item() or math.inf
+            return torch.where(peak > 0, self.temperature_factor * peak, math.inf)
         if self.temperature == "dimension":
             return self.temperature_factor * feature_dim
         return float(self.temperature)
@@ -543,7 +536,7 @@ class MR2Loss(FullPrecisionModule):
             mean_spread = self.mean_spread.to(rows.dtype)
             if self.spread_slack != 1.0:
                 mean_spread = mean_spread * self.spread_slack
-            temperature = self._temperature(rows.shape[1])
+            temperature = self._temperature(rows.shape[1], on_host=not uses_dense_layout(rows))
             if isinstance(temperature, Tensor):
                 temperature = temperature.to(rows.dtype)
         losses = self._representation_losses(
@@ -580,12 +573,6 @@ class MR2Loss(FullPrecisionModule):
         # ln(1 + A + B) from ln(1 + A) and ln(1 + B), without overflow
         top = torch.maximum(losses, stored).detach()
         return top + torch.log((losses - top).exp() + (stored - top).exp() - (-top).exp())
-
-
-def _row_squares(rows: Tensor) -> Tensor:
-    if rows.numel() <= SMALL and not uses_dense_layout(rows):  # NumPy's calls cost less
-        return torch.from_numpy(row_squares(rows.numpy()))
-    return squared_norm(rows, 2.0)
 
 
 def _checked_temperature(temperature: Any, factor: float) -> float | str:

@@ -142,7 +142,7 @@ def pair_losses(
     if uses_dense_layout(features) or row_weight is not None:
         return _full_pair_losses(features, _same_class(labels, row_weight), mean_spread, temperature)
     groups = groups if isinstance(groups, CompactGroups) else group_compact(labels)
-    if groups.longest < 2:  # nobody has a classmate: a zero that keeps the graph
+    if not groups.num_pairs:  # nobody has a classmate: a zero that keeps the graph
         return features[:, :0].sum(1)
     if groups.num_pairs <= MOST_LISTED_PAIRS * labels.shape[0]:
         return listed_pair_losses(features, groups, mean_spread, temperature)
