@@ -108,6 +108,11 @@ def test_the_page_shows_ours_beside_the_printed_values_with_doubts(record, tmp_p
     assert record_markdown(record) in page
 
 
+def test_a_comparison_that_the_paper_does_not_have_is_headed_by_its_data(record):
+    custom = dataclasses.replace(record, recipe="custom")
+    assert record_markdown(custom).startswith(f"## {record.blocks[0].title}\n")
+
+
 def test_changes_show_whether_their_interval_excludes_zero(record):
     (line,) = change_table(record).rows
     assert line["hard"] == "+10.0* (+2.0 to +18.0)"

@@ -73,8 +73,8 @@ def reproduce(
 
     Hyper-parameters of one method: --set mr2.mean_margin=2. NAME may be left out, or be "custom", with --from-runs.
     """
+    from classmargin.recipes.reproduce.record import CUSTOM
     from classmargin.recipes.reproduce.render import render_records, write_outputs
-    from classmargin.recipes.reproduce.run import CUSTOM
     from classmargin.recipes.reproduce.run import from_runs as measure_runs
     from classmargin.recipes.reproduce.run import reproduce as run_recipe
 

@@ -18,6 +18,8 @@ from classmargin.evaluation.plain import to_plain
 
 FORMAT = "classmargin-record"
 VERSION = 1
+# Name of a comparison that is no recipe: runs of the user's own choice.
+CUSTOM = "custom"
 # Four digits of a fraction are a hundredth of a percentage point.
 _DIGITS = 5
 

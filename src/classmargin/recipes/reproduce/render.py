@@ -10,7 +10,7 @@ from classmargin._printable import printable
 from classmargin.evaluation.plain import to_plain
 from classmargin.recipes.reproduce.measure import MeasuredBlock
 from classmargin.recipes.reproduce.recipe import Recipe, find_recipe
-from classmargin.recipes.reproduce.record import Record, read_record, write_record
+from classmargin.recipes.reproduce.record import CUSTOM, Record, read_record, write_record
 from classmargin.recipes.reproduce.views import default_tables
 from classmargin.report.tables import Table, escape_markdown
 from classmargin.report.text import latex_report, markdown_report
@@ -86,12 +86,18 @@ def record_markdown(record: Record, *, level: int = 2) -> str:
     if git.get("commit"):
         made.append(f"commit {git['commit'][:10]}" + (" (modified)" if git.get("modified") else ""))
     head = [
-        f"{mark} {_shown(record.recipe)}: {_shown(record.source)}",
+        f"{mark} {_shown(_heading(record))}",
         f"*{_shown(record.question)}*",
         f"`{printable(record.command).replace('`', '?')}` — {_shown(', '.join(made))}",
     ]
     body = markdown_report(verdict_of(record), tables_of(record), notes_of(record))
     return "\n\n".join([*head, body])
+
+
+def _heading(record: Record) -> str:
+    """Return what tells a record from the others of a page: a comparison without a table in the paper is its data."""
+    titles = "; ".join(block.title for block in record.blocks)
+    return titles if record.recipe == CUSTOM and titles else f"{record.recipe}: {record.source}"
 
 
 def _shown(text: str) -> str:

@@ -13,11 +13,9 @@ from classmargin.recipes.reproduce.from_runs import find_runs, group_runs
 from classmargin.recipes.reproduce.measure import BlockRuns, MeasuredBlock, RowRuns, measure_block
 from classmargin.recipes.reproduce.plan import Changes, PlannedBlock, in_order, plan_recipe
 from classmargin.recipes.reproduce.recipe import Recipe
-from classmargin.recipes.reproduce.record import Record
+from classmargin.recipes.reproduce.record import CUSTOM, Record
 from classmargin.recipes.run_pool import run_all
 from classmargin.training.run_record import session
-
-CUSTOM = "custom"
 
 
 @dataclass(frozen=True)
