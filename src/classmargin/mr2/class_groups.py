@@ -90,7 +90,7 @@ _transforms_are_active: Callable[[], bool] = getattr(
 
 def uses_dense_layout(tensor: Tensor) -> bool:
     """Return whether value-dependent shapes (and NumPy views) are to be avoided for ``tensor``."""
-    return torch.compiler.is_compiling() or tensor.device.type != "cpu" or _transforms_are_active()
+    return torch.compiler.is_compiling() or not tensor.is_cpu or _transforms_are_active()
 
 
 def group_compact(labels: Tensor) -> CompactGroups:

@@ -452,8 +452,8 @@ class ClassStatistics(FullPrecisionModule):
         self.updates.add_(count > 0)
 
     def _update_overall_on_host(self, rows: Tensor) -> None:
-        updates, empty = self._buffer("updates"), not rows.shape[0]
-        step = int(updates.item())
+        updates, empty = self._buffer("updates").numpy(), not rows.shape[0]  # a view; NumPy's calls cost less
+        step = int(updates)
         if not empty:
             updates += 1
         moved = not empty and (step < OVERALL_EVERY or step % OVERALL_EVERY == 0)

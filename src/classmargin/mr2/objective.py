@@ -276,7 +276,7 @@ class MR2Loss(FullPrecisionModule):
         check_batch(logits, labels, features, self.num_classes, self.statistics.feature_dim)
         if not labels.is_floating_point():
             labels = labels.long()
-        device = logits.device.type
+        device = "cpu" if logits.is_cpu else logits.device.type  # the type is a string made anew each time
         if torch.is_autocast_enabled(device):
             with torch.autocast(device, enabled=False):
                 return self._terms(logits, labels, features, update_statistics, parts)
