@@ -17,9 +17,9 @@ from classmargin import MR2Loss
 
 CASES = (
     # B, K, d, rounds, most times cross-entropy, least times faster than the loop
-    (128, 100, 64, 300, 6.0, 20.0),
-    (512, 1000, 1024, 60, 2.0, 40.0),
-    (1024, 1000, 768, 40, 2.0, 40.0),
+    (128, 100, 64, 600, 6.0, 20.0),
+    (512, 1000, 1024, 200, 2.0, 40.0),
+    (1024, 1000, 768, 100, 2.0, 40.0),
 )
 BATCHES = 8
 IN_A_ROW = 4
