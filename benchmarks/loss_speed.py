@@ -2,18 +2,26 @@
 
 Each case cycles through several batches, so that the statistics move as in training (on one batch repeated for ever
 the deviations from the running mean would shrink to denormal numbers, which are slow for reasons of their own).
+
+The limits are for the compiled loops of the extra ``fast``, which ``make bench`` installs; the same without them is
+measured and printed too.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.timing import interleaved_medians
+from benchmarks.timing import interleaved_medians, paired_ratio
 from classmargin import MR2Loss
+from classmargin.mr2.batch_table import table_maker
 
 CASES = (
     # B, K, d, rounds, most times cross-entropy, least times faster than the loop
@@ -115,8 +123,8 @@ def loss_case(batch: int, classes: int, dim: int, rounds: int) -> dict[str, floa
     }
 
 
-def whole_step(rounds: int = 12) -> dict[str, float]:
-    """Return median seconds of one ResNet-32 training step at B = 128 with either loss."""
+def whole_step(rounds: int = 20) -> dict[str, float]:
+    """Return median seconds of one ResNet-32 training step at B = 128 with either loss, and their ratio."""
     from classmargin.backbones import create_backbone
 
     torch.manual_seed(0)
@@ -132,38 +140,68 @@ def whole_step(rounds: int = 12) -> dict[str, float]:
         (loss(logits, labels, features) if use_mr2 else F.cross_entropy(logits, labels)).backward()
         optimizer.step()
 
-    calls = {"cross_entropy": lambda _: step(False), "mr2": lambda _: step(True)}
-    return interleaved_medians(calls, rounds=rounds, warmup=2)
+    plain, ours, ratio = paired_ratio(lambda: step(False), lambda: step(True), rounds=rounds)
+    # What the same comparison says where there is nothing to find.
+    noise = paired_ratio(lambda: step(False), lambda: step(False), rounds=rounds // 2, warmup=0)[2]
+    return {"cross_entropy": plain, "mr2": ours, "ratio": ratio, "ratio_of_cross_entropy_to_itself": noise}
+
+
+@contextmanager
+def compiled_loops(wanted: bool) -> Iterator[None]:
+    """Take the compiled loops or leave them, within the block."""
+    before = os.environ.get("CLASSMARGIN_FAST")
+    os.environ["CLASSMARGIN_FAST"] = "1" if wanted else "0"
+    table_maker.cache_clear()
+    try:
+        yield
+    finally:
+        os.environ.pop("CLASSMARGIN_FAST")
+        if before is not None:
+            os.environ["CLASSMARGIN_FAST"] = before
+        table_maker.cache_clear()
+
+
+def measured_row(case: tuple[int, int, int, int, float, float]) -> dict[str, Any]:
+    """Measure one case and print its line."""
+    batch, classes, dim, rounds, most, least = case
+    seconds = loss_case(batch, classes, dim, rounds)
+    ratio, speedup = seconds["mr2"] / seconds["cross_entropy"], seconds["loop"] / seconds["mr2"]
+    name = f"B={batch} K={classes} d={dim}"
+    print(
+        f"{name:>24} {1e3 * seconds['cross_entropy']:8.3f} {1e3 * seconds['mr2']:8.3f} {1e3 * seconds['loop']:9.1f} "
+        f"{ratio:7.2f} {most:6.1f} {speedup:9.1f} {least:6.1f} {seconds['times_faster_in_turn']:8.1f}"
+    )
+    return {
+        "case": name,
+        **seconds,
+        "times_cross_entropy": ratio,
+        "limit": most,
+        "times_faster_than_loop": speedup,
+        "least": least,
+    }
 
 
 def run() -> dict[str, Any]:
     """Measure all cases and print a table."""
     torch.set_num_threads(1)
-    rows = []
     print(
         f"{'case':>24} {'CE ms':>8} {'MR2 ms':>8} {'loop ms':>9} {'MR2/CE':>7} {'limit':>6} {'loop/MR2':>9} {'limit':>6} {'in turn':>8}"
     )
-    for batch, classes, dim, rounds, most, least in CASES:
-        seconds = loss_case(batch, classes, dim, rounds)
-        ratio, speedup = seconds["mr2"] / seconds["cross_entropy"], seconds["loop"] / seconds["mr2"]
-        name = f"B={batch} K={classes} d={dim}"
-        rows.append(
-            {
-                "case": name,
-                **seconds,
-                "times_cross_entropy": ratio,
-                "limit": most,
-                "times_faster_than_loop": speedup,
-                "least": least,
-            }
-        )
-        print(
-            f"{name:>24} {1e3 * seconds['cross_entropy']:8.3f} {1e3 * seconds['mr2']:8.3f} {1e3 * seconds['loop']:9.1f} "
-            f"{ratio:7.2f} {most:6.1f} {speedup:9.1f} {least:6.1f} {seconds['times_faster_in_turn']:8.1f}"
-        )
-    step = whole_step()
-    ratio = step["mr2"] / step["cross_entropy"]
+    has_numba = importlib.util.find_spec("numba") is not None
+    with compiled_loops(has_numba):
+        rows = [measured_row(case) for case in CASES]
+        step = whole_step()
     print(
-        f"{'ResNet-32 step, B=128':>24} {1e3 * step['cross_entropy']:8.1f} {1e3 * step['mr2']:8.1f} {'':>9} {ratio:7.3f} {STEP_LIMIT:6.2f}"
+        f"{'ResNet-32 step, B=128':>24} {1e3 * step['cross_entropy']:8.1f} {1e3 * step['mr2']:8.1f} {'':>9} "
+        f"{step['ratio']:7.3f} {STEP_LIMIT:6.2f}   (cross-entropy against itself: {step['ratio_of_cross_entropy_to_itself']:.3f})"
     )
-    return {"losses": rows, "resnet32_step": {**step, "ratio": ratio, "limit": STEP_LIMIT}}
+    result = {
+        "compiled_loops": has_numba,
+        "losses": rows,
+        "resnet32_step": {**step, "limit": STEP_LIMIT},
+    }
+    if has_numba:
+        print("without the extra fast")
+        with compiled_loops(False):
+            result["losses_without_compiled_loops"] = [measured_row(case) for case in CASES]
+    return result

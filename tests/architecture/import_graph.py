@@ -21,6 +21,7 @@ FACES = {
     "integrations.lightning_callback": "lightning",
     "integrations.sklearn_classifier": "sklearn",
     "integrations.torchmetrics_metrics": "torchmetrics",
+    "mr2.compiled_table": "numba",
 }
 
 

@@ -45,6 +45,7 @@ OPTIONAL = {
     "onnx": {"recipes"},
     "onnxruntime": {"recipes"},
     "onnxscript": {"recipes"},
+    "numba": {"mr2"},  # the loops of the loss, compiled
     "psutil": {"training", "recipes"},
 }
 

@@ -13,6 +13,7 @@ HEAVY = [
     "kornia",
     "lightning",
     "matplotlib",
+    "numba",
     "onnx",
     "pandas",
     "plotly",

@@ -6,6 +6,8 @@ import torch
 from classmargin.functional import margin_cross_entropy
 from classmargin.mr2 import MR2Loss
 
+pytestmark = pytest.mark.usefixtures("either_table")
+
 
 @pytest.fixture
 def batch():

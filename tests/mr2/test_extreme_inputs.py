@@ -9,6 +9,8 @@ from mr2_batches import MR2Batch, gradients, random_batch, random_batches, same_
 
 from classmargin.mr2 import MR2Loss
 
+pytestmark = pytest.mark.usefixtures("either_table")
+
 CONFIGURATIONS = {
     "default": {},
     "paper": {"estimator": "batch", "temperature": 1.0, "representation_weight": 0.5, "mean_margin": 2.0},

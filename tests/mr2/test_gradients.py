@@ -7,6 +7,8 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from classmargin.mr2 import MR2Loss
 
+pytestmark = pytest.mark.usefixtures("either_table")
+
 CONFIGURATIONS = {
     "default": {},
     "paper": {"temperature": 1.0, "representation_weight": 0.5, "mean_margin": 2.0, "estimator": "batch"},

@@ -7,6 +7,8 @@ from torch import nn
 
 from classmargin.mr2 import MR2Loss
 
+pytestmark = pytest.mark.usefixtures("either_table")
+
 HALVES = [torch.float16, torch.bfloat16]
 CONFIGURATIONS = [
     {},

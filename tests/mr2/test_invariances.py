@@ -8,6 +8,8 @@ from mr2_batches import gradients, random_batch, random_batches
 
 from classmargin.mr2 import MR2Loss
 
+pytestmark = pytest.mark.usefixtures("either_table")
+
 CONFIGURATIONS = {
     "default": {},
     "paper": {"temperature": 1.0, "representation_weight": 0.5, "mean_margin": 2.0, "estimator": "batch"},

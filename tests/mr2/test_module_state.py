@@ -13,6 +13,8 @@ from torch.func import functional_call
 
 from classmargin.mr2 import MR2Loss
 
+pytestmark = pytest.mark.usefixtures("either_table")
+
 CONFIGURATIONS = {
     "default": {},
     "memory": {"positives": "memory", "memory_size": 2},

@@ -8,6 +8,8 @@ from mr2_batches import gradients, history, random_batch, random_batches, toy_ba
 
 from classmargin.mr2 import MR2Loss
 
+pytestmark = pytest.mark.usefixtures("either_table")
+
 
 def naive_terms(
     batches, num_classes, *, mean_margin=1.0, source="sqnorm", power=1 / 3, norm_order=2.0, factor=1.0

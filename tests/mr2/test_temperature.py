@@ -7,6 +7,8 @@ from mr2_batches import history, random_batch, random_batches
 
 from classmargin.mr2 import MR2Loss, representation_margin
 
+pytestmark = pytest.mark.usefixtures("either_table")
+
 
 def settled(scale, **options):
     """Return the loss after a few batches of features times ``scale``."""

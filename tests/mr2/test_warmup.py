@@ -6,6 +6,8 @@ from mr2_batches import random_batches
 
 from classmargin.mr2 import MR2Loss
 
+pytestmark = pytest.mark.usefixtures("either_table")
+
 STEPS = 4
 
 

@@ -30,6 +30,7 @@ from torch import Tensor
 
 from classmargin._checks import check_choice, check_floating, check_int, check_number
 from classmargin._distributed import all_reduce_sum, is_distributed
+from classmargin.mr2.batch_table import BatchTable
 from classmargin.mr2.class_groups import (
     CompactGroups,
     DenseGroups,
@@ -40,7 +41,6 @@ from classmargin.mr2.class_groups import (
     uses_dense_layout,
 )
 from classmargin.mr2.class_moments import squared_norm
-from classmargin.mr2.class_table import ClassTable, move_averages
 from classmargin.mr2.full_precision import FullPrecisionModule
 from classmargin.mr2.logit_margin import at_least_float32, check_targets
 from classmargin.mr2.whole_set import fit_statistics
@@ -274,7 +274,7 @@ class ClassStatistics(FullPrecisionModule):
             self._update_compact(rows, square, labels, compact)
         self._update_overall(rows, row_weight, synchronize)
 
-    def apply_table(self, rows: Tensor, labels: Tensor, table: ClassTable) -> None:
+    def apply_table(self, rows: Tensor, labels: Tensor, table: BatchTable) -> None:
         """Do the same for classes ``[B]`` in one process on the CPU, from the table of the batch (uses it up)."""
         if self.estimator == "batch":
             self.apply_update(rows, labels, table.groups, None, False)
@@ -282,7 +282,7 @@ class ClassStatistics(FullPrecisionModule):
         rows = self._fitting(rows)
         means, scalars = self._buffer("class_mean").numpy(), self._buffer("class_scalars").numpy()
         power = None if self.norm_order == 2.0 else self._power_sums(rows, table.groups.labels)
-        move_averages(table, means, scalars, self.ema_decay, power)
+        table.move(means, scalars, self.ema_decay, power)
         self._update_overall_on_host(rows)
 
     def _fitting(self, rows: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from classmargin.mr2.class_groups import CompactGroups, Integers, pair_places
+from classmargin.mr2.pair_softmax import pair_softmax
 
 NUMPY_TYPES = {torch.float32: np.float32, torch.float64: np.float64}
 SMALL = 1 << 14  # entries; below, the price of a call outweighs its arithmetic, and NumPy's calls are cheaper
@@ -51,6 +52,24 @@ class ClassTable(NamedTuple):
     mean_squares: NDArray[Any]
     distances: NDArray[Any]
     finite: bool
+
+    def move(
+        self, class_mean: NDArray[Any], scalars: NDArray[Any], decay: float, power_sums: NDArray[Any] | None
+    ) -> None:
+        """Mix the batch into the moving averages, in place; see :func:`move_averages`."""
+        move_averages(self, class_mean, scalars, decay, power_sums)
+
+    def pull(
+        self, slack: float, temperature: float, weight: float, wants_gradient: bool
+    ) -> tuple[float, Tensor | None]:
+        """Return the mean of Eq. 2 and the gradient of ``weight`` times it (:class:`~.batch_table.BatchTable`)."""
+        rows = len(self.groups.labels)
+        if not len(self.left):
+            return 0.0, self.rows.new_zeros(rows, self.rows.shape[1]) if wants_gradient else None
+        losses, pull = pair_softmax(self.distances, self.ends, rows, slack, temperature)
+        mean = float(np.add.reduce(losses)) / rows
+        scale = 2.0 * weight / (temperature * rows)
+        return mean, pull_together(self, pull, scale) if wants_gradient else None
 
 
 def tabulate(rows: Tensor, groups: CompactGroups) -> ClassTable:

@@ -5,7 +5,7 @@ weights, no smoothing, positives from the batch, few enough pairs to list them, 
 scalars their gradients are known in the forward pass; writing them there
 
 * needs one pass of ``exp`` over ``[B, K]`` and one temporary of that size for forward and backward together,
-* touches features only in pairs that exist,
+* touches features only in pairs that exist (:mod:`classmargin.mr2.batch_table`),
 * leaves autograd a single node (at B = 128 the cost of a step is the number of calls, not the arithmetic).
 
 Arrays the size of the batch or of the pair list are NumPy's (cheaper calls), those with ``K`` or ``d`` columns torch's.
@@ -24,12 +24,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from classmargin._types import LossTerms
+from classmargin.mr2.batch_table import BatchTable, batch_table
 from classmargin.mr2.class_groups import CompactGroups
-from classmargin.mr2.class_table import ClassTable, pull_together, tabulate
 from classmargin.mr2.logit_margin import per_sample_losses
 from classmargin.mr2.representation_margin import listed_pair_losses
 
-SAFE_EXPONENT = 500.0  # float64 overflows at 709
 SAFE_PROBABILITY = 1e-30  # float32 underflows at 1e-38
 
 
@@ -59,7 +58,7 @@ class StepConstants(NamedTuple):
     parts: bool
 
 
-def step_terms(logits: Tensor, features: Tensor, constants: StepConstants, table: ClassTable) -> LossTerms:
+def step_terms(logits: Tensor, features: Tensor, constants: StepConstants, table: BatchTable) -> LossTerms:
     """Return total, logit margin and representation margin, each a scalar with its own gradient.
 
     Without ``constants.parts`` all three are the total: each output more costs a tenth of the step at B = 128.
@@ -71,7 +70,7 @@ def step_terms(logits: Tensor, features: Tensor, constants: StepConstants, table
 class _CpuStep(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, logits: Tensor, features: Tensor, constants: StepConstants, table: ClassTable
+        ctx: Any, logits: Tensor, features: Tensor, constants: StepConstants, table: BatchTable
     ) -> Any:
         pair, ctx.feature_gradient = _representation_margin(
             features, constants, table, ctx.needs_input_grad[1]
@@ -107,7 +106,7 @@ class _CpuStep(torch.autograd.Function):
         ):  # λ = 0: the gradient at hand is 0 times what is wanted
             weight = weight or 1.0
             again = constants._replace(representation_weight=weight)
-            table = tabulate(features.detach(), constants.groups)
+            table = batch_table(features.detach(), constants.groups)
             for_features = _representation_margin(features, again, table, True)[1]
         factor = total * (constants.representation_weight / (weight or 1.0)) + pair / (weight or 1.0)
         return for_logits, for_features if factor == 1.0 else for_features * factor, None, None
@@ -153,51 +152,14 @@ def _scaled(logits: Tensor, constants: StepConstants) -> Tensor:
 
 
 def _representation_margin(
-    features: Tensor, constants: StepConstants, table: ClassTable, wants_gradient: bool
+    features: Tensor, constants: StepConstants, table: BatchTable, wants_gradient: bool
 ) -> tuple[float, Tensor | None]:
     """Return the mean of Eq. 2, and the gradient of λ times it where wanted."""
     if not constants.has_pairs:
         return 0.0, torch.zeros_like(features) if wants_gradient else None
-    rows = features.shape[0]
-    losses, pull = pair_softmax(table, rows, constants.mean_spread, constants.temperature)
-    mean = float(np.add.reduce(losses)) / rows
-    if not wants_gradient:
-        return mean, None
-    scale = 2.0 * constants.representation_weight / (constants.temperature * rows)
-    return mean, pull_together(table, pull, scale)
-
-
-def pair_softmax(
-    table: ClassTable, rows: int, mean_spread: float, temperature: float
-) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return ``ln(1 + Σ_j exp e_ij)`` of each row and what the two ends of each pair weigh together.
-
-    Args:
-        table: The pairs and their squared distances.
-        rows: ``B``.
-        mean_spread: ``s̄``.
-        temperature: ``τ``.
-
-    Returns:
-        Losses ``[B]``, and ``exp(e_ij) / (1 + Σ_j' exp e_ij') + exp(e_ij) / (1 + Σ_i' exp e_i'j)`` ``[P]``.
-    """
-    left, right = table.left, table.right
-    exponent = table.distances.astype(np.float64)
-    exponent -= 2.0 * mean_spread
-    exponent /= temperature
-    if np.maximum.reduce(exponent) <= SAFE_EXPONENT:
-        scaled = np.exp(exponent, out=exponent)
-        total: NDArray[Any] = np.bincount(table.ends, scaled.repeat(2), rows)
-        total += 1.0
-        inverse = 1.0 / total
-        return np.log(total), scaled * (inverse.take(left) + inverse.take(right))
-    # Around the largest exponent of the row (at least 0, the exponent of the 1), so that nothing overflows.
-    top = np.zeros(rows)
-    np.maximum.at(top, left, exponent)
-    np.maximum.at(top, right, exponent)
-    from_left, from_right = np.exp(exponent - top[left]), np.exp(exponent - top[right])
-    total = np.bincount(left, from_left, rows) + np.bincount(right, from_right, rows) + np.exp(-top)
-    return top + np.log(total), from_left / total[left] + from_right / total[right]
+    return table.pull(
+        2.0 * constants.mean_spread, constants.temperature, constants.representation_weight, wants_gradient
+    )
 
 
 def _differentiable_gradients(ctx: Any, upstream: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor | None]:

@@ -27,6 +27,7 @@ from classmargin._checks import check_choice, check_int, check_number
 from classmargin._distributed import gather_rows, is_distributed
 from classmargin._types import LossTerms
 from classmargin.mr2 import logit_margin
+from classmargin.mr2.batch_table import batch_table
 from classmargin.mr2.class_groups import CompactGroups, Groups, uses_dense_layout
 from classmargin.mr2.class_margins import (
     PAPER_POWER,
@@ -36,7 +37,7 @@ from classmargin.mr2.class_margins import (
 )
 from classmargin.mr2.class_moments import squared_norm
 from classmargin.mr2.class_statistics import ClassStatistics, Estimator, SqnormForm
-from classmargin.mr2.class_table import NUMPY_TYPES, tabulate
+from classmargin.mr2.class_table import NUMPY_TYPES
 from classmargin.mr2.collapse import COLLAPSE_FRACTION, collapse_ratio, warn_of_collapse
 from classmargin.mr2.cpu_step import StepConstants, step_terms
 from classmargin.mr2.full_precision import FullPrecisionModule
@@ -360,7 +361,7 @@ class MR2Loss(FullPrecisionModule):
         Returns None, with nothing changed, where features are not finite or too large to be squared without care.
         """
         rows, statistics = features.detach(), self.statistics
-        table = tabulate(rows, groups)
+        table = batch_table(rows, groups)
         if not table.finite:
             return None
         if update:
