@@ -29,3 +29,21 @@ def either_table(request, monkeypatch):
     batch_table.table_maker.cache_clear()
     yield request.param
     batch_table.table_maker.cache_clear()
+
+
+BATCHES = {
+    "few rows": (7, 3, 2),
+    "one row": (1, 4, 3),
+    "no pairs": (4, 400, 3),
+    "one class": (9, 1, 5),
+    "many columns": (64, 10, 701),
+}
+
+
+@pytest.fixture(params=BATCHES.values(), ids=BATCHES.keys())
+def batch(request):
+    """Features far from the origin in float64 ``[B, d]``, their classes ``[B]``, and ``K``."""
+    rows, classes, dim = request.param
+    generator = torch.Generator().manual_seed(rows)
+    features = torch.randn(rows, dim, generator=generator, dtype=torch.float64) + 3.0
+    return features, torch.randint(0, classes, (rows,), generator=generator), classes

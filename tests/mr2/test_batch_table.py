@@ -17,22 +17,7 @@ from classmargin.mr2.class_groups import group_compact
 
 pytestmark = pytest.mark.usefixtures("either_table")
 
-BATCHES = {
-    "few rows": (7, 3, 2),
-    "one row": (1, 4, 3),
-    "no pairs": (4, 400, 3),
-    "one class": (9, 1, 5),
-    "many columns": (64, 10, 701),
-}
 TYPES = [torch.float64, torch.float32]
-
-
-@pytest.fixture(params=BATCHES.values(), ids=BATCHES.keys())
-def batch(request):
-    rows, classes, dim = request.param
-    generator = torch.Generator().manual_seed(rows)
-    features = torch.randn(rows, dim, generator=generator, dtype=torch.float64) + 3.0
-    return features, torch.randint(0, classes, (rows,), generator=generator), classes
 
 
 def naive_pull(features, labels, slack, temperature):

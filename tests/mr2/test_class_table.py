@@ -9,21 +9,6 @@ import torch
 from classmargin.mr2.class_groups import group_compact
 from classmargin.mr2.class_table import pull_together, row_squares, tabulate
 
-BATCHES = {
-    "few rows": (7, 3, 2),
-    "one row": (1, 4, 3),
-    "one class": (6, 1, 5),
-    "more than a small array": (64, 10, 700),
-}
-
-
-@pytest.fixture(params=BATCHES.values(), ids=BATCHES.keys())
-def batch(request):
-    rows, classes, dim = request.param
-    generator = torch.Generator().manual_seed(rows)
-    features = torch.randn(rows, dim, generator=generator, dtype=torch.float64) + 3.0
-    return features, torch.randint(0, classes, (rows,), generator=generator), classes
-
 
 def test_the_table_holds_class_means_and_then_every_pair_once(batch):
     features, labels, _ = batch

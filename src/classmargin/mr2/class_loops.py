@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from classmargin.mr2.class_groups import Integers
-
-SAFE_EXPONENT = 500.0  # float64 overflows at 709
+from classmargin.mr2.pair_softmax import SAFE_EXPONENT
 
 
 def measure(

@@ -129,12 +129,7 @@ def move_averages(
 ) -> None:
     """Mix a batch into the count-weighted moving averages of its classes, in place. Uses the class means up.
 
-    Args:
-        table: Class means and pairs of the batch.
-        class_mean: ``μ̂`` ``[K, d]``.
-        scalars: Weight, spread, mean squared L2 norm and mean squared Lp norm ``[4, K]``.
-        decay: Weight of the past.
-        power_sums: Squared Lp norms summed over the rows of each class ``[K]``; None for p = 2.
+    Arguments as of :meth:`~classmargin.mr2.batch_table.BatchTable.move`.
     """
     groups, counts = table.groups, table.groups.counts.astype(np.float64)
     classes = groups.classes

@@ -1,6 +1,6 @@
 """The features of a batch by loops that Numba compiles at their first call and keeps on disk from then on.
 
-The same answers as :mod:`classmargin.mr2.class_table`, in a third of its time (``make bench BENCH=loss_speed``).
+The same answers as :mod:`classmargin.mr2.class_table`; ``make bench BENCH=loss_speed`` times a step with either.
 """
 
 from __future__ import annotations
