@@ -52,6 +52,7 @@ CASES = {
         {"label_smoothing": 0.1, "log_prior": torch.linspace(-2, -1, NUM_CLASSES, dtype=torch.float64)}
     ),
     "order three, spread, warm-up": Case({"norm_order": 3.0, "margin_source": "spread", "warmup_steps": 2}),
+    "relative spread": Case({"margin_source": "relative-spread", "margin_power": 0.5}),
     "no representation term": Case({"representation_weight": 0.0}),
     "preset paper": Case({"preset": "paper"}),
     "preset release": Case({"preset": "release"}),

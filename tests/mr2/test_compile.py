@@ -27,6 +27,7 @@ CONFIGURATIONS = {
     "memory": {"positives": "memory", "memory_size": 2},
     "moments": {"positives": "moments"},
     "spread, order three, warm-up": {"margin_source": "spread", "norm_order": 3.0, "warmup_steps": 2},
+    "relative spread": {"margin_source": "relative-spread"},
     "weight, prior, smoothing": {
         "weight": torch.linspace(0.5, 1.5, 5),
         "log_prior": torch.linspace(-2.0, -1.0, 5),

@@ -17,6 +17,7 @@ CONFIGURATIONS = {
     "memory": {"positives": "memory"},
     "moments": {"positives": "moments"},
     "spread": {"margin_source": "spread"},
+    "relative spread": {"margin_source": "relative-spread", "margin_power": 0.5},
     "release": {"representation_reduction": "classes", "dimension_scale": 0.1},
     "smoothing": {"label_smoothing": 0.1},
 }
@@ -77,7 +78,7 @@ def test_margins_do_not_depend_on_the_unit_of_the_features(options, unit):
     torch.testing.assert_close(scaled.spread_ratio, loss.spread_ratio)
 
 
-@pytest.mark.parametrize("name", ["default", "paper", "memory", "moments", "spread"])
+@pytest.mark.parametrize("name", ["default", "paper", "memory", "moments", "spread", "relative spread"])
 def test_rotation_of_the_features_does_not_matter_in_l2(name):
     rotation, _ = torch.linalg.qr(
         torch.randn(D, D, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
@@ -88,9 +89,10 @@ def test_rotation_of_the_features_does_not_matter_in_l2(name):
     torch.testing.assert_close(new_loss.class_margins, loss.class_margins)
 
 
+@pytest.mark.parametrize("source", ["spread", "relative-spread"])
 @pytest.mark.parametrize("name", ["default", "memory", "moments"])
-def test_shift_of_the_features_moves_neither_spread_nor_representation_term(name):
-    options = {**CONFIGURATIONS[name], "margin_source": "spread"}
+def test_shift_of_the_features_moves_neither_spread_nor_representation_term(name, source):
+    options = {**CONFIGURATIONS[name], "margin_source": source}
     totals, _, loss = run(options, same)
     new_totals, _, new_loss = run(options, lambda b: b._replace(features=b.features + 50.0))
     torch.testing.assert_close(new_totals, totals, rtol=1e-8, atol=1e-8)

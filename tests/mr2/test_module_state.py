@@ -20,6 +20,7 @@ CONFIGURATIONS = {
     "memory": {"positives": "memory", "memory_size": 2},
     "moments": {"positives": "moments"},
     "batch estimator": {"estimator": "batch"},
+    "relative spread": {"margin_source": "relative-spread"},
     "warm-up": {"warmup_steps": 4},
     "order three": {"norm_order": 3.0},
     "weight and prior": {"weight": torch.linspace(0.5, 2.0, 5), "log_prior": torch.linspace(-2.0, -1.0, 5)},

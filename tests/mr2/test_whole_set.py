@@ -27,11 +27,14 @@ def batches(features, labels, size=64):
 @pytest.mark.parametrize("order", [1.0, 2.0, 3.0, math.inf])
 def test_fitted_statistics_equal_numpy_on_all_samples(frozen, order):
     features, labels = frozen
-    statistics = ClassStatistics(5, norm_order=order)
+    statistics = ClassStatistics(5, norm_order=order, track_separation=True)
     statistics.fit(batches(features, labels))
     values, classes = features.double().numpy(), labels.numpy()
-    for k in (0, 1, 2, 4):
+    means = {k: values[classes == k].mean(0) for k in (0, 1, 2, 4)}
+    for k in means:
         rows = values[classes == k]
+        room = min(((means[k] - means[other]) ** 2).sum() for other in means if other != k)
+        assert float(statistics.class_separation[k]) == pytest.approx(room, rel=1e-5)
         spread = ((rows - rows.mean(0)) ** 2).sum(1).mean()
         power = (np.linalg.norm(rows, ord=order, axis=1) ** 2).mean()
         assert float(statistics.class_spread[k]) == pytest.approx(spread, rel=1e-5)

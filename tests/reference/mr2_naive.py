@@ -39,6 +39,17 @@ def mean_square(rows, weights, p: float, centre: Sequence[float]) -> float:
     return math.fsum(w * s for w, s in zip(weights, squares, strict=True)) / math.fsum(weights)
 
 
+def add_relative_spread(statistics: dict[int, dict[str, float]], means: dict[int, list[float]]) -> None:
+    """Give every class ‖ŝ‖² over the squared distance of its mean to the nearest mean of another class."""
+    for k, entry in statistics.items():
+        room = min(
+            math.fsum((a - b) ** 2 for a, b in zip(means[k], means[other], strict=True))
+            for other in statistics
+            if other != k
+        )
+        entry["relative-spread"] = entry["spread"] / room
+
+
 def describe(rows, weights, p: float) -> dict[str, float]:
     """Return ‖μ̂‖², ‖ŝ‖² (L2) and r²_p of weighted rows, and what the release has in their place."""
     mean, origin = mean_vector(rows, weights), [0.0] * len(rows[0])
@@ -58,7 +69,7 @@ def rows_of(batch: tuple[Tensor, Tensor], k: int) -> list[list[float]]:
 
 def moments_statistics(batches: Batches, num_classes: int, p: float = 2.0, decay: float = 0.9):
     """Return ``{class: statistics}`` of all rows, a row counting decay^(later batches that hold its class)."""
-    out = {}
+    out, means = {}, {}
     for k in range(num_classes):
         rows, weights, age = [], [], 0
         for batch in reversed(batches):
@@ -68,6 +79,9 @@ def moments_statistics(batches: Batches, num_classes: int, p: float = 2.0, decay
             age += bool(mine)
         if rows:
             out[k] = describe(rows, weights, p)
+            means[k] = mean_vector(rows, weights)
+    if len(out) > 1:
+        add_relative_spread(out, means)
     return out
 
 

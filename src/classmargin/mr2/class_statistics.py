@@ -41,6 +41,7 @@ from classmargin.mr2.class_groups import (
     uses_dense_layout,
 )
 from classmargin.mr2.class_moments import squared_norm
+from classmargin.mr2.class_separation import class_separation, relative_spread
 from classmargin.mr2.full_precision import FullPrecisionModule
 from classmargin.mr2.logit_margin import at_least_float32, check_targets
 from classmargin.mr2.whole_set import fit_statistics
@@ -81,6 +82,7 @@ class ClassStatistics(FullPrecisionModule):
         sqnorm_form: ``"norm"`` is the paper's ``r²_{k,p} = mean ‖φ‖_p²``; ``"mean_plus_deviation"`` is what the authors'
             release computes, ``‖mean‖_p² + mean ‖φ - mean‖_p²`` (the same for p = 2), with the spread in the Lp norm too.
             Needs ``estimator="batch"``.
+        track_separation: Keep ``class_separation``, too. Needs ``estimator="moments"``, which knows the means.
 
     Attributes:
         class_mean: ``μ̂_k`` ``[K, d]`` (``[K, 0]`` for ``"batch"``).
@@ -89,6 +91,8 @@ class ClassStatistics(FullPrecisionModule):
         feature_mean, feature_variance: Mean and ``mean ‖φ - mean φ‖²`` over all samples, moving, ``[d]`` and
             scalar; the first ``OVERALL_EVERY`` batches count, then every ``OVERALL_EVERY``-th.
         feature_weight: Their accumulated weight, for the bias correction, scalar.
+        class_separation: Squared distance of each class mean to the nearest other one ``[K]``
+            (:mod:`classmargin.mr2.class_separation`), renewed with the statistics over all samples; only if tracked.
         updates: Batches (with at least one row) so far.
 
     Example:
@@ -104,6 +108,7 @@ class ClassStatistics(FullPrecisionModule):
     feature_mean: Tensor
     feature_variance: Tensor
     feature_weight: Tensor
+    class_separation: Tensor
     updates: Tensor
 
     def __init__(
@@ -115,6 +120,7 @@ class ClassStatistics(FullPrecisionModule):
         ema_decay: float = 0.9,
         estimator: Estimator = "moments",
         sqnorm_form: SqnormForm = "norm",
+        track_separation: bool = False,
     ) -> None:
         super().__init__()
         self.num_classes = check_int("num_classes", num_classes, minimum=1)
@@ -127,12 +133,17 @@ class ClassStatistics(FullPrecisionModule):
             raise ValueError(
                 "sqnorm_form='mean_plus_deviation' needs estimator='batch', got estimator='moments'"
             )
+        self.track_separation = bool(track_separation)
+        if self.track_separation and self.estimator != "moments":
+            raise ValueError("track_separation needs estimator='moments', got estimator='batch'")
         self.register_buffer("class_scalars", torch.zeros(4, num_classes))
         self.register_buffer("class_mean", torch.zeros(num_classes, 0))
         self.register_buffer("feature_mean", torch.zeros(0))
         self.register_buffer("feature_variance", torch.zeros(()))
         self.register_buffer("feature_weight", torch.zeros(()))
         self.register_buffer("updates", torch.zeros((), dtype=torch.long))
+        if self.track_separation:
+            self.register_buffer("class_separation", torch.full((num_classes,), torch.inf))
         self.overall_moved = True  # whether the last update touched the statistics over all samples
         if feature_dim is not None:
             self.take_shape(feature_dim)
@@ -163,6 +174,11 @@ class ClassStatistics(FullPrecisionModule):
     def class_mean_sqnorm(self) -> Tensor:
         """``‖μ̂_k‖²`` ``[K]``."""
         return (self.class_scalars[2] - self.class_scalars[1]).clamp_min(0.0)
+
+    @property
+    def class_relative_spread(self) -> Tensor:
+        """``‖ŝ_k‖²`` over the squared distance to the nearest other mean ``[K]``; needs ``track_separation``."""
+        return relative_spread(self.class_spread, self.class_separation)
 
     @property
     def seen(self) -> Tensor:
@@ -449,6 +465,9 @@ class ClassStatistics(FullPrecisionModule):
         # Written without torch.where of two Python numbers, which would pass through float32.
         skipped = (self.ema_decay - self.ema_decay**OVERALL_EVERY) * (~early).to(rows.dtype)
         self._mix_overall(mean, variance, (1.0 - self.ema_decay + skipped) * due)
+        if self.track_separation:
+            separation = class_separation(self.class_mean, self.seen)
+            self.class_separation.copy_(torch.where(due, separation, self.class_separation))
         self.updates.add_(count > 0)
 
     def _update_overall_on_host(self, rows: Tensor) -> None:
@@ -462,6 +481,12 @@ class ClassStatistics(FullPrecisionModule):
             mean = rows.mean(0)
             decay = self.ema_decay if step < OVERALL_EVERY else self.ema_decay**OVERALL_EVERY
             self._mix_overall(mean, squared_norm(rows - mean, 2.0).mean(), 1.0 - decay)
+            self.renew_separation()
+
+    def renew_separation(self) -> None:
+        """Measure the distances between the class means as they are now, where they are tracked."""
+        if self.track_separation:
+            self.class_separation.copy_(class_separation(self.class_mean, self.seen))
 
     def _mix_overall(self, mean: Tensor, variance: Tensor, newest: Tensor | float) -> None:
         """Mix in one batch with weight ``newest`` (0 leaves everything as it is); bias-corrected."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -36,6 +36,7 @@ from classmargin.mr2.class_margins import (
     relative_margins_on_host,
 )
 from classmargin.mr2.class_moments import squared_norm
+from classmargin.mr2.class_separation import relative_spread
 from classmargin.mr2.class_statistics import ClassStatistics, Estimator, SqnormForm
 from classmargin.mr2.class_table import NUMPY_TYPES
 from classmargin.mr2.collapse import COLLAPSE_FRACTION, collapse_ratio, warn_of_collapse
@@ -49,7 +50,8 @@ from classmargin.mr2.reductions import mean_over_classes, mean_over_rows
 from classmargin.mr2.representation_margin import MOST_LISTED_PAIRS, log_one_plus_sum_exp, pair_losses
 
 Positives = Literal["batch", "memory", "moments"]
-MarginSource = Literal["sqnorm", "spread", "uniform"]
+MarginSource = Literal["sqnorm", "spread", "relative-spread", "uniform"]
+MARGIN_SOURCES = get_args(MarginSource)
 _LARGEST = {dtype: torch.finfo(dtype).max for dtype in NUMPY_TYPES}
 TemperatureRule = Literal["total-variance", "dimension"]
 
@@ -72,8 +74,9 @@ class MR2Loss(FullPrecisionModule):
             stop-gradient scale that makes the term scale-free. The largest, not the current one: a temperature that
             shrank with the features would pull the harder the smaller they are, and speed collapse up) or
             ``"dimension"`` (``d``).
-        margin_source: Statistic behind the margins: ``"sqnorm"`` (``r²``, the paper), ``"spread"`` (``‖ŝ‖²``) or
-            ``"uniform"`` (``γ_k = c̄``, the control).
+        margin_source: Statistic behind the margins: ``"sqnorm"`` (``r²``, the paper), ``"spread"`` (``‖ŝ‖²``),
+            ``"relative-spread"`` (spread over the squared distance to the nearest other class mean: how wide a class
+            is for the room it has; needs ``estimator="moments"``) or ``"uniform"`` (``γ_k = c̄``, the control).
         margin_power: Exponent of that statistic; 1/3 in Corollary 1.
         warmup_steps: For so many updates γ stays at ``c̄`` and ``λ`` ramps up linearly from 0.
         log_prior: ``[K]`` offset added to the logits after the division by γ (``ln π``: LA + MR²).
@@ -149,7 +152,7 @@ class MR2Loss(FullPrecisionModule):
         self.positives = check_choice("positives", positives, ("batch", "memory", "moments"))
         self.temperature = _checked_temperature(temperature, temperature_factor)
         self.temperature_factor = check_number("temperature_factor", temperature_factor, above=0.0)
-        self.margin_source = check_choice("margin_source", margin_source, ("sqnorm", "spread", "uniform"))
+        self.margin_source = check_choice("margin_source", margin_source, MARGIN_SOURCES)
         self.margin_power = check_number("margin_power", margin_power)
         self.warmup_steps = check_int("warmup_steps", warmup_steps, minimum=0)
         self.label_smoothing = check_number("label_smoothing", label_smoothing, minimum=0.0, maximum=1.0)
@@ -171,6 +174,12 @@ class MR2Loss(FullPrecisionModule):
         for name, vector in (("log_prior", log_prior), ("weight", weight)):
             check_class_vector(name, vector, num_classes)
             self.register_buffer(name, None if vector is None else vector.detach().clone())
+        for name, value, needs in (
+            ("margin_source", margin_source, "relative-spread"),
+            ("positives", positives, "moments"),
+        ):
+            if value == needs and estimator != "moments":
+                raise ValueError(f"{name}={needs!r} needs estimator='moments', got estimator={estimator!r}")
         self.statistics = ClassStatistics(
             num_classes,
             feature_dim=feature_dim,
@@ -178,9 +187,8 @@ class MR2Loss(FullPrecisionModule):
             ema_decay=ema_decay,
             estimator=estimator,
             sqnorm_form=sqnorm_form,
+            track_separation=self.margin_source == "relative-spread",
         )
-        if self.positives == "moments" and estimator != "moments":
-            raise ValueError("positives='moments' needs estimator='moments', got estimator='batch'")
         if self.positives != "batch" and self.representation_reduction == "classes":
             raise ValueError(
                 f"representation_reduction='classes' needs positives='batch', got positives={positives!r}"
@@ -386,6 +394,8 @@ class MR2Loss(FullPrecisionModule):
         """Return ``γ / c̄`` ``[K]`` from the class scalars, by the short way where it applies."""
         if self.margin_source != "uniform" and not self.warmup_steps:
             statistic = scalars[3 if self.margin_source == "sqnorm" else 1]
+            if self.margin_source == "relative-spread":
+                statistic = relative_spread(statistic, self.statistics._buffer("class_separation").numpy())
             margins = relative_margins_on_host(statistic, self.margin_power, self.margin_limits)
             if margins is not None:
                 return margins
@@ -475,8 +485,12 @@ class MR2Loss(FullPrecisionModule):
         statistics = self.statistics
         if self.margin_source == "uniform" or self.margin_power == 0.0:
             return torch.ones_like(statistics.class_spread)
-        source = statistics.class_sqnorm if self.margin_source == "sqnorm" else statistics.class_spread
         seen = None if self.unseen == "zero" else statistics.seen
+        if self.margin_source == "relative-spread":
+            source = statistics.class_relative_spread
+            seen = source > 0  # one sample, or one class, has no relative spread yet
+        else:
+            source = statistics.class_sqnorm if self.margin_source == "sqnorm" else statistics.class_spread
         relative = relative_margins(source, self.margin_power, seen, self.margin_limits)
         if self.warmup_steps:
             relative = torch.where(

@@ -55,6 +55,7 @@ def _write(statistics: ClassStatistics, total: ClassMoments) -> None:
     )
     if statistics.estimator == "moments":
         statistics.class_mean.copy_(total.mean)
+        statistics.renew_separation()
     samples = total.count.sum()
     mean = total.feature_sum.sum(0) / samples
     statistics.feature_mean.copy_(mean)
