@@ -94,15 +94,16 @@ def test_margins_are_constants_for_autograd():
     assert batch.features.grad is None or not batch.features.grad.any()
 
 
-def test_separation_is_renewed_at_first_and_then_every_tenth_update():
-    statistics = ClassStatistics(3, track_separation=True)
+@pytest.mark.parametrize(("num_classes", "late"), [(3, [10, 20]), (101, [20])])
+def test_separation_is_renewed_at_first_and_then_the_rarer_the_more_classes(num_classes, late):
+    statistics = ClassStatistics(num_classes, track_separation=True)
     moved = []
     for step in range(25):
         before = statistics.class_separation.clone()
         batch = random_batch(12, 3, 2, step, dtype=torch.float32, gradients=False)
         statistics.update(batch.features, batch.labels)
         moved.append(not torch.equal(before, statistics.class_separation))
-    assert [step for step, new in enumerate(moved) if new] == [*range(11), 20]
+    assert [step for step, new in enumerate(moved) if new] == [*range(10), *late]
 
 
 def test_the_other_sources_keep_no_separation():

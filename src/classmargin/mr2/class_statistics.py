@@ -20,6 +20,7 @@ moving sums, hence bias-corrected from the first step.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any, Literal, TypeVar
 
@@ -92,7 +93,8 @@ class ClassStatistics(FullPrecisionModule):
             scalar; the first ``OVERALL_EVERY`` batches count, then every ``OVERALL_EVERY``-th.
         feature_weight: Their accumulated weight, for the bias correction, scalar.
         class_separation: Squared distance of each class mean to the nearest other one ``[K]``
-            (:mod:`classmargin.mr2.class_separation`), renewed with the statistics over all samples; only if tracked.
+            (:mod:`classmargin.mr2.class_separation`); only if tracked. Renewed by the first ``OVERALL_EVERY`` batches,
+            then by every ``separation_every``-th.
         updates: Batches (with at least one row) so far.
 
     Example:
@@ -134,6 +136,8 @@ class ClassStatistics(FullPrecisionModule):
                 "sqnorm_form='mean_plus_deviation' needs estimator='batch', got estimator='moments'"
             )
         self.track_separation = bool(track_separation)
+        # All pairs of means cost O(K²·d): the more classes, the rarer, so that a step pays O(K·d).
+        self.separation_every = OVERALL_EVERY * math.ceil(num_classes / 100)
         if self.track_separation and self.estimator != "moments":
             raise ValueError("track_separation needs estimator='moments', got estimator='batch'")
         self.register_buffer("class_scalars", torch.zeros(4, num_classes))
@@ -467,7 +471,8 @@ class ClassStatistics(FullPrecisionModule):
         self._mix_overall(mean, variance, (1.0 - self.ema_decay + skipped) * due)
         if self.track_separation:
             separation = class_separation(self.class_mean, self.seen)
-            self.class_separation.copy_(torch.where(due, separation, self.class_separation))
+            renew = due & (early | (self.updates % self.separation_every == 0))
+            self.class_separation.copy_(torch.where(renew, separation, self.class_separation))
         self.updates.add_(count > 0)
 
     def _update_overall_on_host(self, rows: Tensor) -> None:
@@ -481,7 +486,8 @@ class ClassStatistics(FullPrecisionModule):
             mean = rows.mean(0)
             decay = self.ema_decay if step < OVERALL_EVERY else self.ema_decay**OVERALL_EVERY
             self._mix_overall(mean, squared_norm(rows - mean, 2.0).mean(), 1.0 - decay)
-            self.renew_separation()
+            if step < OVERALL_EVERY or step % self.separation_every == 0:
+                self.renew_separation()
 
     def renew_separation(self) -> None:
         """Measure the distances between the class means as they are now, where they are tracked."""
