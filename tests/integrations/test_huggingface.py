@@ -140,7 +140,7 @@ def steps_by_hand(kind, margin_options, micro_sizes):
     model = MODELS[kind]().eval()  # no dropout, so that splitting a batch changes nothing else
     rows, start, total = samples(kind), 0, sum(micro_sizes)
     captured = capture_features(model)
-    loss = MR2Loss(K, **margin_options)
+    loss = MR2Loss.preset("recommended", K, **margin_options)
     for number, size in enumerate(micro_sizes):
         part = rows[start : start + size]
         start += size
@@ -210,7 +210,7 @@ def test_loss_of_the_trainer_is_that_of_the_two_line_change(tmp_path):
     model = trainer.model.eval()
     batch = {name: torch.stack([row[name] for row in samples("text")]) for name in samples("text")[0]}
     labels = batch.pop("labels")
-    by_hand, captured = MR2Loss(K, mean_margin=2.0), capture_features(model)
+    by_hand, captured = MR2Loss.preset("recommended", K, mean_margin=2.0), capture_features(model)
     logits = model(**batch).logits
     expected = by_hand(logits, labels, captured.features)
     margin.begin_step()

@@ -82,7 +82,7 @@ def fit(folder, epochs=1, module=None, ckpt_path=None, trainer_settings=None, **
 
 def by_hand(steps_of, epochs=1, **options):
     """Train the same network with the loss written out; ``steps_of`` micro-batches make a step."""
-    network, loss = new_network(), MR2Loss(NUM_CLASSES, **options)
+    network, loss = new_network(), MR2Loss.preset("recommended", NUM_CLASSES, **options)
     captured = capture_features(network)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9)
     for _ in range(epochs):

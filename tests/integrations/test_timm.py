@@ -27,7 +27,7 @@ def test_classifier_is_the_one_the_model_names():
     assert loss_fn.capture.layer is model.head
     inputs, labels = batch(8, 0)
     features = 3.0 * model.encoder(inputs)
-    expected = MR2Loss(NUM_CLASSES, label_smoothing=0.1, mean_margin=2.0)(
+    expected = MR2Loss.preset("recommended", NUM_CLASSES, label_smoothing=0.1, mean_margin=2.0)(
         model.head(features), labels, features
     )
     torch.testing.assert_close(loss_fn(model(inputs), labels), expected)

@@ -54,6 +54,7 @@ CASES = {
     "order three, spread, warm-up": Case({"norm_order": 3.0, "margin_source": "spread", "warmup_steps": 2}),
     "relative spread": Case({"margin_source": "relative-spread", "margin_power": 0.5}),
     "no representation term": Case({"representation_weight": 0.0}),
+    "preset recommended": Case({"preset": "recommended", "warmup_steps": 2}),
     "preset paper": Case({"preset": "paper"}),
     "preset release": Case({"preset": "release"}),
     "preset release float32": Case({"preset": "release"}, dtype=torch.float32),

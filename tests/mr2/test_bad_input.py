@@ -102,7 +102,9 @@ def test_statistics_refuse_the_same(options, error, words):
 
 
 def test_unknown_preset_names_the_known_ones():
-    with refused(ValueError, "preset", "paper, release, recommended", "'papers'", "did you mean 'paper'"):
+    with refused(
+        ValueError, "preset", "paper, release, plain, recommended", "'papers'", "did you mean 'paper'"
+    ):
         MR2Loss.preset("papers", 4)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from mr2_batches import random_batch, state
 
-from classmargin.mr2 import MR2Loss, margin_cross_entropy, representation_margin
+from classmargin.mr2 import PRESETS, MR2Loss, margin_cross_entropy, representation_margin
 
 CONFIGURATIONS = {
     "default": {},
@@ -28,6 +28,7 @@ CONFIGURATIONS = {
     "moments": {"positives": "moments"},
     "spread, order three, warm-up": {"margin_source": "spread", "norm_order": 3.0, "warmup_steps": 2},
     "relative spread": {"margin_source": "relative-spread"},
+    "recommended": {**PRESETS["recommended"], "warmup_steps": 2},
     "weight, prior, smoothing": {
         "weight": torch.linspace(0.5, 1.5, 5),
         "log_prior": torch.linspace(-2.0, -1.0, 5),
@@ -35,7 +36,7 @@ CONFIGURATIONS = {
     },
     "no representation term": {"representation_weight": 0.0},
 }
-QUICK = ("memory",)
+QUICK = ("recommended",)
 # The compiler imports parts of torch that use deprecated parts of torch.
 from_the_compiler_itself = pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
 

@@ -11,7 +11,7 @@ from mr2_batches import MR2Batch, gradients, random_batch, same_state, state
 from torch import nn
 from torch.func import functional_call
 
-from classmargin.mr2 import MR2Loss
+from classmargin.mr2 import PRESETS, MR2Loss
 
 pytestmark = pytest.mark.usefixtures("either_table")
 
@@ -21,6 +21,7 @@ CONFIGURATIONS = {
     "moments": {"positives": "moments"},
     "batch estimator": {"estimator": "batch"},
     "relative spread": {"margin_source": "relative-spread"},
+    "recommended": {**PRESETS["recommended"], "warmup_steps": 2},
     "warm-up": {"warmup_steps": 4},
     "order three": {"norm_order": 3.0},
     "weight and prior": {"weight": torch.linspace(0.5, 2.0, 5), "log_prior": torch.linspace(-2.0, -1.0, 5)},

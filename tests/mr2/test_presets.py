@@ -1,5 +1,7 @@
 """Named sets of hyper-parameters: what each computes on the toy batch, and against loops over many batches."""
 
+import inspect
+
 import mr2_naive as naive
 import pytest
 import torch
@@ -116,8 +118,30 @@ def test_release_equals_the_loop_over_many_batches(variant):
         torch.testing.assert_close(gradients(terms.total, batch), expected, rtol=1e-8, atol=1e-9)
 
 
-def test_presets_are_the_three_of_the_documentation():
-    assert set(PRESETS) == {"paper", "release", "recommended"}
+def test_presets_are_those_of_the_documentation():
+    assert set(PRESETS) == {"paper", "release", "plain", "recommended"}
+
+
+def test_plain_is_the_bare_constructor():
+    assert MR2Loss.preset("plain", 3).extra_repr() == MR2Loss(3).extra_repr()
+    defaults = inspect.signature(MR2Loss).parameters
+    assert all(defaults[name].default == value for name, value in PRESETS["plain"].items())
+
+
+def test_every_preset_says_what_the_recommended_one_changes():
+    """Methods start from the recommended settings: a preset that left one out would keep it."""
+    changed = set(PRESETS["recommended"]) - {"memory_size"}  # nothing without positives="memory"
+    assert all(changed <= set(preset) for preset in PRESETS.values())
+
+
+def test_recommended_margins_are_uniform_in_the_first_steps_and_differ_after_the_warmup():
+    loss = MR2Loss.preset("recommended", 5, warmup_steps=3)
+    margins = []
+    for batch in random_batches(5, 24, 5, 3):
+        loss(*batch)
+        margins.append(loss.class_margins)
+    assert margins[2].tolist() == [1.0] * 5
+    assert margins[4].std() > 0.01
 
 
 def test_recommended_is_the_constructor_with_what_the_preset_says():

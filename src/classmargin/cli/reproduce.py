@@ -51,7 +51,9 @@ def reproduce(
     mr2_preset: Annotated[
         str,
         typer.Option(
-            "--mr2-preset", metavar="NAME", help="Hyper-parameters of MR²: recommended, paper or release."
+            "--mr2-preset",
+            metavar="NAME",
+            help="Hyper-parameters of MR²: recommended, plain, paper or release.",
         ),
     ] = "",
     rows: Annotated[

@@ -71,12 +71,12 @@ class MR2(Method):
     Idea: classes whose features spread more get a larger margin on the logits, and features of one class are
     pulled together beyond a slack.
     Use: balanced or unbalanced data where some classes lag behind.
-    Hyper-parameters: all of :class:`classmargin.mr2.MR2Loss` with its defaults, above all ``mean_margin`` c̄
-    and ``representation_weight`` λ; ``tau`` adds ``tau ln π`` to the logits after their division by γ (0 =
-    off). Presets ``recommended`` (the defaults), ``paper`` and ``release``.
+    Hyper-parameters: all of :class:`classmargin.mr2.MR2Loss`, above all ``representation_weight`` λ and ``mean_margin``
+    c̄; ``tau`` adds ``tau ln π`` to the logits after their division by γ (0 = off). Presets ``recommended``
+    (the defaults), ``plain`` (those of the bare loss), ``paper`` and ``release``.
     Cost: one forward and backward pass and the pairs of each class in the batch. On frozen features (linear probe)
     the statistics are those of the whole training set, computed once.
-    Caveats: λ of the three presets are on different scales (see :mod:`classmargin.mr2.presets`).
+    Caveats: λ of the presets are on different scales (see :mod:`classmargin.mr2.presets`).
     ``mr2-uniform`` needs a mean margin other than 1, where it would be cross-entropy.
     Source: Zhu et al., ICLR 2026.
     """
@@ -94,11 +94,11 @@ class MR2(Method):
 
     @classmethod
     def default_hyperparameters(cls) -> dict[str, Any]:
-        """Return the defaults of the loss itself, so that they are written once, and ``tau``."""
+        """Return the recommended settings on top of the defaults of the loss, so that they are written once, and ``tau``."""
         parameters = inspect.signature(MR2Loss).parameters.values()
         of_loss = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
         chosen = {name: value for name, value in of_loss.items() if name not in _OF_THE_TASK}
-        return {**chosen, **super().default_hyperparameters()}
+        return {**chosen, **PRESETS["recommended"], **super().default_hyperparameters()}
 
     def loss(self, step: Step, update_state: bool) -> MethodLoss:
         """Return both margins over the samples of all processes; the statistics are updated before use."""

@@ -48,6 +48,7 @@ from classmargin.mr2.positives import FeatureMemory, moment_losses
 from classmargin.mr2.presets import PRESETS
 from classmargin.mr2.reductions import mean_over_classes, mean_over_rows
 from classmargin.mr2.representation_margin import MOST_LISTED_PAIRS, log_one_plus_sum_exp, pair_losses
+from classmargin.mr2.settings import check_estimator, checked_temperature
 
 Positives = Literal["batch", "memory", "moments"]
 MarginSource = Literal["sqnorm", "spread", "relative-spread", "uniform"]
@@ -58,6 +59,9 @@ TemperatureRule = Literal["total-variance", "dimension"]
 
 class MR2Loss(FullPrecisionModule):
     """Margin regularisation for class-wise disparity: ``ℓ_γ + λ ℓ_s̄`` (Eq. 4), a drop-in for ``nn.CrossEntropyLoss``.
+
+    The constructor's defaults are the printed formulas from the first step on; what we recommend for training is
+    ``MR2Loss.preset("recommended", num_classes)``.
 
     Args:
         num_classes: ``K``.
@@ -78,6 +82,8 @@ class MR2Loss(FullPrecisionModule):
             ``"relative-spread"`` (spread over the squared distance to the nearest other class mean: how wide a class
             is for the room it has; needs ``estimator="moments"``) or ``"uniform"`` (``γ_k = c̄``, the control).
         margin_power: Exponent of that statistic; 1/3 in Corollary 1.
+        weigh_by_margin: Multiply ℓ_γ of a sample by ``γ_y / c̄``. The division by γ_y also divides the gradient: a class
+            with a larger margin learns more slowly while its samples are still wrong. The factor undoes that.
         warmup_steps: For so many updates γ stays at ``c̄`` and ``λ`` ramps up linearly from 0.
         log_prior: ``[K]`` offset added to the logits after the division by γ (``ln π``: LA + MR²).
         weight: Class weights ``[K]`` of the logit term, as in cross-entropy.
@@ -129,6 +135,7 @@ class MR2Loss(FullPrecisionModule):
         temperature: float | TemperatureRule = "total-variance",
         margin_source: MarginSource = "sqnorm",
         margin_power: float = PAPER_POWER,
+        weigh_by_margin: bool = False,
         warmup_steps: int = 0,
         log_prior: Tensor | None = None,
         weight: Tensor | None = None,
@@ -150,10 +157,11 @@ class MR2Loss(FullPrecisionModule):
         self.mean_margin = check_number("mean_margin", mean_margin, above=0.0)
         self.representation_weight = check_number("representation_weight", representation_weight, minimum=0.0)
         self.positives = check_choice("positives", positives, ("batch", "memory", "moments"))
-        self.temperature = _checked_temperature(temperature, temperature_factor)
+        self.temperature = checked_temperature(temperature, temperature_factor)
         self.temperature_factor = check_number("temperature_factor", temperature_factor, above=0.0)
         self.margin_source = check_choice("margin_source", margin_source, MARGIN_SOURCES)
         self.margin_power = check_number("margin_power", margin_power)
+        self.weigh_by_margin = bool(weigh_by_margin)
         self.warmup_steps = check_int("warmup_steps", warmup_steps, minimum=0)
         self.label_smoothing = check_number("label_smoothing", label_smoothing, minimum=0.0, maximum=1.0)
         self.ignore_index = check_int("ignore_index", ignore_index, minimum=-(2**62))
@@ -174,12 +182,7 @@ class MR2Loss(FullPrecisionModule):
         for name, vector in (("log_prior", log_prior), ("weight", weight)):
             check_class_vector(name, vector, num_classes)
             self.register_buffer(name, None if vector is None else vector.detach().clone())
-        for name, value, needs in (
-            ("margin_source", margin_source, "relative-spread"),
-            ("positives", positives, "moments"),
-        ):
-            if value == needs and estimator != "moments":
-                raise ValueError(f"{name}={needs!r} needs estimator='moments', got estimator={estimator!r}")
+        check_estimator(estimator, margin_source, positives)
         self.statistics = ClassStatistics(
             num_classes,
             feature_dim=feature_dim,
@@ -204,7 +207,7 @@ class MR2Loss(FullPrecisionModule):
         """Build the loss with a named set of hyper-parameters (:mod:`classmargin.mr2.presets`).
 
         Args:
-            name: ``"paper"``, ``"release"`` or ``"recommended"``.
+            name: ``"recommended"``, ``"plain"`` (the defaults of this constructor), ``"paper"`` or ``"release"``.
             num_classes: ``K``.
             feature_dim: ``d`` or None.
             **overrides: Constructor arguments that win over the preset.
@@ -350,6 +353,7 @@ class MR2Loss(FullPrecisionModule):
             and self.positives == "batch"
             and self._buffers["weight"] is None
             and self.label_smoothing == 0.0
+            and not self.weigh_by_margin
             and self.representation_reduction == "samples"
             and self.dimension_scale is None
             and groups.num_pairs <= MOST_LISTED_PAIRS * len(groups.order)
@@ -529,6 +533,8 @@ class MR2Loss(FullPrecisionModule):
         losses = logit_margin.per_sample_losses(
             logits, labels, margins, self.log_prior, self.weight, self.label_smoothing, ignore_index=-100
         )
+        if self.weigh_by_margin:
+            losses = losses * (margins / self.mean_margin)
         weights = row_weight
         if hard and self.weight is not None:
             weights = self.weight.to(losses.dtype).index_select(0, labels)
@@ -588,11 +594,3 @@ class MR2Loss(FullPrecisionModule):
         # ln(1 + A + B) from ln(1 + A) and ln(1 + B), without overflow
         top = torch.maximum(losses, stored).detach()
         return top + torch.log((losses - top).exp() + (stored - top).exp() - (-top).exp())
-
-
-def _checked_temperature(temperature: Any, factor: float) -> float | str:
-    if isinstance(temperature, str):
-        return check_choice("temperature", temperature, ("total-variance", "dimension"))
-    if factor != 1.0:
-        raise ValueError(f"temperature_factor must be 1 with a number as temperature, got {factor}")
-    return check_number("temperature", temperature, above=0.0)

@@ -7,8 +7,12 @@ features of norm 0.1 make it vanish.
 * ``release``: what the authors' code computes: Lp statistics with p = 5 as ``‖mean‖_p² + mean ‖φ - mean‖_p²``, τ = 10·d, the representation
   margin averaged inside each class, summed over classes and multiplied by ``d / (10 K)``, unseen classes counted as 0,
   λ = 0.1, decay 0.999, no c̄. (Its CIFAR variant sets s̄ = 0 and decay 0.9: ``spread_slack=0.0, ema_decay=0.9``.)
-* ``recommended``: the defaults of the constructor: unbiased moments, temperature relative to the largest total variance of
-  the features so far (scale-free, and no pull that grows as features shrink).
+* ``plain``: the printed formulas on a scale of their own: unbiased moments, temperature relative to the largest total
+  variance of the features so far (scale-free, and no pull that grows as features shrink), a small λ. The constructor's defaults.
+* ``recommended``: what was best on validation samples of four sets of frozen features (``docs/evidence.md``), and what methods
+  and integrations take unless told otherwise. Beyond ``plain``: λ rises over 200 steps, for a pull on features that have hardly
+  any variance yet is what made a larger λ fail; then λ = 1 with eight remembered classmates; margins from the relative
+  spread, and samples weighed by them, so that classes with too little room get more, trained to the end or not.
 """
 
 from __future__ import annotations
@@ -33,6 +37,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
                 "margin_power": 1.0 / 3.0,
                 "warmup_steps": 0,
                 "margin_limits": (1e-3, 1e3),
+                "weigh_by_margin": False,
             }
         ),
         "release": MappingProxyType(
@@ -53,8 +58,29 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
                 "representation_reduction": "classes",
                 "dimension_scale": 0.1,
                 "unseen": "zero",
+                "weigh_by_margin": False,
             }
         ),
-        "recommended": MappingProxyType({}),
+        "plain": MappingProxyType(
+            {
+                "representation_weight": 0.1,
+                "positives": "batch",
+                "margin_source": "sqnorm",
+                "margin_power": 1.0 / 3.0,
+                "weigh_by_margin": False,
+                "warmup_steps": 0,
+            }
+        ),
+        "recommended": MappingProxyType(
+            {
+                "representation_weight": 1.0,
+                "positives": "memory",
+                "memory_size": 8,
+                "margin_source": "relative-spread",
+                "margin_power": 0.1,
+                "weigh_by_margin": True,
+                "warmup_steps": 200,
+            }
+        ),
     }
 )
