@@ -15,8 +15,9 @@ from classmargin.recipes.reproduce.render import render_records
 ROOT = Path(__file__).resolve().parents[1]
 HEAD = (
     "# Results\n\nGenerated from the records in `results/` by `python scripts/make_results_page.py`. What they mean is on the page\n"
-    "[Evidence](evidence.md).\n\nIn records of classmargin 0.1.0 a row “MR²” without settings has the preset that is now called `plain` (λ = 0.1, margins from r², no\n"
-    "warm-up): to make them again, add `--mr2-preset plain` or `--set method.preset=plain` to their commands.\n\n"
+    "[Evidence](evidence.md).\n\n"
+    "In records of classmargin 0.1.0 a row “MR²” without settings has the preset that is now called `plain` (λ = 0.1, margins from\n"
+    "r², no warm-up): to make them again, add `--mr2-preset plain` or `--set method.preset=plain` to their commands.\n\n"
 )
 COLUMNS = ("overall", "easy", "medium", "hard", "worst")
 
