@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -178,4 +179,6 @@ def work(rank: int, folder: str) -> None:
     )
     torch.save(outcomes(rank), Path(folder) / f"rank{rank}.pt")
     torch.save(broken_row(rank), Path(folder) / f"broken{rank}.pt")
+    gc.collect()  # modules wrapped by DDP hold the group, and its threads, until they are gone
+    dist.barrier()  # who leaves first closes connections that the other may still read from
     dist.destroy_process_group()
