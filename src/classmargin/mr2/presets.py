@@ -9,7 +9,7 @@ features of norm 0.1 make it vanish.
   λ = 0.1, decay 0.999, no c̄. (Its CIFAR variant sets s̄ = 0 and decay 0.9: ``spread_slack=0.0, ema_decay=0.9``.)
 * ``plain``: the printed formulas on a scale of their own: unbiased moments, temperature relative to the largest total
   variance of the features so far (scale-free, and no pull that grows as features shrink), a small λ. The constructor's defaults.
-* ``recommended``: what was best on validation samples of four sets of frozen features (``docs/evidence.md``), and what methods
+* ``recommended``: chosen on validation samples of three sets of frozen features (``docs/evidence.md``), and what methods
   and integrations take unless told otherwise. Beyond ``plain``: λ rises over 200 steps, for a pull on features that have hardly
   any variance yet is what made a larger λ fail; then λ = 1 with eight remembered classmates; margins from the relative
   spread, and samples weighed by them, so that classes with too little room get more, trained to the end or not.
