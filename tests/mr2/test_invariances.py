@@ -19,6 +19,7 @@ CONFIGURATIONS = {
     "spread": {"margin_source": "spread"},
     "relative spread": {"margin_source": "relative-spread", "margin_power": 0.5},
     "weighed": {"margin_source": "relative-spread", "weigh_by_margin": True},
+    "confident": {"positives": "moments", "weigh_by_confidence": True},
     "release": {"representation_reduction": "classes", "dimension_scale": 0.1},
     "smoothing": {"label_smoothing": 0.1},
 }

@@ -127,6 +127,17 @@ def per_sample_losses(
     )
 
 
+def confidences(logits: Tensor, labels: Tensor, margins: Tensor, log_prior: Tensor | None) -> Tensor:
+    """Return the probability of each sample's own class ``[B]`` as ℓ_γ sees it; of its mix of classes for soft labels."""
+    scaled = logits / margins.unsqueeze(1)
+    if log_prior is not None:
+        scaled = scaled + log_prior.to(scaled.dtype)
+    probabilities = torch.softmax(scaled, 1)
+    if labels.is_floating_point():
+        return (probabilities * labels.to(scaled.dtype)).sum(1)
+    return probabilities.gather(1, labels.unsqueeze(1)).squeeze(1)
+
+
 def _denominator(losses: Tensor, labels: Tensor, weight: Tensor | None, ignore_index: int) -> Tensor | float:
     if labels.is_floating_point():
         return max(losses.shape[0], 1)

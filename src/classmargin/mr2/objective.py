@@ -40,14 +40,14 @@ from classmargin.mr2.class_separation import relative_spread
 from classmargin.mr2.class_statistics import ClassStatistics, Estimator, SqnormForm
 from classmargin.mr2.class_table import NUMPY_TYPES
 from classmargin.mr2.collapse import COLLAPSE_FRACTION, collapse_ratio, warn_of_collapse
-from classmargin.mr2.cpu_step import StepConstants, step_terms
+from classmargin.mr2.cpu_step import RowMoments, StepConstants, step_terms
 from classmargin.mr2.full_precision import FullPrecisionModule
 from classmargin.mr2.inputs import check_batch, group_batch
 from classmargin.mr2.logit_margin import at_least_float32, check_class_vector
-from classmargin.mr2.positives import FeatureMemory, moment_losses
+from classmargin.mr2.positives import FeatureMemory, classmate_losses, moment_losses
 from classmargin.mr2.presets import PRESETS
 from classmargin.mr2.reductions import mean_over_classes, mean_over_rows
-from classmargin.mr2.representation_margin import MOST_LISTED_PAIRS, log_one_plus_sum_exp, pair_losses
+from classmargin.mr2.representation_margin import MOST_LISTED_PAIRS
 from classmargin.mr2.settings import check_estimator, checked_temperature
 
 Positives = Literal["batch", "memory", "moments"]
@@ -84,6 +84,9 @@ class MR2Loss(FullPrecisionModule):
         margin_power: Exponent of that statistic; 1/3 in Corollary 1.
         weigh_by_margin: Multiply ℓ_γ of a sample by ``γ_y / c̄``. The division by γ_y also divides the gradient: a class
             with a larger margin learns more slowly while its samples are still wrong. The factor undoes that.
+        weigh_by_confidence: Multiply ℓ_s̄ of a sample by the probability that ℓ_γ sees for its class (a constant for
+            autograd). A sample that is not fitted yet is not pulled to its classmates: no pull on a fresh network, little
+            on classes that are still wrong.
         warmup_steps: For so many updates γ stays at ``c̄`` and ``λ`` ramps up linearly from 0.
         log_prior: ``[K]`` offset added to the logits after the division by γ (``ln π``: LA + MR²).
         weight: Class weights ``[K]`` of the logit term, as in cross-entropy.
@@ -136,6 +139,7 @@ class MR2Loss(FullPrecisionModule):
         margin_source: MarginSource = "sqnorm",
         margin_power: float = PAPER_POWER,
         weigh_by_margin: bool = False,
+        weigh_by_confidence: bool = False,
         warmup_steps: int = 0,
         log_prior: Tensor | None = None,
         weight: Tensor | None = None,
@@ -161,7 +165,7 @@ class MR2Loss(FullPrecisionModule):
         self.temperature_factor = check_number("temperature_factor", temperature_factor, above=0.0)
         self.margin_source = check_choice("margin_source", margin_source, MARGIN_SOURCES)
         self.margin_power = check_number("margin_power", margin_power)
-        self.weigh_by_margin = bool(weigh_by_margin)
+        self.weigh_by_margin, self.weigh_by_confidence = bool(weigh_by_margin), bool(weigh_by_confidence)
         self.warmup_steps = check_int("warmup_steps", warmup_steps, minimum=0)
         self.label_smoothing = check_number("label_smoothing", label_smoothing, minimum=0.0, maximum=1.0)
         self.ignore_index = check_int("ignore_index", ignore_index, minimum=-(2**62))
@@ -303,7 +307,7 @@ class MR2Loss(FullPrecisionModule):
         scores, rows = at_least_float32(logits), at_least_float32(features)
         hard = not labels.is_floating_point()
         if not update and self._needs_no_features(labels, rows):
-            logit = self._logit_term(scores, labels, None, synchronize)
+            logit = self._logit_term(scores, labels, self._sample_margins(scores, labels), None, synchronize)
             return LossTerms(logit, logit, rows[:, :0].sum())
         groups, row_weight = None, None
         if hard:
@@ -322,8 +326,12 @@ class MR2Loss(FullPrecisionModule):
             else:  # rows that cannot be squared are left out
                 self.statistics.update(detached, labels, row_weight=row_weight, synchronize=synchronize)
             self._follow_variance(rows, on_host=not uses_dense_layout(rows))
-        logit = self._logit_term(scores, labels, row_weight, synchronize)
-        representation = self._representation_term(rows, labels, groups, row_weight, synchronize)
+        margins = self._sample_margins(scores, labels)
+        logit = self._logit_term(scores, labels, margins, row_weight, synchronize)
+        confidence = None
+        if self.weigh_by_confidence:
+            confidence = logit_margin.confidences(scores.detach(), labels, margins, self.log_prior)
+        representation = self._representation_term(rows, labels, groups, row_weight, confidence, synchronize)
         if update and self.memory is not None and hard:
             self._remember(
                 detached, labels, None if finite else torch.isfinite(square), row_weight, synchronize
@@ -350,10 +358,9 @@ class MR2Loss(FullPrecisionModule):
             and torch.is_grad_enabled()
             and not synchronize
             and len(groups.order) > 0
-            and self.positives == "batch"
+            and (self.positives == "moments" or (self.positives == "batch" and not self.weigh_by_confidence))
             and self._buffers["weight"] is None
             and self.label_smoothing == 0.0
-            and not self.weigh_by_margin
             and self.representation_reduction == "samples"
             and self.dimension_scale is None
             and groups.num_pairs <= MOST_LISTED_PAIRS * len(groups.order)
@@ -381,11 +388,18 @@ class MR2Loss(FullPrecisionModule):
             self._follow_variance(rows, on_host=True)
         scalars = statistics._buffer("class_scalars").numpy()
         margins = self._margins_on_host(scalars).take(groups.labels)
+        moments, pulls = None, self.representation_weight > 0.0
+        if pulls and self.positives == "moments":
+            mean = statistics._buffer("class_mean").index_select(0, labels).to(rows.dtype)
+            moments = RowMoments(mean, scalars[1].take(groups.labels))
         constants = StepConstants(
             labels,
             groups,
-            groups.num_pairs > 0 and self.representation_weight > 0.0,
+            pulls and (moments is not None or groups.num_pairs > 0),
             np.divide(1.0 / self.mean_margin, margins, dtype=NUMPY_TYPES[logits.dtype])[:, None],
+            margins.astype(NUMPY_TYPES[logits.dtype]) if self.weigh_by_margin else None,
+            moments,
+            self.weigh_by_confidence,
             self._buffers["log_prior"],
             self.spread_slack * self._mean_spread_on_host(scalars),
             float(self._temperature(features.shape[1], on_host=True)),
@@ -520,16 +534,18 @@ class MR2Loss(FullPrecisionModule):
 
     # --- the two terms -----------------------------------------------------------------------------------------
 
-    def _logit_term(
-        self, logits: Tensor, labels: Tensor, row_weight: Tensor | None, synchronize: bool
-    ) -> Tensor:
-        hard = not labels.is_floating_point()
+    def _sample_margins(self, logits: Tensor, labels: Tensor) -> Tensor:
         if uses_dense_layout(logits):
             class_margins = self.class_margins
         else:
             scalars = self.statistics.class_scalars.numpy()
             class_margins = self.mean_margin * torch.from_numpy(self._margins_on_host(scalars))
-        margins = logit_margin.sample_margins(class_margins.to(logits.dtype), labels)
+        return logit_margin.sample_margins(class_margins.to(logits.dtype), labels)
+
+    def _logit_term(
+        self, logits: Tensor, labels: Tensor, margins: Tensor, row_weight: Tensor | None, synchronize: bool
+    ) -> Tensor:
+        hard = not labels.is_floating_point()
         losses = logit_margin.per_sample_losses(
             logits, labels, margins, self.log_prior, self.weight, self.label_smoothing, ignore_index=-100
         )
@@ -549,6 +565,7 @@ class MR2Loss(FullPrecisionModule):
         labels: Tensor,
         groups: Groups | None,
         row_weight: Tensor | None,
+        confidence: Tensor | None,
         synchronize: bool,
     ) -> Tensor:
         if self.representation_weight == 0.0:
@@ -560,37 +577,16 @@ class MR2Loss(FullPrecisionModule):
             temperature = self._temperature(rows.shape[1], on_host=not uses_dense_layout(rows))
             if isinstance(temperature, Tensor):
                 temperature = temperature.to(rows.dtype)
-        losses = self._representation_losses(
-            rows, labels, groups, row_weight, mean_spread, temperature, synchronize
-        )
+        if self.positives == "moments":
+            losses = moment_losses(rows, labels, self.statistics, mean_spread, temperature)
+        else:
+            losses = classmate_losses(
+                rows, labels, mean_spread, temperature, groups, row_weight, self.memory, synchronize
+            )
+        if confidence is not None:
+            losses = losses * confidence
         if self.representation_reduction == "classes":
             mean = mean_over_classes(losses, labels, self.num_classes, row_weight, synchronize)
         else:
             mean = mean_over_rows(losses, row_weight, synchronize)
         return mean if self.dimension_scale is None else mean * (self.dimension_scale * rows.shape[1])
-
-    def _representation_losses(
-        self,
-        rows: Tensor,
-        labels: Tensor,
-        groups: Groups | None,
-        row_weight: Tensor | None,
-        mean_spread: Tensor,
-        temperature: Tensor | float,
-        synchronize: bool,
-    ) -> Tensor:
-        if self.positives == "moments":
-            return moment_losses(rows, labels, self.statistics, mean_spread, temperature)
-        every, every_label, every_weight, start = rows, labels, row_weight, 0
-        if synchronize:
-            (every, start), groups = gather_rows(rows), None
-            every_label = gather_rows(labels)[0]
-            every_weight = None if row_weight is None else gather_rows(row_weight)[0]
-        losses = pair_losses(every, every_label, mean_spread, temperature, groups, every_weight)
-        losses = losses[start : start + rows.shape[0]] if synchronize else losses
-        if self.memory is None or labels.is_floating_point():
-            return losses
-        stored = log_one_plus_sum_exp(self.memory.exponents(rows, labels, mean_spread, temperature))
-        # ln(1 + A + B) from ln(1 + A) and ln(1 + B), without overflow
-        top = torch.maximum(losses, stored).detach()
-        return top + torch.log((losses - top).exp() + (stored - top).exp() - (-top).exp())

@@ -17,10 +17,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from classmargin.mr2.class_groups import uses_dense_layout
+from classmargin._distributed import gather_rows
+from classmargin.mr2.class_groups import Groups, uses_dense_layout
 from classmargin.mr2.class_statistics import ClassStatistics
 from classmargin.mr2.full_precision import FullPrecisionModule
-from classmargin.mr2.representation_margin import NO_PAIR
+from classmargin.mr2.representation_margin import NO_PAIR, log_one_plus_sum_exp, pair_losses
 
 
 class FeatureMemory(FullPrecisionModule):
@@ -105,6 +106,32 @@ class FeatureMemory(FullPrecisionModule):
         if isinstance(saved, Tensor) and saved.dim() == 3 and self.ring.shape[2] == 0:
             self.ring = torch.zeros_like(saved, device=self.ring.device)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+
+def classmate_losses(
+    rows: Tensor,
+    labels: Tensor,
+    mean_spread: Tensor,
+    temperature: Tensor | float,
+    groups: Groups | None,
+    row_weight: Tensor | None,
+    memory: FeatureMemory | None,
+    synchronize: bool,
+) -> Tensor:
+    """Return Eq. 2 of each row ``[B]`` against its classmates: in the batch (of all processes), and in the memory if there is one."""
+    every, every_label, every_weight, start = rows, labels, row_weight, 0
+    if synchronize:
+        (every, start), groups = gather_rows(rows), None
+        every_label = gather_rows(labels)[0]
+        every_weight = None if row_weight is None else gather_rows(row_weight)[0]
+    losses = pair_losses(every, every_label, mean_spread, temperature, groups, every_weight)
+    losses = losses[start : start + rows.shape[0]] if synchronize else losses
+    if memory is None or labels.is_floating_point():
+        return losses
+    stored = log_one_plus_sum_exp(memory.exponents(rows, labels, mean_spread, temperature))
+    # ln(1 + A + B) from ln(1 + A) and ln(1 + B), without overflow
+    top = torch.maximum(losses, stored).detach()
+    return top + torch.log((losses - top).exp() + (stored - top).exp() - (-top).exp())
 
 
 def moment_losses(
