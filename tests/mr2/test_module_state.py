@@ -124,7 +124,7 @@ def test_update_statistics_false_leaves_the_state_bit_identical(options):
     assert same_state(state(loss), before)
 
 
-@pytest.mark.parametrize("preset", ["recommended", "paper", "release"])
+@pytest.mark.parametrize("preset", ["recommended", "plain", "paper", "release"])
 def test_evaluation_before_the_first_batch_gives_an_ordinary_loss(preset):
     """Some training loops try validation first; nothing is known then, so margins are equal."""
     loss = MR2Loss.preset(preset, 5).eval()

@@ -130,7 +130,7 @@ def test_plain_is_the_bare_constructor():
 
 def test_every_preset_says_what_the_recommended_one_changes():
     """Methods start from the recommended settings: a preset that left one out would keep it."""
-    changed = set(PRESETS["recommended"]) - {"memory_size"}  # nothing without positives="memory"
+    changed = set(PRESETS["recommended"])
     assert all(changed <= set(preset) for preset in PRESETS.values())
 
 

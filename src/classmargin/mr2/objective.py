@@ -305,6 +305,8 @@ class MR2Loss(FullPrecisionModule):
         update = training if update_statistics is None else update_statistics
         synchronize = training and is_distributed()
         scores, rows = at_least_float32(logits), at_least_float32(features)
+        if self.positives == "moments":  # means are read even where evaluation comes before the first step
+            self.statistics.take_shape(rows.shape[1])
         hard = not labels.is_floating_point()
         if not update and self._needs_no_features(labels, rows):
             logit = self._logit_term(scores, labels, self._sample_margins(scores, labels), None, synchronize)

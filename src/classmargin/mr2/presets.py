@@ -9,10 +9,11 @@ features of norm 0.1 make it vanish.
   λ = 0.1, decay 0.999, no c̄. (Its CIFAR variant sets s̄ = 0 and decay 0.9: ``spread_slack=0.0, ema_decay=0.9``.)
 * ``plain``: the printed formulas on a scale of their own: unbiased moments, temperature relative to the largest total
   variance of the features so far (scale-free, and no pull that grows as features shrink), a small λ. The constructor's defaults.
-* ``recommended``: chosen on validation samples of three sets of frozen features (``docs/evidence.md``), and what methods
-  and integrations take unless told otherwise. Beyond ``plain``: λ rises over 200 steps, for a pull on features that have hardly
-  any variance yet is what made a larger λ fail; then λ = 1 with eight remembered classmates; margins from the relative
-  spread, and samples weighed by them, so that classes with too little room get more, trained to the end or not.
+* ``recommended``: chosen on validation samples (``docs/evidence.md``), and what methods and integrations take unless told
+  otherwise. Beyond ``plain``: λ = 3, and the pull of a sample counts with the probability of its class, for a pull on what is
+  not fitted yet is what made a larger λ fail; classmates in closed form (no pairs, no memory: every sample has some, at the
+  cost of a cross-entropy or two); margins from the relative spread, and samples weighed by them, so that classes with too
+  little room get more, trained to the end or not. Margins wait, and λ rises, for 200 steps.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
                 "warmup_steps": 0,
                 "margin_limits": (1e-3, 1e3),
                 "weigh_by_margin": False,
+                "weigh_by_confidence": False,
             }
         ),
         "release": MappingProxyType(
@@ -59,6 +61,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
                 "dimension_scale": 0.1,
                 "unseen": "zero",
                 "weigh_by_margin": False,
+                "weigh_by_confidence": False,
             }
         ),
         "plain": MappingProxyType(
@@ -68,17 +71,18 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
                 "margin_source": "sqnorm",
                 "margin_power": 1.0 / 3.0,
                 "weigh_by_margin": False,
+                "weigh_by_confidence": False,
                 "warmup_steps": 0,
             }
         ),
         "recommended": MappingProxyType(
             {
-                "representation_weight": 1.0,
-                "positives": "memory",
-                "memory_size": 8,
+                "representation_weight": 3.0,
+                "positives": "moments",
                 "margin_source": "relative-spread",
                 "margin_power": 0.1,
                 "weigh_by_margin": True,
+                "weigh_by_confidence": True,
                 "warmup_steps": 200,
             }
         ),
