@@ -17,7 +17,9 @@ HEAD = (
     "# Results\n\nGenerated from the records in `results/` by `python scripts/make_results_page.py`. What they mean is on the page\n"
     "[Evidence](evidence.md).\n\n"
     "In records of classmargin 0.1.0 a row “MR²” without settings has the preset that is now called `plain` (λ = 0.1, margins from\n"
-    "r², no warm-up): to make them again, add `--mr2-preset plain` or `--set method.preset=plain` to their commands.\n\n"
+    "r², no warm-up): to make them again, add `--mr2-preset plain` or `--set method.preset=plain` to their commands. In records of\n"
+    "0.2.0 it has λ = 1 and remembered classmates: add `--set method.representation_weight=1 --set method.positives=memory\n"
+    "--set method.memory_size=8 --set method.weigh_by_confidence=false`.\n\n"
 )
 COLUMNS = ("overall", "easy", "medium", "hard", "worst")
 

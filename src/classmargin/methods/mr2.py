@@ -74,9 +74,8 @@ class MR2(Method):
     Hyper-parameters: all of :class:`classmargin.mr2.MR2Loss`, above all ``representation_weight`` λ and ``mean_margin``
     c̄; ``tau`` adds ``tau ln π`` to the logits after their division by γ (0 = off). Presets ``recommended``
     (the defaults), ``plain`` (those of the bare loss), ``paper`` and ``release``.
-    Cost: one forward and backward pass, the pairs of each class in the batch and eight remembered classmates of every
-    sample (``positives="batch"`` does without). On frozen features (linear probe)
-    the statistics are those of the whole training set, computed once.
+    Cost: one forward and backward pass, and one look at the features against the mean of their class. On frozen features
+    (linear probe) the statistics are those of the whole training set, computed once.
     Caveats: λ of the presets are on different scales (see :mod:`classmargin.mr2.presets`).
     ``mr2-uniform`` needs a mean margin other than 1, where it would be cross-entropy.
     Source: Zhu et al., ICLR 2026.
