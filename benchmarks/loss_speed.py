@@ -75,7 +75,7 @@ class LoopLoss(nn.Module):
 
 
 def loss_case(batch: int, classes: int, dim: int, rounds: int) -> dict[str, float]:
-    """Return median seconds of cross-entropy, MR² and (in fewer rounds) the loop."""
+    """Return median seconds of cross-entropy, MR² (printed formulas; recommended) and, in fewer rounds, the loop."""
     generator = torch.Generator().manual_seed(0)
     batches = [
         (
@@ -86,7 +86,8 @@ def loss_case(batch: int, classes: int, dim: int, rounds: int) -> dict[str, floa
         for _ in range(BATCHES)
     ]
     ours, loop = MR2Loss(classes, feature_dim=dim), LoopLoss(classes)
-    for loss in (ours, loop):  # every class has been seen, as after the first epoch
+    recommended = MR2Loss.preset("recommended", classes, dim, warmup_steps=0)  # as after its warm-up
+    for loss in (ours, recommended, loop):  # every class has been seen, as after the first epoch
         everyone = torch.arange(classes)
         with torch.no_grad():
             features = torch.randn(classes, dim, generator=generator)
@@ -101,7 +102,12 @@ def loss_case(batch: int, classes: int, dim: int, rounds: int) -> dict[str, floa
         (F.cross_entropy(logits, labels) if loss is None else loss(logits, labels, features)).backward()
 
     fast = interleaved_medians(
-        {"cross_entropy": lambda i: step(None, i), "mr2": lambda i: step(ours, i)}, rounds=rounds
+        {
+            "cross_entropy": lambda i: step(None, i),
+            "mr2": lambda i: step(ours, i),
+            "recommended": lambda i: step(recommended, i),
+        },
+        rounds=rounds,
     )
 
     # Two ways, both kept: several steps in a row, as training runs them, and single steps in turn, where one step of ours
@@ -169,12 +175,14 @@ def measured_row(case: tuple[int, int, int, int, float, float]) -> dict[str, Any
     name = f"B={batch} K={classes} d={dim}"
     print(
         f"{name:>24} {1e3 * seconds['cross_entropy']:8.3f} {1e3 * seconds['mr2']:8.3f} {1e3 * seconds['loop']:9.1f} "
-        f"{ratio:7.2f} {most:6.1f} {speedup:9.1f} {least:6.1f} {seconds['times_faster_in_turn']:8.1f}"
+        f"{ratio:7.2f} {most:6.1f} {speedup:9.1f} {least:6.1f} {seconds['times_faster_in_turn']:8.1f} "
+        f"{seconds['recommended'] / seconds['cross_entropy']:12.2f}"
     )
     return {
         "case": name,
         **seconds,
         "times_cross_entropy": ratio,
+        "recommended_times_cross_entropy": seconds["recommended"] / seconds["cross_entropy"],
         "limit": most,
         "times_faster_than_loop": speedup,
         "least": least,
@@ -185,7 +193,8 @@ def run() -> dict[str, Any]:
     """Measure all cases and print a table."""
     torch.set_num_threads(1)
     print(
-        f"{'case':>24} {'CE ms':>8} {'MR2 ms':>8} {'loop ms':>9} {'MR2/CE':>7} {'limit':>6} {'loop/MR2':>9} {'limit':>6} {'in turn':>8}"
+        f"{'case':>24} {'CE ms':>8} {'MR2 ms':>8} {'loop ms':>9} {'MR2/CE':>7} {'limit':>6} {'loop/MR2':>9} {'limit':>6} "
+        f"{'in turn':>8} {'recomm./CE':>12}"
     )
     has_numba = importlib.util.find_spec("numba") is not None
     with compiled_loops(has_numba):

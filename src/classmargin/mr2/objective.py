@@ -412,7 +412,8 @@ class MR2Loss(FullPrecisionModule):
 
     def _margins_on_host(self, scalars: NDArray[Any]) -> NDArray[Any]:
         """Return ``γ / c̄`` ``[K]`` from the class scalars, by the short way where it applies."""
-        if self.margin_source != "uniform" and not self.warmup_steps:
+        warm = not self.warmup_steps or self.statistics._buffer("updates").item() > self.warmup_steps
+        if self.margin_source != "uniform" and warm:
             statistic = scalars[3 if self.margin_source == "sqnorm" else 1]
             if self.margin_source == "relative-spread":
                 statistic = relative_spread(statistic, self.statistics._buffer("class_separation").numpy())
