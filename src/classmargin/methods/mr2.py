@@ -21,7 +21,7 @@ _SEARCH = {
 _OF_THE_TASK = {"feature_dim", "log_prior", "weight", "ignore_index"}
 
 
-def _variant(name: str, title: str, summary: str, **fixed: Any) -> MethodInfo:
+def _variant(name: str, title: str, summary: str, caveats: str = "", **fixed: Any) -> MethodInfo:
     search = {key: values for key, values in _SEARCH.items() if key not in fixed}
     return MethodInfo(
         name=name,
@@ -32,7 +32,7 @@ def _variant(name: str, title: str, summary: str, **fixed: Any) -> MethodInfo:
         search=search,
         fixed=fixed,
         presets=PRESETS,
-        caveats="λ of the paper, of the released code and of the defaults are on different scales.",
+        caveats="λ of the paper, of the released code and of the defaults are on different scales." + caveats,
     )
 
 
@@ -63,7 +63,13 @@ def _variant(name: str, title: str, summary: str, **fixed: Any) -> MethodInfo:
         mean_margin=1.0,
         spread_slack=0.0,
     ),
-    _variant("mr2-la", "LA + MR²", "MR² with the logit shift of the class prior.", tau=1.0),
+    _variant(
+        "mr2-la",
+        "LA + MR²",
+        "MR² with the logit shift of the class prior.",
+        caveats=" On a long tail the default λ costs accuracy of the rarest classes: try 0.3 and less.",
+        tau=1.0,
+    ),
 )
 class MR2(Method):
     """Margin regularisation: ``mean(ℓ_γ + λ ℓ_s̄)`` (Eq. 4).
