@@ -27,6 +27,7 @@ from classmargin._types import LossTerms
 from classmargin.mr2.batch_table import BatchTable, batch_table
 from classmargin.mr2.class_groups import CompactGroups
 from classmargin.mr2.logit_margin import per_sample_losses
+from classmargin.mr2.positives import soft_excess
 from classmargin.mr2.representation_margin import listed_pair_losses
 
 SAFE_PROBABILITY = 1e-30  # float32 underflows at 1e-38
@@ -235,7 +236,7 @@ def _differentiable_gradients(ctx: Any, upstream: tuple[Tensor | None, ...]) -> 
     else:
         mean, spread = constants.moments
         distance = (features - mean).square().sum(1) + torch.from_numpy(spread)
-        pairs = F.softplus((distance - 2.0 * constants.mean_spread) / constants.temperature)
+        pairs = soft_excess(distance, constants.mean_spread, constants.temperature)
     if ctx.confidence is not None:
         pairs = pairs * torch.from_numpy(ctx.confidence)
     pair = pairs.mean() * (total * constants.representation_weight + pair_only)

@@ -102,6 +102,12 @@ def sample_margins(class_margins: Tensor, labels: Tensor, ignore_index: int | No
     return class_margins.index_select(0, safe)
 
 
+def scaled_logits(logits: Tensor, margins: Tensor, log_prior: Tensor | None) -> Tensor:
+    """Return the logits that ℓ_γ sees: divided by the margin of their sample, then shifted by the prior."""
+    scaled = logits / margins.unsqueeze(1)
+    return scaled if log_prior is None else scaled + log_prior.to(scaled.dtype)
+
+
 def per_sample_losses(
     logits: Tensor,
     labels: Tensor,
@@ -112,9 +118,7 @@ def per_sample_losses(
     ignore_index: int,
 ) -> Tensor:
     """Return the loss of each sample ``[B]`` (times its class weight, 0 if ignored), without checks."""
-    scaled = logits / margins.unsqueeze(1)
-    if log_prior is not None:
-        scaled = scaled + log_prior.to(scaled.dtype)
+    scaled = scaled_logits(logits, margins, log_prior)
     target = labels.to(scaled.dtype) if labels.is_floating_point() else labels
     class_weight = None if weight is None else weight.to(scaled.dtype)
     return F.cross_entropy(
@@ -129,12 +133,9 @@ def per_sample_losses(
 
 def confidences(logits: Tensor, labels: Tensor, margins: Tensor, log_prior: Tensor | None) -> Tensor:
     """Return the probability of each sample's own class ``[B]`` as ℓ_γ sees it; of its mix of classes for soft labels."""
-    scaled = logits / margins.unsqueeze(1)
-    if log_prior is not None:
-        scaled = scaled + log_prior.to(scaled.dtype)
-    probabilities = torch.softmax(scaled, 1)
+    probabilities = torch.softmax(scaled_logits(logits, margins, log_prior), 1)
     if labels.is_floating_point():
-        return (probabilities * labels.to(scaled.dtype)).sum(1)
+        return (probabilities * labels.to(probabilities.dtype)).sum(1)
     return probabilities.gather(1, labels.unsqueeze(1)).squeeze(1)
 
 

@@ -331,7 +331,7 @@ class MR2Loss(FullPrecisionModule):
         margins = self._sample_margins(scores, labels)
         logit = self._logit_term(scores, labels, margins, row_weight, synchronize)
         confidence = None
-        if self.weigh_by_confidence:
+        if self.weigh_by_confidence and self.representation_weight > 0.0:
             confidence = logit_margin.confidences(scores.detach(), labels, margins, self.log_prior)
         representation = self._representation_term(rows, labels, groups, row_weight, confidence, synchronize)
         if update and self.memory is not None and hard:

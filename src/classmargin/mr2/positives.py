@@ -153,5 +153,10 @@ def moment_losses(
         distance = distance + target @ (mean.square().sum(1) + spread)
     else:
         distance = (features - mean.index_select(0, labels)).square().sum(1) + spread.index_select(0, labels)
+    return soft_excess(distance, mean_spread, temperature)
+
+
+def soft_excess(distance: Tensor, mean_spread: Tensor | float, temperature: Tensor | float) -> Tensor:
+    """Return ``ln[1 + exp((distance - 2 s̄) / τ)]``, Eq. 2 with one positive at that squared distance."""
     exponent = (distance - 2.0 * mean_spread) / temperature
     return torch.logaddexp(exponent, torch.zeros_like(exponent))

@@ -11,8 +11,8 @@ features of norm 0.1 make it vanish.
   variance of the features so far (scale-free, and no pull that grows as features shrink), a small λ. The constructor's defaults.
 * ``recommended``: chosen on validation samples (``docs/evidence.md``), and what methods and integrations take unless told
   otherwise. Beyond ``plain``: λ = 3, and the pull of a sample counts with the probability of its class, for a pull on what is
-  not fitted yet is what made a larger λ fail; classmates in closed form (no pairs, no memory: every sample has some, at the
-  cost of a cross-entropy or two); margins from the relative spread, and samples weighed by them, so that classes with too
+  not fitted yet is what made a larger λ fail; classmates in closed form (no pairs, no memory, and every sample has
+  some); margins from the relative spread, and samples weighed by them, so that classes with too
   little room get more, trained to the end or not. Margins wait, and λ rises, for 200 steps.
 """
 
