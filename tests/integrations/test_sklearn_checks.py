@@ -8,7 +8,7 @@ from classmargin import MR2Classifier
 # scikit-learn excepts its own classifiers that learn from rows one by one from the same check (SGDClassifier, Perceptron).
 HIDDEN_CANNOT = {
     "check_sample_weight_equivalence_on_dense_data": "rows are drawn into batches one by one: two equal rows fall into different "
-    "batches and are classmates of one another in the representation margin, one row of weight 2 is neither"
+    "batches, one row of weight 2 does not"
 }
 
 

@@ -105,7 +105,7 @@ def test_a_parameter_may_be_named_once():
 
 
 def test_without_words_the_method_brings_its_own_ranges():
-    assert [p.name for p in parse_search([], MR2)] == ["mean_margin", "representation_weight", "norm_order"]
+    assert [p.name for p in parse_search([], MR2)] == ["mean_margin", "representation_weight", "margin_power"]
     (step_size, adjustment) = default_parameters("group-dro")
     assert (step_size.log, step_size.low, step_size.high) == (True, 1e-3, 1e-1)
     assert adjustment.choices == (0.0, 1.0, 2.0)

@@ -65,11 +65,13 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
     """Classifier on feature matrices whose class margins follow the spread of the classes.
 
     Minimises ``mean ℓ_γ + α/2 · v ‖W‖²`` with ``ℓ_γ(z, y) = -ln softmax(z / γ_y)_y`` and ``γ_k ∝ r_{k,p}^{2/3}`` of mean ``c̄``
-    (Eq. 1, 14 and 17); with a hidden layer also ``λ`` times the representation margin (Eq. 2).
+    (Eq. 1, 14 and 17). With a hidden layer it has the settings of ``MR2Loss.preset("recommended")``: margins from the relative
+    spread, and ``λ`` times the representation margin (Eq. 2), weighed by confidence.
 
     Args:
         mean_margin: ``c̄ > 0``, mean of the class margins. 1 keeps the logit scale of logistic regression.
-        norm_order: ``p >= 1`` of the class statistic ``r_{k,p}``; 3 with ``cosine=True``, where p = 2 gives equal margins.
+        norm_order: ``p >= 1`` of the class statistic ``r_{k,p}``; 3 with ``cosine=True``, where p = 2 gives equal margins. With
+            ``hidden`` it only changes ``class_sqnorm_``.
         hidden: None for a linear classifier, ``(h,)`` for one hidden layer of ``h`` ReLUs.
         cosine: Compare directions: features and class weights have length 1 and logits are ``scale · cos`` plus an
             offset. For embeddings made to be compared by angle, such as CLIP's.
@@ -119,7 +121,7 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         scale: float | None = None,
         fit_intercept: bool = True,
         alpha: float = 1e-5,
-        representation_weight: float = 0.1,
+        representation_weight: float = 3.0,
         class_weight: Any = None,
         epochs: int | None = None,
         tol: float = 1e-4,
@@ -154,7 +156,7 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
             y: Class labels.
             sample_weight: Weight of each row ``[N]``; a row of weight 2 counts as two rows, one of weight 0 not at all,
                 in class statistics and balanced class weights as well. With a hidden layer this holds on average: two
-                equal rows come in different batches and are classmates of one another.
+                equal rows come in different batches.
         """
         check_parameters(self)
         X, y = check_training_data(self, X, y, reset=True)
@@ -267,7 +269,9 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         rates = 0.5 * (1.0 + np.cos(np.pi * np.arange(epochs * batches) / (epochs * batches)))
         for epoch, epoch_rates in enumerate(np.split(rates, epochs)):
             loss = self._epoch(trainer, data, epoch_rates)
-            progress = epoch == 0 or loss < best - self.tol * abs(best)
+            if trainer.warms_up:  # λ still rises, and the loss with it
+                best = np.inf
+            progress = not loss >= best - self.tol * abs(best)  # inf - inf: the first epoch is progress
             best, waited = min(best, loss), 0 if progress else waited + 1
             self.objective_, self.n_iter_ = loss, epoch + 1
             if waited >= patience and self.tol > 0:
@@ -328,6 +332,7 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         self._take_layers(network_arrays(trainer.network))
         if trainer.margins is not None:
             self._set_statistics(trainer.margins.class_sums)
+            self.class_margins_ = trainer.margins.margins.double().cpu().numpy()
 
     def _take_layers(self, layers: dict[str, Array]) -> None:
         self.coef_, self.intercept_ = layers["coef"], layers["intercept"]

@@ -12,17 +12,19 @@ from classmargin.methods.registry import MethodInfo, register
 from classmargin.mr2 import PRESETS, MR2Loss
 
 _PAPER = "Zhu et al., Reducing Class-Wise Performance Disparity via Margin Regularization, ICLR 2026"
+# Around the recommended settings; the paper's grid is that of its recipes. No norm order: it does not enter the relative spread.
 _SEARCH = {
-    "mean_margin": (1.0, 2.0, 3.0),
-    "representation_weight": (0.1, 0.3, 0.5, 0.7, 0.9),
-    "norm_order": (2.0, 3.0, 5.0),
+    "mean_margin": (0.5, 1.0, 2.0),
+    "representation_weight": (0.1, 0.3, 1.0, 3.0, 10.0),
+    "margin_power": (0.0, 0.1, 0.2),
 }
 # What the task decides is no hyper-parameter.
 _OF_THE_TASK = {"feature_dim", "log_prior", "weight", "ignore_index"}
 
 
 def _variant(name: str, title: str, summary: str, caveats: str = "", **fixed: Any) -> MethodInfo:
-    search = {key: values for key, values in _SEARCH.items() if key not in fixed}
+    idle = {"margin_power"} if fixed.get("margin_source") == "uniform" else set()
+    search = {key: values for key, values in _SEARCH.items() if key not in fixed and key not in idle}
     return MethodInfo(
         name=name,
         title=title,

@@ -1,7 +1,8 @@
 """Training in batches: the network with a hidden layer, and ``partial_fit`` of every kind.
 
-With a hidden layer features move, so class statistics are moving averages (:class:`ClassStatistics`) and the
-representation margin applies; without one the caller hands over exact margins and only the logit margin is left.
+With a hidden layer features move, so class statistics are moving averages (:class:`ClassStatistics`), the
+representation margin applies, and all settings are the recommended ones; without one the caller hands over exact margins
+and only the logit margin is left.
 """
 
 from __future__ import annotations
@@ -16,20 +17,23 @@ from torch import Tensor, nn
 
 from classmargin.integrations.sklearn_parts.exact_statistics import MARGIN_LIMITS
 from classmargin.integrations.sklearn_parts.network import FeatureNetwork
-from classmargin.mr2 import ClassStatistics, class_margins, margin_cross_entropy, representation_margin
+from classmargin.mr2 import PRESETS, ClassStatistics, class_margins, margin_cross_entropy
+from classmargin.mr2.logit_margin import confidences
+from classmargin.mr2.positives import moment_losses
+
+RECOMMENDED = PRESETS["recommended"]
 
 
 class MovingMargins(nn.Module):
-    """Margins, mean spread and temperature of features that move; the loss of MR² with a weight for each row.
+    """MR² with its recommended settings, for features that move and rows that have weights.
 
-    With equal weights it is :class:`classmargin.MR2Loss` with its default estimator and temperature, which has no
-    place for weights of single rows.
+    With equal weights it is ``MR2Loss.preset("recommended", ...)``, which has no place for weights of single rows.
 
     Args:
         num_classes: ``K``.
         feature_dim: Size of the hidden layer.
         mean_margin: ``c̄``.
-        norm_order: ``p``.
+        norm_order: ``p`` of the ``r²`` that is shown; these margins come from the relative spread.
         representation_weight: ``λ``.
     """
 
@@ -46,7 +50,11 @@ class MovingMargins(nn.Module):
     ) -> None:
         super().__init__()
         self.mean_margin, self.representation_weight = mean_margin, representation_weight
-        self.statistics = ClassStatistics(num_classes, feature_dim=feature_dim, norm_order=norm_order)
+        self.margin_power = float(RECOMMENDED["margin_power"])
+        self.warmup_steps = int(RECOMMENDED["warmup_steps"])
+        self.statistics = ClassStatistics(
+            num_classes, feature_dim=feature_dim, norm_order=norm_order, track_separation=True
+        )
         self.register_buffer("peak_variance", torch.zeros(()))
 
     @property
@@ -59,10 +67,16 @@ class MovingMargins(nn.Module):
         return result
 
     @property
+    def warms_up(self) -> bool:
+        """Whether margins still wait and ``λ`` still rises."""
+        return int(self.statistics.updates) <= self.warmup_steps
+
+    @property
     def margins(self) -> Tensor:
-        """Current ``γ`` ``[K]``."""
-        sqnorm, seen = self.statistics.class_sqnorm, self.statistics.seen
-        return class_margins(sqnorm, self.mean_margin, seen=seen, limits=MARGIN_LIMITS)
+        """Current ``γ`` ``[K]``; ``c̄`` until the warm-up is over."""
+        source = self.statistics.class_relative_spread
+        power = 0.0 if self.warms_up else self.margin_power
+        return class_margins(source, self.mean_margin, power=power, seen=source > 0, limits=MARGIN_LIMITS)
 
     def update(self, features: Tensor, labels: Tensor, weight: Tensor) -> None:
         """Move the statistics by one batch; a row enters with its weight."""
@@ -75,15 +89,20 @@ class MovingMargins(nn.Module):
             self.peak_variance.to(features), self.statistics.total_variance.to(features)
         )
 
-    def representation_losses(self, features: Tensor, labels: Tensor) -> Tensor | float:
-        """Return ``λ ℓ_s̄`` of each row ``[B]`` (Eq. 2), or 0 where it does not apply."""
+    def losses(self, logits: Tensor, labels: Tensor, features: Tensor) -> Tensor:
+        """Return ``ℓ_γ γ_y / c̄ + λ p_y ℓ_s̄`` of each row ``[B]`` (Eq. 1 and 2), with the statistics of now."""
+        class_margin = self.margins.to(logits)
+        own = class_margin.index_select(0, labels)
+        losses = margin_cross_entropy(logits, labels, class_margin, reduction="none")
+        losses = losses * (own / self.mean_margin)
         temperature = float(self.peak_variance)
         if self.representation_weight == 0.0 or not temperature > 0.0:
-            return 0.0
+            return losses
+        ramp = min(int(self.statistics.updates) / max(self.warmup_steps, 1), 1.0)
         mean_spread = self.statistics.mean_spread.to(features)
-        return self.representation_weight * representation_margin(
-            features, labels, mean_spread, temperature=temperature, reduction="none"
-        )
+        pull = moment_losses(features, labels, self.statistics, mean_spread, temperature)
+        confidence = confidences(logits.detach(), labels, own, None)
+        return losses + (self.representation_weight * ramp) * confidence * pull
 
 
 class EpochData(NamedTuple):
@@ -116,6 +135,11 @@ class MinibatchTrainer:
         self.network, self.margins, self.alpha = network, margins, alpha
         self.learning_rate = learning_rate
         self.optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate)
+
+    @property
+    def warms_up(self) -> bool:
+        """Whether the loss is still on its way to what is minimised in the end."""
+        return self.margins is not None and self.margins.warms_up
 
     def to(self, device: torch.device) -> None:
         """Move everything; the state of the optimiser follows its parameters."""
@@ -159,15 +183,12 @@ class MinibatchTrainer:
 
     def _step(self, batch: EpochData, fixed_margins: Tensor | None) -> float:
         features, logits = self.network(batch.rows)
-        extra: Tensor | float = 0.0
         if self.margins is None:
             assert fixed_margins is not None
-            margins = fixed_margins
+            losses = margin_cross_entropy(logits, batch.labels, fixed_margins, reduction="none")
         else:
             self.margins.update(features.detach(), batch.labels, batch.weight)
-            margins = self.margins.margins.to(logits)
-            extra = self.margins.representation_losses(features, batch.labels)
-        losses = margin_cross_entropy(logits, batch.labels, margins, reduction="none") + extra
+            losses = self.margins.losses(logits, batch.labels, features)
         loss = (losses * batch.weight).mean() + 0.5 * self.alpha * self.network.squared_weights()
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
