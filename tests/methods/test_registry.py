@@ -79,7 +79,9 @@ def test_info_record_is_complete_and_consistent(info):
     assert info.summary.endswith(".")
     assert set(info.search) <= set(defaults)
     for name, values in info.search.items():
-        numbers = [value for value in values if isinstance(value, (int, float))]  # a range ends with the word "log"
+        numbers = [
+            value for value in values if isinstance(value, (int, float))
+        ]  # a range ends with the word "log"
         assert min(numbers) <= defaults[name] <= max(numbers), f"{name}={defaults[name]} is outside {values}"
     assert set(info.fixed) <= set(defaults)
     for name, preset in info.presets.items():

@@ -148,7 +148,7 @@ def test_recommended_is_the_constructor_with_what_the_preset_says():
     preset, plain = MR2Loss.preset("recommended", 3), MR2Loss(3, **PRESETS["recommended"])
     assert repr(preset) == repr(plain)
     assert preset.statistics.estimator == "moments"
-    assert preset.temperature == "total-variance"
+    assert preset.scale.temperature == "total-variance"
 
 
 def test_overrides_win_over_the_preset():

@@ -64,7 +64,7 @@ def test_value_and_gradient_equal_the_loop(positives, options):
 def row_loss(loss, batch, row):
     """Eq. 2 of one row by a loop over its classmates in batch and memory, or its closed form."""
     features, label = batch.features, int(batch.labels[row])
-    spread, temperature = float(loss.mean_spread), float(loss.peak_variance)
+    spread, temperature = float(loss.mean_spread), float(loss.scale.peak_variance)
     if loss.positives == "moments":
         mean = loss.statistics.class_mean[label]
         distance = (features[row] - mean).square().sum() + loss.statistics.class_spread[label]

@@ -59,7 +59,7 @@ def test_fitting_ends_the_warm_up_and_sets_the_temperature(frozen):
     loss = MR2Loss(5, warmup_steps=1000)
     loss.fit_statistics(batches(*frozen))
     assert int(loss.statistics.updates) == SETTLED
-    assert float(loss.peak_variance) == pytest.approx(float(loss.statistics.total_variance))
+    assert float(loss.scale.peak_variance) == pytest.approx(float(loss.statistics.total_variance))
     assert float(loss.class_margins.max()) > 1.005, "uniform during warm-up"
 
 

@@ -39,8 +39,9 @@ from classmargin.mr2.class_moments import squared_norm
 from classmargin.mr2.class_separation import relative_spread
 from classmargin.mr2.class_statistics import ClassStatistics, Estimator, SqnormForm
 from classmargin.mr2.class_table import NUMPY_TYPES
-from classmargin.mr2.collapse import COLLAPSE_FRACTION, collapse_ratio, warn_of_collapse
+from classmargin.mr2.collapse import collapse_ratio
 from classmargin.mr2.cpu_step import RowMoments, StepConstants, step_terms
+from classmargin.mr2.feature_scale import FeatureScale
 from classmargin.mr2.full_precision import FullPrecisionModule
 from classmargin.mr2.inputs import check_batch, group_batch
 from classmargin.mr2.logit_margin import at_least_float32, check_class_vector
@@ -48,7 +49,7 @@ from classmargin.mr2.positives import FeatureMemory, classmate_losses, moment_lo
 from classmargin.mr2.presets import PRESETS
 from classmargin.mr2.reductions import mean_over_classes, mean_over_rows
 from classmargin.mr2.representation_margin import MOST_LISTED_PAIRS
-from classmargin.mr2.settings import check_estimator, checked_temperature
+from classmargin.mr2.settings import check_estimator
 
 Positives = Literal["batch", "memory", "moments"]
 MarginSource = Literal["sqnorm", "spread", "relative-spread", "uniform"]
@@ -106,6 +107,7 @@ class MR2Loss(FullPrecisionModule):
 
     Attributes:
         statistics: The :class:`ClassStatistics`.
+        scale: The :class:`~classmargin.mr2.feature_scale.FeatureScale`: peak variance and temperature.
         class_margins: Current ``γ`` ``[K]``.
         mean_spread: Current ``s̄``.
         spread_ratio: Spread within over distance between classes.
@@ -122,7 +124,6 @@ class MR2Loss(FullPrecisionModule):
 
     log_prior: Tensor | None
     weight: Tensor | None
-    peak_variance: Tensor
 
     def __init__(
         self,
@@ -161,8 +162,7 @@ class MR2Loss(FullPrecisionModule):
         self.mean_margin = check_number("mean_margin", mean_margin, above=0.0)
         self.representation_weight = check_number("representation_weight", representation_weight, minimum=0.0)
         self.positives = check_choice("positives", positives, ("batch", "memory", "moments"))
-        self.temperature = checked_temperature(temperature, temperature_factor)
-        self.temperature_factor = check_number("temperature_factor", temperature_factor, above=0.0)
+        self.scale = FeatureScale(temperature, temperature_factor, collapse_check_interval)
         self.margin_source = check_choice("margin_source", margin_source, MARGIN_SOURCES)
         self.margin_power = check_number("margin_power", margin_power)
         self.weigh_by_margin, self.weigh_by_confidence = bool(weigh_by_margin), bool(weigh_by_confidence)
@@ -180,9 +180,6 @@ class MR2Loss(FullPrecisionModule):
             None if dimension_scale is None else check_number("dimension_scale", dimension_scale, above=0.0)
         )
         self.checks = bool(checks)
-        self.collapse_check_interval = check_int(
-            "collapse_check_interval", collapse_check_interval, minimum=0
-        )
         for name, vector in (("log_prior", log_prior), ("weight", weight)):
             check_class_vector(name, vector, num_classes)
             self.register_buffer(name, None if vector is None else vector.detach().clone())
@@ -202,9 +199,6 @@ class MR2Loss(FullPrecisionModule):
             )
         memory_size = check_int("memory_size", memory_size, minimum=1)
         self.memory = FeatureMemory(num_classes, memory_size) if self.positives == "memory" else None
-        self.register_buffer("peak_variance", torch.zeros(()))
-        self._calls_since_check = 0
-        self._warned_of_collapse = False
 
     @classmethod
     def preset(cls, name: str, num_classes: int, feature_dim: int | None = None, **overrides: Any) -> MR2Loss:
@@ -230,14 +224,14 @@ class MR2Loss(FullPrecisionModule):
             batches: Features ``[b, d]`` with classes ``[b]``, each sample once.
         """
         self.statistics.fit(batches)
-        self._raise_peak(self.statistics.class_scalars)
+        self.scale.follow(self.statistics)
 
     def extra_repr(self) -> str:
         """Show the arguments that matter in ``print(module)``."""
         return (
             f"num_classes={self.num_classes}, mean_margin={self.mean_margin:g}, "
             f"representation_weight={self.representation_weight:g}, positives={self.positives!r}, "
-            f"temperature={self.temperature!r}, margin_source={self.margin_source!r}, warmup_steps={self.warmup_steps}"
+            f"temperature={self.scale.temperature!r}, margin_source={self.margin_source!r}, warmup_steps={self.warmup_steps}"
         )
 
     @property
@@ -258,7 +252,7 @@ class MR2Loss(FullPrecisionModule):
     @property
     def collapse_ratio(self) -> Tensor:
         """Total variance of the features over its peak so far, scalar in ``[0, 1]``; near 0 means collapse."""
-        return collapse_ratio(self.statistics, self.peak_variance)
+        return collapse_ratio(self.statistics, self.scale.peak_variance)
 
     def forward(
         self, logits: Tensor, labels: Tensor, features: Tensor, *, update_statistics: bool | None = None
@@ -327,7 +321,7 @@ class MR2Loss(FullPrecisionModule):
                 self.statistics.apply_update(detached, labels, groups, row_weight, synchronize, square)
             else:  # rows that cannot be squared are left out
                 self.statistics.update(detached, labels, row_weight=row_weight, synchronize=synchronize)
-            self._follow_variance(rows, on_host=not uses_dense_layout(rows))
+            self._follow_variance(on_host=not uses_dense_layout(rows))
         margins = self._sample_margins(scores, labels)
         logit = self._logit_term(scores, labels, margins, row_weight, synchronize)
         confidence = None
@@ -387,7 +381,7 @@ class MR2Loss(FullPrecisionModule):
             return None
         if update:
             statistics.apply_table(rows, labels, table)
-            self._follow_variance(rows, on_host=True)
+            self._follow_variance(on_host=True)
         scalars = statistics._buffer("class_scalars").numpy()
         margins = self._margins_on_host(scalars).take(groups.labels)
         moments, pulls = None, self.representation_weight > 0.0
@@ -404,7 +398,7 @@ class MR2Loss(FullPrecisionModule):
             self.weigh_by_confidence,
             self._buffers["log_prior"],
             self.spread_slack * self._mean_spread_on_host(scalars),
-            float(self._temperature(features.shape[1], on_host=True)),
+            float(self.scale.temperature_of(features.shape[1], on_host=True)),
             float(self._ramped_weight()),
             parts,
         )
@@ -430,14 +424,6 @@ class MR2Loss(FullPrecisionModule):
 
     # --- input -------------------------------------------------------------------------------------------------
 
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
-    ) -> None:
-        saved = state_dict.get(f"{prefix}peak_variance")
-        if isinstance(saved, Tensor) and saved.dtype == torch.float64:
-            self.peak_variance = self.peak_variance.double()
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
-
     def _all_finite(self, rows: Tensor, square: Tensor) -> bool:
         """Return whether no squared norm is NaN or inf, as far as can be told without making a device wait.
 
@@ -456,32 +442,12 @@ class MR2Loss(FullPrecisionModule):
 
     # --- state -------------------------------------------------------------------------------------------------
 
-    def _follow_variance(self, rows: Tensor, on_host: bool) -> None:
+    def _follow_variance(self, on_host: bool) -> None:
         """Keep the largest total variance so far, and look for collapse (on the CPU)."""
         if self.statistics.overall_moved:
-            self._raise_peak(rows)
-        if self.collapse_check_interval and on_host:
-            self._look_for_collapse()
-
-    def _raise_peak(self, rows: Tensor) -> None:
-        variance = self.statistics.total_variance
-        if self.peak_variance.dtype != variance.dtype:  # statistics have become float64
-            self.peak_variance = self.peak_variance.to(variance.dtype)
-        if uses_dense_layout(rows):
-            self.peak_variance.copy_(torch.maximum(self.peak_variance, variance))
-        elif float(variance) > float(self.peak_variance):
-            self.peak_variance.copy_(variance)
-
-    def _look_for_collapse(self) -> None:
-        calls = self._calls_since_check + 1
-        self.__dict__["_calls_since_check"] = calls  # setting an attribute of a module costs a dozen look-ups
-        if self._warned_of_collapse or calls < self.collapse_check_interval:
-            return
-        self._calls_since_check = 0
-        ratio = float(self.collapse_ratio)
-        if ratio < COLLAPSE_FRACTION:
-            self._warned_of_collapse = True
-            warn_of_collapse(ratio, self.representation_weight, float(self.mean_spread))
+            self.scale.follow(self.statistics)
+        if on_host:
+            self.scale.look_for_collapse(self.statistics, self.representation_weight)
 
     @torch.no_grad()
     def _remember(
@@ -523,17 +489,6 @@ class MR2Loss(FullPrecisionModule):
         if not self.warmup_steps:
             return self.representation_weight
         return self.representation_weight * (self.statistics.updates / self.warmup_steps).clamp_max(1.0)
-
-    def _temperature(self, feature_dim: int, on_host: bool) -> Tensor | float:
-        if self.temperature == "total-variance":
-            # Nothing seen yet, or all features equal: an infinite temperature leaves ln(1 + pairs), without a pull.
-            peak = self._buffer("peak_variance")
-            if on_host:
-                return self.temperature_factor * peak.item() or math.inf
-            return torch.where(peak > 0, self.temperature_factor * peak, math.inf)
-        if self.temperature == "dimension":
-            return self.temperature_factor * feature_dim
-        return float(self.temperature)
 
     # --- the two terms -----------------------------------------------------------------------------------------
 
@@ -577,7 +532,7 @@ class MR2Loss(FullPrecisionModule):
             mean_spread = self.mean_spread.to(rows.dtype)
             if self.spread_slack != 1.0:
                 mean_spread = mean_spread * self.spread_slack
-            temperature = self._temperature(rows.shape[1], on_host=not uses_dense_layout(rows))
+            temperature = self.scale.temperature_of(rows.shape[1], on_host=not uses_dense_layout(rows))
             if isinstance(temperature, Tensor):
                 temperature = temperature.to(rows.dtype)
         if self.positives == "moments":

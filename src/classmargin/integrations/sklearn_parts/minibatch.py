@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from classmargin.integrations.sklearn_parts.exact_statistics import MARGIN_LIMITS
 from classmargin.integrations.sklearn_parts.network import FeatureNetwork
 from classmargin.mr2 import PRESETS, ClassStatistics, class_margins, margin_cross_entropy
+from classmargin.mr2.feature_scale import FeatureScale
 from classmargin.mr2.logit_margin import confidences
 from classmargin.mr2.positives import moment_losses
 
@@ -37,8 +38,6 @@ class MovingMargins(nn.Module):
         representation_weight: ``λ``.
     """
 
-    peak_variance: Tensor
-
     def __init__(
         self,
         num_classes: int,
@@ -55,7 +54,7 @@ class MovingMargins(nn.Module):
         self.statistics = ClassStatistics(
             num_classes, feature_dim=feature_dim, norm_order=norm_order, track_separation=True
         )
-        self.register_buffer("peak_variance", torch.zeros(()))
+        self.scale = FeatureScale("total-variance")
 
     @property
     def class_sums(self) -> NDArray[np.float64]:
@@ -85,9 +84,7 @@ class MovingMargins(nn.Module):
         else:
             share = F.one_hot(labels, self.statistics.num_classes) * weight.unsqueeze(1)
             self.statistics.update(features, share.to(features.dtype))
-        self.peak_variance = torch.maximum(
-            self.peak_variance.to(features), self.statistics.total_variance.to(features)
-        )
+        self.scale.follow(self.statistics)
 
     def losses(self, logits: Tensor, labels: Tensor, features: Tensor) -> Tensor:
         """Return ``ℓ_γ γ_y / c̄ + λ p_y ℓ_s̄`` of each row ``[B]`` (Eq. 1 and 2), with the statistics of now."""
@@ -95,11 +92,11 @@ class MovingMargins(nn.Module):
         own = class_margin.index_select(0, labels)
         losses = margin_cross_entropy(logits, labels, class_margin, reduction="none")
         losses = losses * (own / self.mean_margin)
-        temperature = float(self.peak_variance)
-        if self.representation_weight == 0.0 or not temperature > 0.0:
+        if self.representation_weight == 0.0:
             return losses
         ramp = min(int(self.statistics.updates) / max(self.warmup_steps, 1), 1.0)
         mean_spread = self.statistics.mean_spread.to(features)
+        temperature = float(self.scale.temperature_of(features.shape[1], on_host=True))
         pull = moment_losses(features, labels, self.statistics, mean_spread, temperature)
         confidence = confidences(logits.detach(), labels, own, None)
         return losses + (self.representation_weight * ramp) * confidence * pull
