@@ -445,3 +445,68 @@ def test_example_runs(run_example):
     printed = run_example("sklearn_embeddings.py")
     assert "accuracy" in printed
     assert "hard third" in printed
+
+
+@pytest.mark.parametrize("unit", [1e-8, 1e-6, 1e7, 1e8])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_unit_of_the_features_does_not_matter(unit, dtype):
+    X, y = blobs()
+    one, other = (MR2Classifier().fit(part.astype(dtype), y) for part in (X, X * unit))
+    assert other.objective_ == pytest.approx(one.objective_, rel=1e-4)
+    np.testing.assert_allclose(other.coef_ * unit, one.coef_, rtol=1e-2, atol=1e-2 * abs(one.coef_).max())
+
+
+@pytest.mark.parametrize("unit", [1e-8, 1e20])
+def test_the_unit_of_the_features_does_not_matter_to_a_network(unit):
+    X, y = blobs()
+    one, other = (
+        MR2Classifier(hidden=(8,), random_state=0, epochs=30).fit(part.astype(np.float32), y)
+        for part in (X, X * unit)
+    )
+    assert other.score(X * unit, y) == pytest.approx(one.score(X, y), abs=0.02)
+
+
+def test_a_network_is_not_stopped_because_confidence_raises_the_pull():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1000, 6))
+    y = (X[:, 0] > 0) + 2 * (X[:, 1] * X[:, 2] > 0)
+    stopped, whole = (
+        MR2Classifier(hidden=(64,), tol=tol, epochs=150, random_state=0).fit(X, y) for tol in (1e-4, 0.0)
+    )
+    assert stopped.n_iter_ > 100
+    assert stopped.objective_ == pytest.approx(whole.objective_, rel=0.05)
+
+
+def test_short_training_warms_up_for_a_fifth_of_it():
+    X, y = blobs(rows=400)
+    model = MR2Classifier(hidden=(8,), batch_size=40, epochs=5, random_state=0).fit(X, y)
+    assert model._trainer.margins.warmup_steps == 10
+    assert np.ptp(model.class_margins_) > 0
+
+
+@pytest.mark.parametrize("hidden", [None, (8,)])
+def test_weights_count_from_call_to_call_of_partial_fit(hidden):
+    """A call that holds rows of one class must not lose what its weight says against the others."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(400, 2)), np.arange(400) % 2
+    shares = []
+    for weight in (1.0, 20.0):
+        model = MR2Classifier(hidden=hidden, random_state=0, class_weight={0: 1.0, 1: weight})
+        for row in range(400):
+            model.partial_fit(X[row : row + 1], y[row : row + 1], classes=[0, 1])
+        shares.append((model.predict(X) == 1).mean())
+    assert shares[1] > shares[0] + 0.3
+
+
+def test_negative_class_weights_are_refused():
+    X, y = blobs()
+    with pytest.raises(ValueError, match="class_weight must not be negative"):
+        MR2Classifier(class_weight={k: 1.0 - 2.0 * (k == 0) for k in range(4)}).fit(X, y)
+
+
+def test_parameters_set_after_fit_wait_for_the_next_one():
+    X, y = blobs()
+    model = MR2Classifier(mean_margin=1.0).fit(X, y)
+    before = model.predict_proba(X)
+    model.set_params(mean_margin=5.0, cosine=True)
+    np.testing.assert_array_equal(model.predict_proba(X), before)

@@ -5,6 +5,8 @@
 slow suite all of them do.
 """
 
+import copy
+
 import pytest
 import torch
 from mr2_batches import random_batch, state
@@ -101,6 +103,21 @@ def test_evaluation_is_traced_too_and_leaves_the_state_alone():
     compiled = torch.compile(loss, fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(*batch_of(12, 1)), loss(*batch_of(12, 1)), rtol=1e-5, atol=1e-5)
     assert all(torch.equal(value, before[name]) for name, value in state(loss).items())
+
+
+def test_the_peak_follows_when_training_goes_on_compiled():
+    eager = MR2Loss.preset("recommended", 5)
+    for seed in range(15):  # after the first steps few look at the variance; the last of these does not
+        eager(*batch_of(16, seed))
+    moved = copy.deepcopy(eager)
+    compiled = torch.compile(moved, backend="eager")
+    for seed in range(15, 40):
+        logits, labels, features = batch_of(16, seed)
+        larger = (10.0 * features).detach().requires_grad_()
+        for step in (eager, compiled):
+            step(logits, labels, larger)
+    assert float(moved.scale.peak_variance) == pytest.approx(float(eager.scale.peak_variance), rel=1e-5)
+    assert float(moved.collapse_ratio) > 0.5
 
 
 def test_soft_labels_are_traced():

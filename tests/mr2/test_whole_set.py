@@ -125,3 +125,16 @@ def test_a_probe_step_ignores_what_is_to_be_ignored(frozen):
     ignoring[:100] = -100
     part = loss(logits[100:], labels[100:], features[100:], update_statistics=False)
     torch.testing.assert_close(loss(logits, ignoring, features, update_statistics=False), part)
+
+
+@pytest.mark.parametrize("name", ["plain", "paper", "release"])
+def test_one_batch_of_all_samples_gives_the_same_statistics_in_every_preset(frozen, name):
+    features, labels = frozen
+    fitted, stepped = MR2Loss.preset(name, 5), MR2Loss.preset(name, 5)
+    fitted.fit_statistics(iter(batches(features, labels)))  # an iterator can be read only once
+    stepped(torch.zeros(400, 5, requires_grad=True), labels, features)
+    for field in ("class_spread", "class_sqnorm"):
+        torch.testing.assert_close(
+            getattr(fitted.statistics, field), getattr(stepped.statistics, field), rtol=1e-4, atol=1e-4
+        )
+    torch.testing.assert_close(fitted.class_margins, stepped.class_margins, rtol=1e-4, atol=1e-5)

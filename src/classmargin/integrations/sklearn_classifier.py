@@ -49,6 +49,7 @@ LINEAR_ITERATIONS = 500
 # epoch: there as many epochs as make so many batches.
 HIDDEN_EPOCHS, LEAST_BATCHES = 30, 1000
 PATIENCE, LEAST_PATIENCE = 10, 100
+LONGEST_WARM_UP = 0.2  # of all batches of fit, where these are fewer than a thousand
 # What may not change between two calls of partial_fit: the shape of the network and what makes its margins.
 STRUCTURE = (
     "hidden",
@@ -79,10 +80,12 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         fit_intercept: Whether classes have offsets.
         alpha: ``α >= 0``, strength of the penalty ``α/2 · v ‖W‖²``, with ``v`` the total variance of the features: features
             ten times as large give the same predictions. (``C`` of ``LogisticRegression`` is ``1 / (α v n)``.)
-        representation_weight: ``λ >= 0`` of the representation margin. Only with ``hidden``.
+        representation_weight: ``λ >= 0`` of the representation margin. Only with ``hidden``. Classes that are several separate
+            groups of rows are better off with less, or 0: it pulls them to one point.
         class_weight: None, ``"balanced"`` or a dictionary from class to weight.
         epochs: Most passes over the data: steps of L-BFGS without, epochs of Adam with a hidden layer. None takes
-            500 and 30, or as many as make 1000 batches.
+            500 and 30, or as many as make 1000 batches. With a hidden layer margins wait, and λ rises, for the first 200
+            batches, or the first fifth of all where that is less.
         tol: Relative accuracy of the objective at which training stops. Without hidden layer: its Newton decrement; with
             one: its progress in ten epochs (or those of 100 batches).
         batch_size: Rows in a batch of Adam (hidden layer, ``partial_fit``).
@@ -98,7 +101,7 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         scale_: Factor of the cosines, or None.
         class_sqnorm_: ``r²_{k,p}`` of each class ``[K]``.
         class_margins_: ``γ`` of each class ``[K]``, mean ``c̄``.
-        objective_: Last value of what was minimised.
+        objective_: Last value of what was minimised; with a hidden layer without the representation margin.
         n_iter_: Passes over the data.
         n_features_in_, feature_names_in_: As everywhere in scikit-learn.
 
@@ -261,19 +264,22 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
             )
 
     def _fit_network(self, data: EpochData) -> None:
+        data = data._replace(weight=data.weight / data.weight.mean())
         trainer = self._new_trainer(data)
         batches = -(-data.rows.shape[0] // int(self.batch_size))
         epochs = int(self.epochs or max(HIDDEN_EPOCHS, -(-LEAST_BATCHES // batches)))
+        trainer.shorten_warm_up(int(LONGEST_WARM_UP * epochs * batches))
         patience, best, waited = max(PATIENCE, -(-LEAST_PATIENCE // batches)), np.inf, 0
         # Half a cosine over all batches: large steps first, none at the end.
         rates = 0.5 * (1.0 + np.cos(np.pi * np.arange(epochs * batches) / (epochs * batches)))
         for epoch, epoch_rates in enumerate(np.split(rates, epochs)):
+            warms_up = trainer.warms_up
             loss = self._epoch(trainer, data, epoch_rates)
-            if trainer.warms_up:  # λ still rises, and the loss with it
-                best = np.inf
-            progress = not loss >= best - self.tol * abs(best)  # inf - inf: the first epoch is progress
-            best, waited = min(best, loss), 0 if progress else waited + 1
             self.objective_, self.n_iter_ = loss, epoch + 1
+            if warms_up:  # what is minimised still changes
+                continue
+            progress = best == np.inf or loss < best - self.tol * abs(best)
+            best, waited = min(best, loss), 0 if progress else waited + 1
             if waited >= patience and self.tol > 0:
                 break
         self._take_network(trainer)
@@ -378,7 +384,7 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
     def predict_log_proba(self, X: Any) -> Array:
         """Return logarithms of the probabilities ``[N, K]``."""
-        scaled = self._logits(X) / self.mean_margin
+        scaled = self._logits(X) / self._structure["mean_margin"]
         scaled = scaled - scaled.max(axis=1, keepdims=True)
         result: Array = scaled - np.log(np.exp(scaled).sum(axis=1, keepdims=True))
         return result
@@ -389,7 +395,7 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         rows: Array = check_features(self, X, reset=False)
         if self.hidden_coef_ is not None:
             rows = np.maximum(rows @ self.hidden_coef_.T + self.hidden_intercept_, 0.0)
-        return self._unit_rows(rows) if self.cosine else rows
+        return self._unit_rows(rows) if self.scale_ is not None else rows  # as fitted, whatever is set by now
 
     def _logits(self, X: Any) -> Array:
         rows = self.features(X)

@@ -43,7 +43,7 @@ from classmargin.mr2.class_groups import (
 )
 from classmargin.mr2.class_moments import squared_norm
 from classmargin.mr2.class_separation import class_separation, relative_spread
-from classmargin.mr2.full_precision import FullPrecisionModule
+from classmargin.mr2.full_precision import FullPrecisionModule, new_buffer
 from classmargin.mr2.logit_margin import at_least_float32, check_targets
 from classmargin.mr2.whole_set import fit_statistics
 
@@ -398,7 +398,7 @@ class ClassStatistics(FullPrecisionModule):
     ) -> None:
         if self.estimator == "batch":
             raise ValueError("labels given as probabilities need estimator='moments', got estimator='batch'")
-        target = probabilities.to(rows.dtype)
+        target = probabilities.detach().to(rows.dtype)
         if row_weight is not None:
             target = target * row_weight.unsqueeze(1)
         count, total = target.sum(0), target.T @ rows
@@ -457,6 +457,7 @@ class ClassStatistics(FullPrecisionModule):
         if row_weight is None and not synchronize and not uses_dense_layout(rows):
             self._update_overall_on_host(rows)
             return
+        self.overall_moved = True  # or not; to read it would make a device wait
         weight = torch.ones_like(rows[:, 0]) if row_weight is None else row_weight.to(rows.dtype)
         count, total = weight.sum(), (rows * weight.unsqueeze(1)).sum(0)
         if synchronize:
@@ -516,9 +517,9 @@ class ClassStatistics(FullPrecisionModule):
                 f"features must have {self.feature_dim} columns (feature_dim), got {feature_dim}"
             )
         self.feature_dim = feature_dim
-        self.feature_mean = self.feature_mean.new_zeros(feature_dim)
+        self.feature_mean = new_buffer(self.feature_mean, feature_dim)
         if self.estimator == "moments":
-            self.class_mean = self.class_mean.new_zeros(self.num_classes, feature_dim)
+            self.class_mean = new_buffer(self.class_mean, self.num_classes, feature_dim)
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
@@ -529,6 +530,11 @@ class ClassStatistics(FullPrecisionModule):
                 self.take_shape(saved.shape[0])
             if saved.dtype == torch.float64:
                 self.double()
+        elif isinstance(saved, Tensor) and self.feature_mean.shape[0]:
+            # Saved before the first batch: as if nothing had been seen, at the size that is known by now.
+            for name in ("feature_mean", "class_mean"):
+                if f"{prefix}{name}" in state_dict:
+                    state_dict[f"{prefix}{name}"] = torch.zeros_like(self._buffer(name))
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
 

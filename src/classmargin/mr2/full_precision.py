@@ -12,6 +12,17 @@ Self = TypeVar("Self", bound="FullPrecisionModule")
 HALF_TYPES = (torch.float16, torch.bfloat16)
 
 
+def new_buffer(like: Tensor, *shape: int) -> Tensor:
+    """Return zeros of another shape for a buffer; usable in training even if made during evaluation.
+
+    A tensor made under ``torch.inference_mode()`` can never be changed outside of it.
+    """
+    if torch.is_inference_mode_enabled():
+        with torch.inference_mode(False):
+            return like.new_zeros(shape)
+    return like.new_zeros(shape)
+
+
 class FullPrecisionModule(nn.Module):
     """A module whose buffers follow ``.to(device)`` and ``.double()`` but not ``.half()`` or ``.bfloat16()``.
 

@@ -287,7 +287,8 @@ class MR2Loss(FullPrecisionModule):
         if not labels.is_floating_point():
             labels = labels.long()
         device = "cpu" if logits.is_cpu else logits.device.type  # the type is a string made anew each time
-        if torch.is_autocast_enabled(device):
+        # Devices without autocast (meta) do not even answer the question.
+        if (device == "cpu" or torch.amp.is_autocast_available(device)) and torch.is_autocast_enabled(device):
             with torch.autocast(device, enabled=False):
                 return self._terms(logits, labels, features, update_statistics, parts)
         return self._terms(logits, labels, features, update_statistics, parts)
@@ -386,6 +387,8 @@ class MR2Loss(FullPrecisionModule):
         margins = self._margins_on_host(scalars).take(groups.labels)
         moments, pulls = None, self.representation_weight > 0.0
         if pulls and self.positives == "moments":
+            if not update and not scalars[0].take(groups.labels).all():
+                return None  # the general way knows what to do with classes that have no moments
             mean = statistics._buffer("class_mean").index_select(0, labels).to(rows.dtype)
             moments = RowMoments(mean, scalars[1].take(groups.labels))
         constants = StepConstants(
@@ -423,6 +426,13 @@ class MR2Loss(FullPrecisionModule):
         return float(np.add.reduce(spread)) / seen
 
     # --- input -------------------------------------------------------------------------------------------------
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        if f"{prefix}peak_variance" in state_dict:  # where it was before 0.3.1
+            state_dict[f"{prefix}scale.peak_variance"] = state_dict.pop(f"{prefix}peak_variance")
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def _all_finite(self, rows: Tensor, square: Tensor) -> bool:
         """Return whether no squared norm is NaN or inf, as far as can be told without making a device wait.

@@ -20,7 +20,7 @@ from torch import Tensor
 from classmargin._distributed import gather_rows
 from classmargin.mr2.class_groups import Groups, uses_dense_layout
 from classmargin.mr2.class_statistics import ClassStatistics
-from classmargin.mr2.full_precision import FullPrecisionModule
+from classmargin.mr2.full_precision import FullPrecisionModule, new_buffer
 from classmargin.mr2.representation_margin import NO_PAIR, log_one_plus_sum_exp, pair_losses
 
 
@@ -52,7 +52,7 @@ class FeatureMemory(FullPrecisionModule):
     def take_shape(self, rows: Tensor) -> None:
         """Give the ring its feature size and precision at the first batch."""
         if self.ring.shape[2] == 0:
-            self.ring = self.ring.new_zeros(self.num_classes, self.size, rows.shape[1])
+            self.ring = new_buffer(self.ring, self.num_classes, self.size, rows.shape[1])
         if rows.dtype == torch.float64 and self.ring.dtype != torch.float64:
             self.ring = self.ring.double()
 
@@ -103,8 +103,11 @@ class FeatureMemory(FullPrecisionModule):
 
     def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs) -> None:  # type: ignore[no-untyped-def]
         saved = state_dict.get(f"{prefix}ring")
-        if isinstance(saved, Tensor) and saved.dim() == 3 and self.ring.shape[2] == 0:
-            self.ring = torch.zeros_like(saved, device=self.ring.device)
+        if isinstance(saved, Tensor) and saved.dim() == 3:
+            if self.ring.shape[2] == 0:
+                self.ring = torch.zeros_like(saved, device=self.ring.device)
+            elif saved.shape[2] == 0:  # saved before the first batch
+                state_dict[f"{prefix}ring"] = torch.zeros_like(self.ring)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
 
@@ -144,16 +147,19 @@ def moment_losses(
     """Return ``ln[1 + exp((‖φ - μ̂_y‖² + ‖ŝ_y‖² - 2 s̄) / τ)]`` per row, ``[B]``.
 
     ``‖φ - μ̂_y‖² + ‖ŝ_y‖²`` is the expected squared distance of ``φ`` to a classmate, so this is Eq. 2 with one average positive. By
-    Jensen's inequality it lies below the mean of the pair form over that positive. Soft labels mix the distances.
+    Jensen's inequality it lies below the mean of the pair form over that positive. Soft labels mix the distances. A class
+    that has not been seen has no classmates, and no pull.
     """
     mean, spread = statistics.class_mean.to(features.dtype), statistics.class_spread.to(features.dtype)
     if labels.is_floating_point():
         target = labels.to(features.dtype)
         distance = features.square().sum(1) - 2.0 * (features * (target @ mean)).sum(1)
         distance = distance + target @ (mean.square().sum(1) + spread)
+        known = target @ statistics.seen.to(features.dtype)
     else:
         distance = (features - mean.index_select(0, labels)).square().sum(1) + spread.index_select(0, labels)
-    return soft_excess(distance, mean_spread, temperature)
+        known = statistics.seen.index_select(0, labels).to(features.dtype)
+    return known * soft_excess(distance, mean_spread, temperature)
 
 
 def soft_excess(distance: Tensor, mean_spread: Tensor | float, temperature: Tensor | float) -> Tensor:

@@ -13,8 +13,12 @@ def mean_over_rows(
 ) -> Tensor:
     """Return the mean over rows (of all processes): weighted by ``weights``, or ``sum / sum(denominators)``."""
     if denominators is not None:
-        safe = torch.where(denominators > 0, denominators, torch.ones_like(denominators))
-        losses, weights = losses / safe, denominators
+        total = denominators.sum()
+        if not synchronize:
+            return losses.sum() / torch.where(total > 0, total, torch.ones_like(total))
+        # global_mean divides by the rows of all processes, what is wanted is divided by their denominators
+        rows, total = all_reduce_sum(torch.stack((total.new_tensor(float(losses.shape[0])), total)))
+        return global_mean(losses * (rows / torch.where(total > 0, total, torch.ones_like(total))))
     if synchronize:
         return global_mean(losses, weights)
     if weights is None:

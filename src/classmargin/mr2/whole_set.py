@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from classmargin.mr2.class_moments import ClassMoments, class_moments
+from classmargin.mr2.class_moments import ClassMoments, class_moments, squared_norm
 
 if TYPE_CHECKING:
     from classmargin.mr2.class_statistics import ClassStatistics
@@ -35,6 +35,9 @@ def fit_statistics(statistics: ClassStatistics, batches: Iterable[tuple[Tensor, 
         ValueError: No sample came, or features are not finite.
     """
     total: ClassMoments | None = None
+    released = statistics.sqnorm_form == "mean_plus_deviation"
+    if released:  # read twice: deviations need the means first
+        batches = list(batches)
     for features, labels in batches:
         part = class_moments(
             features.detach().double(), labels, statistics.num_classes, statistics.norm_order
@@ -45,6 +48,8 @@ def fit_statistics(statistics: ClassStatistics, batches: Iterable[tuple[Tensor, 
     if not all(bool(torch.isfinite(sums).all()) for sums in total):
         raise ValueError("features must be finite, got NaN or inf")
     _write(statistics, total)
+    if released:
+        _write_released(statistics, total, batches)
 
 
 def _write(statistics: ClassStatistics, total: ClassMoments) -> None:
@@ -62,3 +67,16 @@ def _write(statistics: ClassStatistics, total: ClassMoments) -> None:
     statistics.feature_variance.copy_(total.sqnorm_sum.sum() / samples - mean.square().sum())
     statistics.feature_weight.fill_(1.0)
     statistics.updates.fill_(SETTLED)
+
+
+def _write_released(
+    statistics: ClassStatistics, total: ClassMoments, batches: Iterable[tuple[Tensor, Tensor]]
+) -> None:
+    """Write ``mean ‖φ - mean‖_p²`` and ``‖mean‖_p² + mean ‖φ - mean‖_p²`` in place of spread and ``r²``, as the release does."""
+    order, deviation_sum = statistics.norm_order, torch.zeros_like(total.count)
+    for features, labels in batches:
+        deviation = features.detach().double() - total.mean.index_select(0, labels)
+        deviation_sum.index_add_(0, labels, squared_norm(deviation, order))
+    spread = deviation_sum / total.count.clamp_min(1.0)
+    sqnorm = squared_norm(total.mean, order) + spread
+    statistics.class_scalars[1:].copy_(torch.stack((spread, sqnorm, sqnorm)) * (total.count > 0))

@@ -86,20 +86,20 @@ class MovingMargins(nn.Module):
             self.statistics.update(features, share.to(features.dtype))
         self.scale.follow(self.statistics)
 
-    def losses(self, logits: Tensor, labels: Tensor, features: Tensor) -> Tensor:
-        """Return ``ℓ_γ γ_y / c̄ + λ p_y ℓ_s̄`` of each row ``[B]`` (Eq. 1 and 2), with the statistics of now."""
+    def losses(self, logits: Tensor, labels: Tensor, features: Tensor) -> tuple[Tensor, Tensor | float]:
+        """Return ``ℓ_γ γ_y / c̄`` and ``λ p_y ℓ_s̄`` of each row ``[B]`` (Eq. 1 and 2), with the statistics of now."""
         class_margin = self.margins.to(logits)
         own = class_margin.index_select(0, labels)
         losses = margin_cross_entropy(logits, labels, class_margin, reduction="none")
         losses = losses * (own / self.mean_margin)
         if self.representation_weight == 0.0:
-            return losses
+            return losses, 0.0
         ramp = min(int(self.statistics.updates) / max(self.warmup_steps, 1), 1.0)
         mean_spread = self.statistics.mean_spread.to(features)
         temperature = float(self.scale.temperature_of(features.shape[1], on_host=True))
         pull = moment_losses(features, labels, self.statistics, mean_spread, temperature)
         confidence = confidences(logits.detach(), labels, own, None)
-        return losses + (self.representation_weight * ramp) * confidence * pull
+        return losses, (self.representation_weight * ramp) * confidence * pull
 
 
 class EpochData(NamedTuple):
@@ -138,6 +138,11 @@ class MinibatchTrainer:
         """Whether the loss is still on its way to what is minimised in the end."""
         return self.margins is not None and self.margins.warms_up
 
+    def shorten_warm_up(self, most: int) -> None:
+        """Let the warm-up end after ``most`` batches at the latest."""
+        if self.margins is not None:
+            self.margins.warmup_steps = min(self.margins.warmup_steps, most)
+
     def to(self, device: torch.device) -> None:
         """Move everything; the state of the optimiser follows its parameters."""
         self.network.to(device)
@@ -157,7 +162,10 @@ class MinibatchTrainer:
         fixed_margins: Tensor | None,
         rates: NDArray[Any] | None = None,
     ) -> float:
-        """Go once through all rows in random order and return the mean loss.
+        """Go once through all rows in random order and return the mean loss, without the representation margin.
+
+        The confidence in front of that margin rises as rows are fitted, and the margin with it: their sum says nothing
+        about progress.
 
         Args:
             data: The rows.
@@ -167,7 +175,6 @@ class MinibatchTrainer:
             rates: Factor on the learning rate for each batch; 1 by default.
         """
         order = torch.from_numpy(random.permutation(data.rows.shape[0]))
-        data = data._replace(weight=data.weight / data.weight.mean())
         total = 0.0
         for number, index in enumerate(torch.split(order, batch_size)):
             rate = 1.0 if rates is None else float(rates[number])
@@ -180,14 +187,15 @@ class MinibatchTrainer:
 
     def _step(self, batch: EpochData, fixed_margins: Tensor | None) -> float:
         features, logits = self.network(batch.rows)
+        pull: Tensor | float = 0.0
         if self.margins is None:
             assert fixed_margins is not None
             losses = margin_cross_entropy(logits, batch.labels, fixed_margins, reduction="none")
         else:
             self.margins.update(features.detach(), batch.labels, batch.weight)
-            losses = self.margins.losses(logits, batch.labels, features)
+            losses, pull = self.margins.losses(logits, batch.labels, features)
         loss = (losses * batch.weight).mean() + 0.5 * self.alpha * self.network.squared_weights()
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        (loss + (pull * batch.weight).mean()).backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         return float(loss.detach())

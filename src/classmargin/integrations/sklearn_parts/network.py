@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from classmargin.integrations.sklearn_parts.exact_statistics import CHUNK_ROWS
+
 # Rows shorter than this count as zero; a smaller value would turn their gradients into something enormous.
 SMALLEST_NORM = 1e-4
 START_SCALE = 16.0
@@ -76,12 +78,19 @@ class FeatureNetwork(nn.Module):
     @torch.no_grad()
     def standardize(self, rows: Tensor, weight: Tensor) -> None:
         """Take shift and width from the (weighted) mean and deviation of ``rows``; constant columns keep width 1."""
-        share = (weight / weight.sum()).to(rows.dtype)
+        share, parts = (weight.double() / weight.double().sum()), range(0, rows.shape[0], CHUNK_ROWS)
+        shift = torch.zeros_like(rows[0], dtype=torch.float64)
+        variance = shift.clone()  # sums in float64: squares of large float32 features overflow
         if self.hidden is not None or self.head.bias.requires_grad:  # a shift is an offset
-            self.shift = share @ rows
-        variance = share @ (rows - self.shift).square()
-        floor = torch.finfo(rows.dtype).eps * (1.0 + self.shift.abs())
-        self.width = torch.where(variance.sqrt() > floor, variance.sqrt(), torch.ones_like(variance))
+            for start in parts:
+                part = slice(start, start + CHUNK_ROWS)
+                shift += share[part] @ rows[part].double()
+        for start in parts:
+            part = slice(start, start + CHUNK_ROWS)
+            variance += share[part] @ (rows[part].double() - shift).square()
+        width = variance.sqrt()
+        constant = width <= torch.finfo(rows.dtype).eps * shift.abs()  # but for rounding
+        self.shift, self.width = shift.to(rows.dtype), width.masked_fill(constant, 1.0).to(rows.dtype)
 
     @torch.no_grad()
     def start_from(self, coef: NDArray[Any], intercept: NDArray[Any], scale: float | None) -> None:

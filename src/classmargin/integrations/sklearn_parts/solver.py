@@ -87,6 +87,10 @@ def fit_linear_head(
     # Centring changes nothing but the intercept, which is free, and saves the digits that a large mean would take.
     centre = row_weight.to(rows.dtype) @ rows if intercept else torch.zeros_like(rows[0])
     centred = rows - centre
+    # In units of their own: beside curvatures of 1 (intercepts), those of very large or small features would be lost.
+    unit = centred.abs().amax() if centred.numel() else centred.new_ones(())
+    unit = torch.where(unit > 0, unit, torch.ones_like(unit))
+    centred = centred / unit
     alpha = alpha * _total_variance(centred, row_weight)
     share, mean_margin = _class_share(labels, row_weight, class_margins), float(class_margins.mean())
     objective = MarginObjective(centred, labels, row_weight, class_margins, alpha)
@@ -103,8 +107,9 @@ def fit_linear_head(
     else:
         variables, value, steps, converged = _search(objective, coordinates, iterations, tol)
         head = FittedHead(*coordinates.head(variables), value, steps, converged)
-    moved = head.intercept - head.coef @ centre
-    return head._replace(coef=head.coef.to(given), intercept=moved.to(given))
+    coef = head.coef / unit
+    moved = head.intercept - coef @ centre
+    return head._replace(coef=coef.to(given), intercept=moved.to(given))
 
 
 def fit_cosine_head(

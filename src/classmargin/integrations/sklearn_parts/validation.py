@@ -123,6 +123,8 @@ def row_weights(X: Array, labels: Array, classes: Array, class_weight: Any, samp
     elif class_weight is not None:
         factor = compute_class_weight(class_weight, classes=classes, y=classes[labels])
         weight = weight * factor[labels]
+    if (weight < 0).any():
+        raise ValueError(f"class_weight must not be negative, got {class_weight!r}")
     if not weight.sum() > 0:
         raise ValueError("sample_weight must be above 0 for at least one row, got only zero weights")
     return weight
