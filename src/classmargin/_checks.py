@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -12,14 +13,15 @@ from torch import Tensor
 
 
 def check_int(name: str, value: Any, *, minimum: int, maximum: int | None = None) -> int:
-    """Return ``value`` if it is an integer of at least ``minimum`` and at most ``maximum``."""
-    if isinstance(value, bool) or not isinstance(value, int):
+    """Return ``value`` if it is an integer (of Python or NumPy) of at least ``minimum`` and at most ``maximum``."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} must be an int, got {type(value).__name__} ({value!r})")
-    if value < minimum:
-        raise ValueError(f"{name} must be at least {minimum}, got {value}")
-    if maximum is not None and value > maximum:
-        raise ValueError(f"{name} must be at most {maximum}, got {value}")
-    return value
+    number = int(value)
+    if number < minimum:
+        raise ValueError(f"{name} must be at least {minimum}, got {number}")
+    if maximum is not None and number > maximum:
+        raise ValueError(f"{name} must be at most {maximum}, got {number}")
+    return number
 
 
 def check_number(
@@ -33,12 +35,12 @@ def check_number(
     finite: bool = True,
 ) -> float:
     """Return ``value`` as float if it lies in the stated range (``above`` and ``below`` are exclusive)."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, got {type(value).__name__} ({value!r})")
     try:
         number = float(value)
     except OverflowError:  # a whole number beyond the range of floats
-        number = math.inf if value > 0 else -math.inf
+        number = math.inf if value.__trunc__() > 0 else -math.inf
     if finite and not math.isfinite(number):
         raise ValueError(f"{name} must be finite, got {value}")
     inside = number > above and minimum <= number <= maximum and (below == math.inf or number < below)

@@ -1,6 +1,7 @@
 """The whole objective (Eq. 4) in its own form: moments, relative temperature, every margin source."""
 
 import mr2_naive as naive
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -168,3 +169,11 @@ def test_types_of_logits_and_features_may_differ(dtype):
     other = torch.float64 if dtype == torch.float32 else torch.float32
     loss = MR2Loss(5)(batch.logits.to(dtype), batch.labels, batch.features.to(other))
     torch.testing.assert_close(loss.double(), MR2Loss(5)(*batch), rtol=1e-5, atol=1e-6)
+
+
+def test_numbers_of_numpy_are_numbers():
+    loss = MR2Loss(np.int64(3), representation_weight=np.float32(0.5), warmup_steps=np.int32(2))
+    assert (loss.num_classes, loss.representation_weight, loss.warmup_steps) == (3, 0.5, 2)
+    assert type(loss.num_classes) is int
+    with pytest.raises(TypeError, match="num_classes must be an int, got float64"):
+        MR2Loss(np.float64(3.0))

@@ -20,18 +20,18 @@ def check_parameters(estimator: Any) -> None:
         TypeError, ValueError: Naming the argument.
     """
     for name in ("mean_margin", "learning_rate"):
-        check_number(name, _plain(getattr(estimator, name)), above=0.0)
+        check_number(name, getattr(estimator, name), above=0.0)
     for name in ("alpha", "tol", "representation_weight"):
-        check_number(name, _plain(getattr(estimator, name)), minimum=0.0)
-    check_number("norm_order", _plain(estimator.norm_order), minimum=1.0, finite=False)
-    check_int("batch_size", _plain(estimator.batch_size), minimum=1)
+        check_number(name, getattr(estimator, name), minimum=0.0)
+    check_number("norm_order", estimator.norm_order, minimum=1.0, finite=False)
+    check_int("batch_size", estimator.batch_size, minimum=1)
     if estimator.epochs is not None:
-        check_int("epochs", _plain(estimator.epochs), minimum=1)
+        check_int("epochs", estimator.epochs, minimum=1)
     for name in ("cosine", "fit_intercept"):
         if not isinstance(getattr(estimator, name), (bool, np.bool_)):
             raise TypeError(f"{name} must be True or False, got {getattr(estimator, name)!r}")
     if estimator.scale is not None:
-        check_number("scale", _plain(estimator.scale), above=0.0)
+        check_number("scale", estimator.scale, above=0.0)
         if not estimator.cosine:
             raise ValueError(
                 f"scale is the factor of cosines and needs cosine=True, got scale={estimator.scale!r}"
@@ -51,7 +51,7 @@ def hidden_size(hidden: Any) -> int | None:
         return None
     if not isinstance(hidden, (tuple, list)) or len(hidden) != 1:
         raise ValueError(f"hidden must be None or a tuple with one layer size such as (512,), got {hidden!r}")
-    return check_int("hidden[0]", _plain(hidden[0]), minimum=1)
+    return check_int("hidden[0]", hidden[0], minimum=1)
 
 
 def pick_device(name: Any) -> torch.device:
@@ -66,11 +66,6 @@ def pick_device(name: Any) -> torch.device:
             f"device must be 'auto' or a device that torch can use here, got {name!r}"
         ) from error
     return device
-
-
-def _plain(value: Any) -> Any:
-    """Return numbers of NumPy (GridSearchCV over an array makes them) as numbers of Python."""
-    return value.item() if isinstance(value, np.generic) else value
 
 
 def check_features(estimator: Any, X: Any, *, reset: bool) -> Array:
