@@ -35,12 +35,13 @@ def check_number(
     finite: bool = True,
 ) -> float:
     """Return ``value`` as float if it lies in the stated range (``above`` and ``below`` are exclusive)."""
-    if isinstance(value, bool) or not isinstance(value, Real):
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if not is_number:
         raise TypeError(f"{name} must be a number, got {type(value).__name__} ({value!r})")
     try:
         number = float(value)
     except OverflowError:  # a whole number beyond the range of floats
-        number = math.inf if value.__trunc__() > 0 else -math.inf
+        number = math.inf if value > 0 else -math.inf
     if finite and not math.isfinite(number):
         raise ValueError(f"{name} must be finite, got {value}")
     inside = number > above and minimum <= number <= maximum and (below == math.inf or number < below)

@@ -430,7 +430,7 @@ class MR2Loss(FullPrecisionModule):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
-        if f"{prefix}peak_variance" in state_dict:  # where it was before 0.3.1
+        if f"{prefix}peak_variance" in state_dict:  # where it was before 0.4.0
             state_dict[f"{prefix}scale.peak_variance"] = state_dict.pop(f"{prefix}peak_variance")
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
