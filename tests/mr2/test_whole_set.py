@@ -63,6 +63,15 @@ def test_fitting_ends_the_warm_up_and_sets_the_temperature(frozen):
     assert float(loss.class_margins.max()) > 1.005, "uniform during warm-up"
 
 
+def test_fitting_again_forgets_the_scale_of_before(frozen):
+    features, labels = frozen
+    loss = MR2Loss(5)
+    loss.fit_statistics(batches(10.0 * features, labels))
+    loss.fit_statistics(batches(features, labels))
+    assert float(loss.collapse_ratio) == 1.0
+    assert float(loss.scale.peak_variance) == pytest.approx(float(loss.statistics.total_variance))
+
+
 def test_fitting_nothing_is_refused():
     with pytest.raises(ValueError, match="at least one sample"):
         ClassStatistics(3).fit([])

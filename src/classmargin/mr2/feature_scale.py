@@ -76,6 +76,11 @@ class FeatureScale(FullPrecisionModule):
         elif float(variance) > float(self.peak_variance):
             self.peak_variance.copy_(variance)
 
+    def start_from(self, statistics: ClassStatistics) -> None:
+        """Take the total variance of now as the peak: these are other features than those seen before."""
+        self.peak_variance.zero_()
+        self.follow(statistics)
+
     def look_for_collapse(self, statistics: ClassStatistics, representation_weight: float) -> None:
         """Warn once if the features shrink to one point; a real look at every ``collapse_check_interval``-th call."""
         if not self.collapse_check_interval:

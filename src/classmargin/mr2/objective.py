@@ -224,7 +224,7 @@ class MR2Loss(FullPrecisionModule):
             batches: Features ``[b, d]`` with classes ``[b]``, each sample once.
         """
         self.statistics.fit(batches)
-        self.scale.follow(self.statistics)
+        self.scale.start_from(self.statistics)
 
     def extra_repr(self) -> str:
         """Show the arguments that matter in ``print(module)``."""
