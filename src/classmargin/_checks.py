@@ -81,11 +81,17 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
 def did_you_mean(word: str, options: Iterable[str]) -> str:
     """Return ``" (did you mean 'x'?)"`` for the nearest option, or an empty string.
 
+    The beginning of an option counts as nearer than a word of similar letters.
+
     Example:
         >>> did_you_mean("moment", ["moments", "batch"])
         " (did you mean 'moments'?)"
+        >>> did_you_mean("val", ["train", "validation", "all"])
+        " (did you mean 'validation'?)"
     """
-    near = difflib.get_close_matches(word, list(options), n=1, cutoff=0.6)
+    known = list(options)
+    begun = sorted((option for option in known if len(word) > 1 and option.startswith(word)), key=len)
+    near = begun or difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 

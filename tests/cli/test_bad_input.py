@@ -206,6 +206,73 @@ def test_a_folder_as_report_is_refused_before_the_work(run, predictions, tmp_pat
     assert_refused(run("audit", predictions(), "--out", tmp_path), "--out")
 
 
+@pytest.mark.parametrize("name", ["report.pdf", "report", "report.html.gz"])
+def test_a_report_of_another_kind_is_refused_before_the_work(run, tmp_path, name):
+    missing = tmp_path / "missing.npz"  # it would be complained of first, if it were looked at
+    for words in (("audit", missing), ("compare", missing, missing)):
+        assert_refused(run(*words, "--out", tmp_path / name), "--out must end in .html or .htm", name)
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_the_work(run, predictions, tmp_path):
+    missing, file = tmp_path / "missing.npz", predictions()
+    (tmp_path / "nowhere").symlink_to(tmp_path / "not there")
+    places = (file / "x.html", file / "deep" / "x.html", tmp_path / "nowhere" / "x.html", "/proc/x.html")
+    for place in (*places, "/proc/deep/x.html", tmp_path / f"{'x' * 300}.html"):
+        for words in (("audit", missing), ("compare", missing, missing)):
+            assert_refused(run(*words, "--out", place), "--out", "cannot be written (", str(place))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.npz", "nowhere"]
+
+
+@pytest.mark.parametrize("verb", ["audit", "baseline", "compare", "gate"])
+@pytest.mark.parametrize("arrays", ["numbers", "text", "table"])
+def test_unknown_classes_name_the_file_and_the_options(run, predictions, tmp_path, verb, arrays):
+    good = predictions("good")
+    bad = tmp_path / "class_names of num_classes.npz"  # is not rewritten
+    classes = np.repeat(["a", "b"], 5) if arrays == "text" else np.repeat([0, 1], 5)
+    np.savez(bad, labels=classes, predictions=classes)
+    if arrays == "table":
+        bad = bad.with_suffix(".csv")
+        bad.write_text("label,prediction\na,b\n")
+    words = {
+        "audit": ("audit", bad),
+        "baseline": ("audit", good, "--baseline", bad),
+        "compare": ("compare", good, bad),
+        "gate": ("gate", bad, "--baseline", good),
+    }
+    asked = "give --num-classes or --class-names" if arrays == "numbers" else "give --class-names"
+    outcome = run(*words[verb])
+    assert_refused(outcome, str(bad), asked)
+    assert outcome.err.rstrip().endswith(asked)
+
+
+def test_a_label_outside_the_named_classes_tells_where_they_come_from(run, tmp_path):
+    names, file = tmp_path / "names.txt", tmp_path / "p.csv"
+    names.write_text("ant\nbee\n")
+    file.write_text("label,prediction\ncat,ant\n")
+    words = ("'cat' in row 1", "not among the classes ant, bee (from --class-names)")
+    assert_refused(run("audit", file, "--class-names", names), "p.csv", *words)
+    file.write_text("label,logit_0,logit_1\ncat,0.5,0.5\n")
+    assert_refused(run("audit", file), "not among the classes 0, 1 (from the logit_<class> columns)")
+
+
+def test_a_number_of_classes_that_contradicts_the_file_is_named_as_option(run, predictions):
+    assert_refused(
+        run("audit", predictions(), "--num-classes", 7), "model.npz", "7 from --num-classes, 5 from"
+    )
+
+
+def test_names_inside_a_file_are_not_taken_for_an_option(run, predictions):
+    outcome = run("audit", predictions(class_names=np.array(["a"])))
+    assert_refused(outcome, "1 from class_names")
+
+
+def test_unfinished_runs_say_how_to_finish_them(run, tmp_path):
+    (tmp_path / "config.toml").touch()
+    words = ("unfinished run", f"classmargin train --out {tmp_path} --resume")
+    assert_refused(run("audit", tmp_path), *words)
+    assert_refused(run("compare", tmp_path, tmp_path / "other"), *words)
+
+
 DEGENERATE = {
     "one class": {"labels": [0, 0, 0], "logits": [[1.0], [2.0], [0.0]]},
     "one sample": {"labels": [1], "logits": [[0.0, 1.0, 2.0]]},

@@ -28,6 +28,24 @@ def test_runs_joined_by_commas_are_one_model(run, predictions):
     outcome = run("compare", ",".join(map(str, old)), new, "--format", "json", *QUICK)
     data = json.loads(outcome.out)
     assert data["comparisons"][0]["runs"] == [2, 1]
+    assert data["names"] == ["old0 and 1 more", "new"]
+
+
+def test_counts_of_several_runs_keep_their_half_samples(run, predictions):
+    old = [predictions(f"old{seed}", noise=2.0 + seed) for seed in range(2)]
+    new = predictions("new", noise=0.5)
+    words = ("compare", ",".join(map(str, old)), new, *QUICK)
+    rows = json.loads(run(*words, "--format", "json").out)["comparisons"][0]["by_class"]
+    halves = [f"{row['gained_samples']:.1f}" for row in rows if row["gained_samples"] % 1 == 0.5]
+    assert halves
+    shown = run(*words, "--format", "markdown").out
+    assert all(f"| {half} |" in shown for half in halves)
+
+
+def test_commas_without_files_are_bad_input(run, predictions):
+    outcome = run("compare", ",", predictions())
+    assert outcome.code == 2
+    assert "files joined by commas" in outcome.err
 
 
 def test_files_of_equal_name_are_told_apart_by_their_folder(run, predictions, tmp_path):

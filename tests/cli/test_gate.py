@@ -41,6 +41,17 @@ def test_min_worst_is_a_floor_for_every_class(run, models):
     assert outcome.code == 1
 
 
+def test_classes_below_the_minimum_without_support_are_named(run, models):
+    bad = models[1]
+    outcome = run("gate", bad, "--baseline", bad, "--min-worst", 0.3, "--format", "json")
+    data = json.loads(outcome.out)
+    low = [row for row in data["by_class"] if row["candidate"] < 0.3 and not row["failed"]]
+    assert low
+    shown = run("gate", bad, "--baseline", bad, "--min-worst", 0.3).out
+    assert all(f"{row['class_name']} {100 * row['candidate']:.1f} %" in shown for row in low)
+    assert "Adjusted p, minimum" in shown
+
+
 def test_a_tolerance_of_everything_passes_anything(run, models):
     good, bad = models
     assert run("gate", bad, "--baseline", good, "--max-drop", 0.99).code == 0

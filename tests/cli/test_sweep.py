@@ -62,7 +62,31 @@ def test_bad_input_ends_with_code_2_and_one_clear_line(run, words, more, message
     assert done.code == 2
     assert message in " ".join(done.err.replace("│", " ").split())
     assert "Traceback" not in done.err
-    assert not (tmp_path / "out" / "runs").exists()
+    assert not (tmp_path / "out").exists(), "what this call made is taken away again"
+
+
+def test_bad_settings_found_by_the_reference_leave_no_folder(run, words, tmp_path):
+    done = run(*words, "--backbone", "small-cnn")
+    assert done.code == 2
+    assert "small-cnn reads images" in done.err
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "out").mkdir()
+    assert run(*words, "--backbone", "small-cnn").code == 2
+    assert (tmp_path / "out").exists(), "somebody else made it"
+
+
+def test_permission_to_download_is_no_part_of_the_question(run, words, tmp_path, monkeypatch):
+    asked = []
+
+    def load(name, **more):
+        asked.append(more["download"])
+        raise ValueError("fetched enough")
+
+    monkeypatch.setattr("classmargin.recipes.session.load_data", load)
+    for more, download in (((), False), (("--download",), True)):
+        done = run(*words, "--data", "mnist", *more)
+        assert "fetched enough" in done.err
+        assert asked.pop() is download
 
 
 def test_a_missing_package_is_named_with_its_extra(run, words, monkeypatch):

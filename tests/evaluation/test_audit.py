@@ -33,6 +33,16 @@ def test_hand_values():
         assert low <= getattr(result, name) <= high
 
 
+def test_predictions_that_contradict_the_scores_are_counted_in_a_note():
+    labels, scores = [0, 1, 2, 0], [[0.5, 0.5, 0.0], [0.1, 0.8, 0.1], [0.2, 0.2, 0.6], [0.9, 0.1, 0.0]]
+    words = "predictions are not the class with the largest score"
+    equals = audit(labels, probabilities=scores, predictions=[1, 1, 2, 0], bootstrap=0)
+    assert not any(words in note for note in equals.notes)
+    other = audit(labels, probabilities=scores, predictions=[0, 2, 0, 0], bootstrap=0)
+    assert any(f"2 of 4 {words}" in note for note in other.notes)
+    assert other.overall == 0.5
+
+
 def test_class_table_equals_scikit_learn_and_the_method(toy):
     result = full(toy)
     frame, predictions = result.by_class, toy.logits.argmax(axis=1)

@@ -1,5 +1,7 @@
 """Headline numbers of one model: values, notes, and intervals that cover."""
 
+import re
+
 import numpy as np
 import pytest
 from simulated_sets import beta, coverage, gaussian, table_of
@@ -123,6 +125,18 @@ def test_no_bootstrap_leaves_intervals_out():
     found = estimates([36, 28, 20], 40, bootstrap=0)
     assert np.isnan(list(found.intervals.values())).all()
     assert found.values["overall"] == 0.7
+
+
+def test_a_difference_to_crossfit_is_told_only_where_there_is_one():
+    apart = next(note for note in estimates([400, 200, 0], 400).notes if "crossfit" in note)
+    assert "the hard and the easy third measure the same" in apart
+    assert "instead of" not in apart
+    close = next(note for note in estimates([21, 20, 19], 40).notes if "crossfit" in note)
+    assert "the hard third measures" in close
+    assert "comes from ranking on noise" in close
+    one = next(note for note in estimates([40, 39, 22, 21, 20, 19], 40).notes if "crossfit" in note)
+    for new, old in re.findall(r"measures ([\d.]+) % instead of ([\d.]+) %", one):
+        assert new != old
 
 
 def test_notes_name_ranking_remainder_and_absent_classes():

@@ -82,8 +82,33 @@ def test_a_class_below_the_minimum_fails_only_with_support():
     model = audit_of(labels, predictions)
     result = gate(model, model, min_worst=0.3)
     assert result.by_class["failed"].tolist() == [False] * 4 + [True]
-    assert "class 4 has 10.0 %, below the minimum of 30 %" in result.reasons[0]
+    assert "class 4 has 10.0 %, below the minimum of 30 % (adjusted p < 0.001)" in result.reasons[0]
+    note = result.notes[0]
+    assert note.startswith("Below the minimum of 30 % but not failed for it")
+    assert f"3 27.0 % (n = 100, adjusted p = {result.by_class['q_value_minimum'][3]:.3f})" in note
+    assert "10.0 %" not in note
+    assert not any("Below the minimum" in note for note in gate(model, model).notes)
+    assert not any("Below the minimum" in note for note in gate(model, model, min_worst=0.0).notes)
     assert gate(model, model).passed
+
+
+def test_a_class_that_fails_by_its_drop_is_still_named_below_the_minimum():
+    base, new = models([30, 0, 0, 0, 0])
+    result = gate(new, base, min_worst=0.52)
+    assert result.by_class["failed"].tolist() == [True] + [False] * 4
+    assert "minimum" not in result.reasons[0]
+    assert ": 0 50.0 % (n = 100" in result.notes[0]
+
+
+def test_long_lists_below_the_minimum_are_cut():
+    labels = np.repeat(np.arange(15), 2)
+    model = audit(labels, predictions=(labels + np.arange(30) % 2) % 15, num_classes=15, bootstrap=0)
+    assert "and 5 more." in gate(model, model, min_worst=0.6).notes[0]
+
+
+def test_tiny_p_values_are_told_without_their_digits():
+    base, new = models([80, 0, 0, 0, 0])
+    assert gate(new, base).reasons[1].endswith("(adjusted p < 0.001)")
 
 
 def test_equal_models_fail_less_often_than_alpha():

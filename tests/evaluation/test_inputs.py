@@ -135,6 +135,8 @@ def test_bad_shapes_and_values_are_refused_by_name(message):
     [
         ("labels must hold integer classes", {"labels": [0.5, 1.0], "predictions": [0, 1], "num_classes": 2}),
         ("labels must hold integer classes", {"labels": ["a", "b"], "predictions": [0, 1], "num_classes": 2}),
+        ("labels .* got text .*: give class_names$", {"labels": ["a", "b"], "predictions": ["a", "a"]}),
+        ("predictions .* got text .*: give class_names$", {"labels": [0, 1], "predictions": ["a", "a"]}),
         ("logits must hold real numbers", {"labels": [0, 1], "logits": np.zeros((2, 2), dtype=complex)}),
         ("class_names must be a sequence", {"labels": [0, 1], "predictions": [0, 1], "class_names": "ab"}),
         (

@@ -57,16 +57,48 @@ def test_run_folders_hold_their_predictions(tmp_path, toy):
         read_predictions(tmp_path / "empty")
 
 
+def test_a_run_without_predictions_says_how_they_come_about(tmp_path):
+    folder = tmp_path / "my run"
+    folder.mkdir()
+    (folder / "config.toml").touch()
+    with pytest.raises(
+        PredictionFileError, match=r"unfinished run.*classmargin train --out '.*my run' --resume"
+    ):
+        read_predictions(folder)
+    (folder / "done").touch()
+    with pytest.raises(
+        PredictionFileError, match=r"finished run without.*classmargin predict '.*my run' DATA"
+    ):
+        read_predictions(folder)
+
+
 def test_predictions_alone_wait_for_the_number_of_classes(tmp_path):
     np.savez(tmp_path / "a.npz", labels=[0, 1, 1], predictions=[0, 1, 0])
     found = read_predictions(tmp_path / "a.npz")
     assert found.audit(num_classes=4, bootstrap=0).num_classes == 4
-    with pytest.raises(ValueError, match="give num_classes or class_names"):
+    with pytest.raises(
+        PredictionFileError, match=r"a\.npz: the number of classes .* give num_classes or class_names"
+    ):
         found.audit()
     assert read_predictions(tmp_path / "a.npz", class_names=["a", "b"]).audit(bootstrap=0).class_names == (
         "a",
         "b",
     )
+
+
+@pytest.mark.parametrize("options", [{}, {"num_classes": 2}], ids=["nothing", "number"])
+def test_text_without_names_asks_for_the_names_at_once_and_names_the_file(tmp_path, options):
+    np.savez(tmp_path / "a.npz", labels=["cat", "dog"], predictions=["cat", "cat"])
+    with pytest.raises(PredictionFileError, match=r"a\.npz: labels .*got text.*: give class_names$"):
+        read_predictions(tmp_path / "a.npz").audit(**options)
+    found = read_predictions(tmp_path / "a.npz", class_names=["cat", "dog"])
+    assert found.audit(bootstrap=0).overall == 0.5
+
+
+def test_another_number_of_classes_names_the_file(tmp_path):
+    np.savez(tmp_path / "a.npz", labels=[0, 1], logits=np.eye(2))
+    with pytest.raises(PredictionFileError, match=r"a\.npz: .*got 3 from num_classes, 2 from logits"):
+        read_predictions(tmp_path / "a.npz").audit(num_classes=3)
 
 
 @pytest.mark.parametrize(
@@ -186,13 +218,44 @@ def test_a_class_called_nan_stays_a_name(tmp_path):
         ("must have a column 'prediction' or one p_", {"label": [0]}, ["a"]),
         ("must hold at least one sample", {"label": [], "prediction": []}, ["a"]),
         (
-            "column 'label' must hold class names or numbers, got 'owl'",
+            r"column 'label' holds 'owl' in row 1 .*not among the classes a \(from the p_<class> columns\)",
             {"label": ["owl"], "p_a": [1.0]},
             None,
         ),
+        (
+            r"column 'labels' holds 'cat' in row 2 .*not among the classes 0, 1, 2, 3 \(from the logit_<class>",
+            {"labels": [3, "cat"], **{f"logit_{k}": [1.0, 0.5] for k in (3, 1, 0, 2)}},
+            None,
+        ),
+        (
+            r"column 'prediction' holds 'owl' .*not among the classes a, b \(from class_names\)",
+            {"label": ["a"], "prediction": ["owl"]},
+            ["a", "b"],
+        ),
+        (
+            "column 'label' holds '5' in row 2 .*not among the classes a, b",
+            {"label": ["a", 5], "p_a": [1.0, 0.5], "p_b": [0.0, 0.5]},
+            None,
+        ),
+        (
+            "must have one column 'label', got 'label' and 'labels'",
+            {"label": [0], "labels": [0], "p_a": [1.0]},
+            None,
+        ),
+        (
+            "must have one column 'prediction', got 'prediction' and 'predictions'",
+            {"label": [0], "prediction": [0], "predictions": [0]},
+            ["a"],
+        ),
         ("must agree, 'b' is only in one", {"label": ["a"], "p_a": [1.0]}, ["a", "b"]),
         ("numbers its p_<class> columns", {"label": [0], "p_0": [0.5], "p_1": [0.5]}, ["a", "b"]),
-        ("must hold numbers", {"label": ["a"], "p_a": ["high"]}, None),
+        ("column 'p_a' must hold numbers, got 'high' in row 1", {"label": ["a"], "p_a": ["high"]}, None),
+        ("column 'p_a' must hold numbers, got 'nan' in row 2", {"label": [0, 0], "p_a": [1.0, "nan"]}, None),
+        (
+            "column 'p_a' must hold numbers, got an empty cell in row 2",
+            {"label": [0, 0], "p_a": [1.0, ""]},
+            None,
+        ),
         ("labels must lie", {"label": [5], "p_a": [1.0]}, None),
     ],
 )
@@ -202,9 +265,50 @@ def test_bad_tables_are_refused_with_their_name(tmp_path, message, columns, name
         read_predictions(tmp_path / "bad.csv", class_names=names)
 
 
-def test_missing_labels_in_a_table_are_refused(tmp_path):
+@pytest.mark.parametrize("names", [None, ["a", "b"]])
+def test_missing_labels_in_a_table_are_refused_with_their_row(tmp_path, names):
     (tmp_path / "a.csv").write_text("label,p_a,p_b\na,0.5,0.5\n,0.5,0.5\n")
-    with pytest.raises(PredictionFileError, match="must hold class names or numbers"):
+    (tmp_path / "b.csv").write_text("label,prediction\n0,0\n1,0\n,1\n")
+    pd.DataFrame({"label": ["a", None], "p_a": [0.5, 0.5], "p_b": [0.5, 0.5]}).to_parquet(
+        tmp_path / "c.parquet"
+    )
+    pd.DataFrame({"label": [0, None], "prediction": [0, 1]}).to_parquet(tmp_path / "d.parquet")
+    for name, row in (("a.csv", 2), ("b.csv", 3), ("c.parquet", 2), ("d.parquet", 2)):
+        message = (
+            rf"{name}: column 'label' must hold classes, got an empty cell in row {row} \(counted from 1\)"
+        )
+        with pytest.raises(PredictionFileError, match=message):
+            read_predictions(tmp_path / name, class_names=names)
+
+
+def test_missing_scores_in_parquet_are_refused_with_their_row(tmp_path):
+    pd.DataFrame({"label": [0, 1], "p_a": [0.5, None], "p_b": [0.5, 1.0]}).to_parquet(tmp_path / "a.parquet")
+    with pytest.raises(PredictionFileError, match="column 'p_a' must hold numbers, got nan in row 2"):
+        read_predictions(tmp_path / "a.parquet")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_plural_column_names_are_the_same_as_singular_ones(tmp_path, suffix):
+    frame = pd.DataFrame({"labels": ["b", "a", "a"], "predictions": ["b", "a", "b"], "sample_id": [7, 8, 9]})
+    file = tmp_path / f"a{suffix}"
+    frame.to_csv(file, index=False) if suffix == ".csv" else frame.to_parquet(file)
+    found = read_predictions(file, class_names=["a", "b"])
+    np.testing.assert_array_equal(found.labels, [1, 0, 0])
+    np.testing.assert_array_equal(found.predictions, [1, 0, 1])
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_table_without_labels_names_all_its_columns(tmp_path, suffix):
+    frame = pd.DataFrame({"target": [0], "p_a": [1.0], "comment": ["x"]})
+    file = tmp_path / f"a{suffix}"
+    frame.to_csv(file, index=False) if suffix == ".csv" else frame.to_parquet(file)
+    with pytest.raises(PredictionFileError, match=r"must have a column 'label', got target, p_a, comment$"):
+        read_predictions(file)
+
+
+def test_long_lists_of_columns_are_cut(tmp_path):
+    pd.DataFrame({f"p_{k}": [0.0] for k in range(100)}).to_csv(tmp_path / "a.csv", index=False)
+    with pytest.raises(PredictionFileError, match=r"p_28, p_29 and 70 more$"):
         read_predictions(tmp_path / "a.csv")
 
 

@@ -242,6 +242,39 @@ def test_logits_of_another_forward_pass_are_refused(network):
         criterion(torch.cat([first, second]), torch.zeros(10, dtype=torch.long))
 
 
+class WithAuxiliary(nn.Module):
+    """Declares its head before a layer that is used on the way, or not at all."""
+
+    def __init__(self, uses_auxiliary):
+        super().__init__()
+        self.fc = nn.Linear(8, 10)
+        self.aux = nn.Linear(8, 16)
+        self.uses_auxiliary = uses_auxiliary
+
+    def forward(self, inputs):
+        if self.uses_auxiliary:
+            self.aux(inputs)
+        return self.fc(inputs)
+
+
+@pytest.mark.parametrize("uses_auxiliary", [True, False])
+def test_layer_that_did_not_make_the_logits_is_named(uses_auxiliary):
+    model, inputs, labels = WithAuxiliary(uses_auxiliary), torch.randn(32, 8), torch.arange(32) % 10
+    criterion = capture_features(model).criterion()
+    with pytest.raises(
+        ValueError,
+        match=r"layer 'aux' \(16 outputs\) was captured as the head but the logits have 10 columns; give",
+    ):
+        criterion(model(inputs), labels)
+    assert capture_features(model, "fc").criterion()(model(inputs), labels).isfinite()
+
+
+def test_logits_cut_to_the_given_number_of_classes_are_fine(network):
+    criterion = capture_features(network).criterion(NUM_CLASSES - 1)
+    inputs, labels = batch(9, 0)
+    assert criterion(network(inputs)[:, :-1], labels % (NUM_CLASSES - 1)).isfinite()
+
+
 def test_number_of_classes_must_be_known():
     model = nn.Sequential(nn.Flatten(), nn.Identity())
     with pytest.raises(ValueError, match="num_classes must be given: layer '1'"):

@@ -16,6 +16,7 @@ from classmargin.cli.main import main
 from classmargin.evaluation.audit import audit
 from classmargin.recipes import compare_methods as module
 from classmargin.recipes.compare_methods import (
+    claim_comparison_folder,
     compare_methods,
     method_names,
     plan_runs,
@@ -236,3 +237,124 @@ def test_bad_words_end_with_code_2(tmp_path, capsys, words):
     assert main(["compare-methods", *words, "--out", str(tmp_path)]) == 2
     assert "error" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+# The folder
+
+
+@pytest.fixture
+def call(monkeypatch, tiny_images, capsys):
+    """Return a function that runs a short comparison in this process and returns code and standard error."""
+    monkeypatch.setattr(module, "run_all", in_this_process)
+    settings = ["loop.batch_size=64", "machine.accelerator=cpu", "machine.memory_format=contiguous"]
+    common = ["--data", str(tiny_images), "--methods", "erm", "--seeds", "1", "--epochs", "1"]
+    common += [word for setting in settings for word in ("--set", setting)]
+
+    def run(folder, *more):
+        code = main(["compare-methods", *common, "--out", str(folder), *more])
+        return code, capsys.readouterr().err
+
+    return run
+
+
+def test_the_same_comparison_goes_on_in_its_folder_and_takes_more_seeds_and_methods(tmp_path, call):
+    assert call(tmp_path / "out")[0] == 0
+    assert call(tmp_path / "out")[0] == 0
+    assert call(tmp_path / "out", "--seeds", "2", "--methods", "focal,erm")[0] == 0
+    assert len(list(tmp_path.glob("out/runs/*/done"))) == 4
+
+
+def test_other_settings_in_the_folder_of_a_comparison_are_refused_and_named(tmp_path, call):
+    assert call(tmp_path / "out")[0] == 0
+    before = (tmp_path / "out" / "comparison.json").read_bytes()
+    code, error = call(tmp_path / "out", "--epochs", "2", "--methods", "focal,erm")
+    assert code == 2
+    assert "ask something else (loop.epochs: 1 -> 2); choose another --out" in error
+    assert (tmp_path / "out" / "comparison.json").read_bytes() == before
+    # What only one of the two questions has is free, and is remembered for the next.
+    assert call(tmp_path / "out", "--methods", "focal")[0] == 0
+    assert "loop.epochs: 1 -> 2" in call(tmp_path / "out", "--epochs", "2")[1]
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path, call, finished_run):
+    (tmp_path / "thesis.tex").write_text("precious")
+    for folder in (tmp_path, finished_run):
+        before = sorted(folder.rglob("*"))
+        code, error = call(folder)
+        assert code == 2
+        assert f"{folder} exists and holds no results of this compare-methods" in error
+        assert sorted(folder.rglob("*")) == before
+
+
+def test_results_of_another_command_are_refused(tmp_path, call):
+    assert call(tmp_path / "out")[0] == 0
+    assert main(["reproduce", "table3-components", "--scale", "smoke", "--out", str(tmp_path / "out")]) == 2
+    assert not (tmp_path / "out" / "record.json").exists()
+
+
+def test_a_file_in_the_place_of_the_folder_is_told_once_before_anything_is_trained(
+    tmp_path, call, monkeypatch
+):
+    monkeypatch.setattr(module, "run_all", lambda *_, **__: pytest.fail("nothing may be trained"))
+    (tmp_path / "file").write_text("precious")
+    code, error = call(tmp_path / "file")
+    assert code == 2
+    assert f"--out must be a folder, got the file '{tmp_path / 'file'}'" in error
+    code, error = call(tmp_path / "file" / "below")
+    assert code == 2
+    assert "--out must be a folder that can be made" in error
+    assert (tmp_path / "file").read_text() == "precious"
+
+
+def test_a_slip_leaves_no_folder_and_does_not_bind_the_next_command(tmp_path, call, monkeypatch):
+    def all_fail(runs, *, jobs, show=None):
+        return {run.title: "no such data" for run in runs}
+
+    monkeypatch.setattr(module, "run_all", all_fail)
+    (tmp_path / "mine").mkdir()
+    for name in ("new", "mine"):
+        code, error = call(tmp_path / name, "--epochs", "7")
+        assert code == 2
+        assert "no run of erm was finished" in error
+    assert not (tmp_path / "new").exists()
+    monkeypatch.setattr(module, "run_all", in_this_process)
+    assert call(tmp_path / "mine")[0] == 0
+
+
+def test_infinite_hyperparameters_are_the_same_question_again(tmp_path, small):
+    plan = plan_runs(small(), ["erm"], 1, tmp_path, {"erm": {"label_smoothing": float("inf")}})
+    for _ in range(2):
+        claim_comparison_folder(tmp_path / "out", plan)
+        plan["erm"][0].folder.write_config(plan["erm"][0].config)
+        (tmp_path / "out" / "comparison.json").write_text("{}")
+
+
+def test_a_damaged_question_is_named(tmp_path, small):
+    plan = plan_runs(small(), ["erm"], 1, tmp_path)
+    (tmp_path / "question.json").write_text('{"command": []')
+    (tmp_path / "comparison.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"question.json does not say what was asked"):
+        claim_comparison_folder(tmp_path, plan)
+
+
+def test_a_setting_of_a_method_that_does_not_run_is_refused(tmp_path, call):
+    code, error = call(tmp_path / "out", "--set", "mr2.mean_margin=2")
+    assert code == 2
+    assert "mr2 is not among the methods of this command, erm" in error
+
+
+def test_permission_to_download_is_used_once_and_is_no_setting_of_the_runs(tmp_path, monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr("classmargin.recipes.session.load_data", lambda *_, **more: asked.append(more))
+    monkeypatch.setattr("classmargin.recipes.session._check_test_classes", lambda *_, **__: None)
+
+    def tell(runs, **_):
+        return {run.title: f"download={run.config.data.download}" for run in runs}
+
+    monkeypatch.setattr(module, "run_all", tell)
+    words = ["compare-methods", "--data", "mnist", "--root", str(tmp_path), "--out", str(tmp_path / "out")]
+    assert main([*words, "--seeds", "1", "--download"]) == 2
+    assert [more["download"] for more in asked] == [True]
+    assert "download=False" in capsys.readouterr().err
+    assert main([*words, "--seeds", "1"]) == 2
+    assert len(asked) == 1

@@ -7,10 +7,13 @@ import subprocess
 import sys
 
 import pytest
+import typer
 
-from classmargin.cli.main import main
+from classmargin.cli import _run_options as options
+from classmargin.cli.main import build_app, main
 from classmargin.recipes import demo
 from classmargin.recipes.catalogue import KINDS, list_things
+from classmargin.training.config import RunConfig
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -28,6 +31,25 @@ def test_methods_are_listed_with_defaults_needs_and_cost():
     assert rows["mr2"]["defaults"]["mean_margin"] > 0
     assert rows["supcon"]["needs"]["views"] == 2
     assert rows["sam"]["cost"] == 2.0
+
+
+def test_every_setting_is_listed_with_its_default_and_a_meaning():
+    rows = {row["name"]: row for row in list_things("settings")}
+    tables = RunConfig().to_dict()
+    closed = {f"{part}.{key}" for part, table in tables.items() for key in table}
+    assert rows.keys() == closed | {"backbone.*", "method.*"}
+    assert all(rows[name]["default"] == tables[name.split(".")[0]][name.split(".")[1]] for name in closed)
+    assert all(row["meaning"] for row in rows.values())
+
+
+def test_help_names_the_defaults_of_a_run():
+    config = RunConfig()
+    shown = (options.DATA, options.BACKBONE, options.METHOD, options.EPOCHS)
+    assert shown == (config.data.name, config.backbone.name, config.method.name, config.loop.epochs)
+    given = {item.name: item.help for item in typer.main.get_command(build_app()).commands["train"].params}
+    for name, default in zip(("data", "backbone", "method", "epochs"), shown, strict=True):
+        assert f"Default: {default}" in given[name]
+    assert "classmargin list settings" in given["overrides"]
 
 
 def test_an_unknown_kind_suggests_the_nearest(capsys):

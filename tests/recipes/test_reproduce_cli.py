@@ -122,3 +122,69 @@ def test_list_shows_every_recipe_with_its_question(capsys):
     for recipe in list_recipes():
         assert rows[recipe.name]["question"] == recipe.question
         assert recipe.name in rows[recipe.name]["command"]
+
+
+# The folder
+
+
+SMOKE = ["--scale", "smoke", "--seeds", "1"]
+
+
+def test_the_same_recipe_goes_on_in_its_folder_however_the_folder_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["reproduce", "table2-imagenet", *SMOKE, "--blocks", "clip-vit-b32"]
+    monkeypatch.setattr(run_module, "run_all", lambda runs, **_: train_here(runs[:1]))
+    assert main([*words, "--out", "out"]) == 0
+    assert main([*words, "--out", str(tmp_path / "out")]) == 0
+
+
+def test_another_recipe_scale_or_setting_in_the_folder_is_refused(tmp_path, capsys):
+    out = ["--out", str(tmp_path / "out")]
+    assert main(["reproduce", "table-long-tail", *SMOKE, *out]) == 0
+    before = (tmp_path / "out" / "record.json").read_bytes()
+    for words, said in (
+        (["table-norms-cifar", *SMOKE], "recipe: table-long-tail -> table-norms-cifar"),
+        (["table-long-tail", *SMOKE, "--epochs", "2"], "loop.epochs: 1 -> 2"),
+        (["table-long-tail", *SMOKE, "--set", "mr2-la.mean_margin=2"], "method.mean_margin: 1.0 -> 2"),
+        (["figure-loss-shapes", *SMOKE], "recipe: table-long-tail -> figure-loss-shapes"),
+    ):
+        capsys.readouterr()
+        assert main(["reproduce", *words, *out]) == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert "choose another --out" in error
+    assert (tmp_path / "out" / "record.json").read_bytes() == before
+    assert main(["reproduce", "table-long-tail", *SMOKE, "--rows", "mr2-la", *out]) == 0
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path, capsys):
+    (tmp_path / "thesis.tex").write_text("precious")
+    for name in ("table-long-tail", "figure-loss-shapes"):
+        assert main(["reproduce", name, *SMOKE, "--out", str(tmp_path)]) == 2
+        assert f"{tmp_path} exists and holds no re" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_made_up_files_are_not_said_to_lack_classes_nor_warm_ups_to_be_long(tmp_path, capsys):
+    assert main(["reproduce", "table3-components", *SMOKE, "--rows", "mr2", "--out", str(tmp_path)]) == 0
+    error = capsys.readouterr().err
+    assert "classes, but these files hold" not in error
+    assert "warm-up" not in error
+
+
+def test_permission_to_download_is_used_before_the_data_are_missed(tmp_path, monkeypatch, capsys):
+    asked = []
+
+    def load(name, **more):
+        asked.append((name, more["download"]))
+        raise ValueError("fetched enough")
+
+    monkeypatch.setattr("classmargin.recipes.session.load_data", load)
+    words = ["reproduce", "table1-cifar100", "--scale", "paper", "--root", str(tmp_path)]
+    assert main([*words, "--out", str(tmp_path / "out")]) == 2
+    assert "(--download)" in capsys.readouterr().err
+    assert asked == []
+    assert main([*words, "--out", str(tmp_path / "out"), "--download"]) == 2
+    assert "fetched enough" in capsys.readouterr().err
+    assert asked == [("cifar100", True)]
+    assert not (tmp_path / "out").exists()

@@ -107,3 +107,50 @@ def test_the_command_writes_a_record_from_runs_and_a_page_from_records(runs, tmp
     page = capsys.readouterr().out
     assert page.count("\n## ") + page.startswith("## ") == 2
     assert "a note of ours" in page
+
+
+def test_unfinished_runs_are_left_out_and_named(runs, tmp_path, small, capsys):
+    (begun,) = plan_runs(small("loop.epochs=1", "loop.seed=0"), ["focal"], 1, tmp_path)["focal"]
+    train(begun.config, begun.folder.path, show=False, test=False)
+    with pytest.raises(ValueError, match=f"no finished run in .* \\(unfinished: {begun.folder.path.name}\\)"):
+        find_runs([tmp_path])
+    out = tmp_path / "record"
+    assert (
+        main(
+            ["reproduce", "custom", "--from-runs", str(tmp_path), "--from-runs", str(runs), "--out", str(out)]
+        )
+        == 0
+    )
+    assert f"left out, unfinished: {begun.folder.path.name}\n" in capsys.readouterr().err
+    assert read_record(out).left_out == {begun.folder.path.name: "unfinished"}
+    assert main(["reproduce", "custom", "--from-runs", str(runs), "--out", str(out)]) == 0
+    assert "left out" not in capsys.readouterr().err
+    assert read_record(out).left_out == {}, "the record of the same recipe is written anew"
+
+
+def test_a_comparison_of_runs_has_a_folder_with_one_word(runs, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", "custom", "--from-runs", str(runs)]) == 0
+    assert main(["reproduce", "table3-components", "--from-runs", str(runs)]) == 0
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [
+        "custom",
+        "table3-components-custom",
+    ]
+
+
+def test_a_record_replaces_nothing_but_a_record_of_the_same_recipe(runs, tmp_path, capsys):
+    (tmp_path / "thesis.tex").write_text("precious")
+    words = ["--from-runs", str(runs), "--out"]
+    assert main(["reproduce", "custom", *words, str(tmp_path)]) == 2
+    assert f"{tmp_path} exists and holds no record; choose another --out" in capsys.readouterr().err
+    assert main(["reproduce", "custom", *words, str(tmp_path / "out")]) == 0
+    before = (tmp_path / "out" / "record.json").read_bytes()
+    capsys.readouterr()
+    assert main(["reproduce", "table3-components", *words, str(tmp_path / "out")]) == 2
+    assert "holds a record of custom, not of table3-components" in capsys.readouterr().err
+    assert (tmp_path / "out" / "record.json").read_bytes() == before
+
+
+def test_a_record_that_cannot_be_made_leaves_no_folder(tmp_path, capsys):
+    assert main(["reproduce", "custom", "--from-runs", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
+    assert not (tmp_path / "out").exists()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 
 import numpy as np
@@ -16,6 +18,7 @@ from classmargin.recipes.export import export, run_onnx, run_script
 from classmargin.recipes.predict import predict
 from classmargin.recipes.saved_model import DeployedModel, load_model
 from classmargin.recipes.train_run import train
+from classmargin.training.errors import StoppedError
 
 
 @pytest.fixture(scope="module")
@@ -146,3 +149,52 @@ def test_every_prediction_rule_survives_saving(tmp_path, small, method, tiny_ima
     again = predict(load_model(tmp_path / "run"), str(tiny_images))
     with np.load(tmp_path / "run" / "predictions.npz") as stored:
         np.testing.assert_allclose(again["logits"], stored["logits"], atol=1e-4, rtol=1e-4)
+
+
+class StopAfter:
+    """Interrupts a run as a signal does, after an epoch."""
+
+    def __init__(self, epoch):
+        self._epoch = epoch
+
+    def log(self, evaluation):
+        if evaluation.epoch == self._epoch:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def close(self):
+        """Nothing is held open."""
+
+
+def test_weights_of_an_unfinished_run_are_said_to_be_so(tmp_path, small, tiny_images, capsys):
+    with pytest.raises(StoppedError):
+        train(small("loop.epochs=3"), tmp_path / "run", show=False, observers=[StopAfter(1)])
+    capsys.readouterr()
+    line = f"classmargin: {tmp_path / 'run'} is unfinished: weights of step 5 of 15\n"
+    assert main(["predict", str(tmp_path / "run"), str(tiny_images), "--out", str(tmp_path / "p.npz")]) == 0
+    assert capsys.readouterr().err == line
+    assert (
+        main(["export", str(tmp_path / "run"), "--format", "safetensors", "--out", str(tmp_path / "net")])
+        == 0
+    )
+    assert capsys.readouterr().err == line
+
+
+def test_weights_that_are_trained_to_the_end_need_no_word(tmp_path, small, finished_run, capsys):
+    train(small("loop.epochs=1"), tmp_path / "untested", show=False, test=False)
+    capsys.readouterr()
+    load_model(tmp_path / "untested")
+    load_model(finished_run)
+    assert capsys.readouterr().err == ""
+
+
+def test_predict_may_be_allowed_to_download(finished_run, tmp_path, monkeypatch, capsys):
+    asked = []
+
+    def load(name, **more):
+        asked.append((name, more["download"]))
+        raise ValueError("fetched enough")
+
+    monkeypatch.setattr("classmargin.recipes.predict.load_data", load)
+    words = ["predict", str(finished_run), "mnist", "--out", str(tmp_path / "p.npz")]
+    assert main(words) == main([*words, "--download"]) == 2
+    assert asked == [("mnist", False), ("mnist", True)]

@@ -130,6 +130,21 @@ def test_a_finished_sweep_trains_nothing_when_called_again_and_more_trials_can_b
     assert more.rows[:2] == first.rows
 
 
+def test_asking_for_fewer_trials_ends_the_sweep_with_those_that_ended(
+    make_plan, tmp_path, monkeypatch, capsys
+):
+    scripted(monkeypatch, [[0.5, 0.6], [0.4, 0.5], [0.3, 0.4], [StoppedError("stopped by signal 15", 143)]])
+    with pytest.raises(StoppedError):
+        sweep(make_plan("mean_margin=1.0:3.0", trials=4, keep_easy=False), tmp_path / "out")
+    fewer = make_plan("mean_margin=1.0:3.0", trials=2, keep_easy=False)
+    result = run_sweep(fewer, tmp_path / "out", test=False)  # nothing is left to do: no process is started
+    assert "3 trials have ended already, and 2 are asked for" in capsys.readouterr().err
+    assert [row.outcome for row in result.rows] == ["finished"] * 3 + ["running"]
+    assert result.is_complete
+    assert "1 more were begun and are not asked for any more" in pages.verdict_of(result)
+    assert "the choice may change" not in pages.verdict_of(result)
+
+
 # Constraint
 
 

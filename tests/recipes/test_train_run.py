@@ -59,9 +59,15 @@ def test_a_finished_run_is_left_alone(finished_run, small):
 
 def test_a_folder_in_use_is_refused_without_resume(finished_run, small):
     before = files(finished_run)
-    with pytest.raises(ValueError, match=r"holds a finished run; add --resume"):
+    with pytest.raises(ValueError, match=r"holds a finished run; choose another --out"):
         train(small(method="mr2"), finished_run, show=False)
     assert files(finished_run) == before
+
+
+def test_an_unfinished_run_is_refused_with_the_word_that_goes_on_with_it(tmp_path, small):
+    train(small("loop.epochs=1"), tmp_path / "run", show=False, test=False)
+    with pytest.raises(ValueError, match=r"holds an unfinished run; add --resume or choose another --out"):
+        train(small("loop.epochs=1"), tmp_path / "run", show=False)
 
 
 def test_another_configuration_is_refused_and_named(finished_run, small):
@@ -109,6 +115,68 @@ def test_bad_input_is_refused_before_a_run_begins(tmp_path, small, overrides, wo
     with pytest.raises((ValueError, OSError), match=words):
         train(small(*overrides), tmp_path / "run", show=False)
     assert not (tmp_path / "run" / "checkpoint").exists()
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [["data.name=nowhere"], ["backbone.name=linear"], ["data.validation=0", "loop.select=hard"]],
+)
+def test_bad_input_leaves_no_folder_that_was_not_there(tmp_path, small, overrides):
+    (tmp_path / "mine").mkdir()
+    for name in ("mine", "new"):
+        with pytest.raises(ValueError, match=r"nowhere|reads features|needs validation"):
+            train(small(*overrides), tmp_path / name, show=False)
+    assert (tmp_path / "mine").exists(), "somebody else made it"
+    assert not (tmp_path / "new").exists()
+
+
+def test_hyperparameters_under_the_name_of_the_method_are_pointed_to_their_place(tmp_path, capsys):
+    words = ["train", "--method", "mr2", "--set", "mr2.mean_margin=2", "--out", str(tmp_path / "run")]
+    assert main(words) == 2
+    assert "--set method.mean_margin=2" in capsys.readouterr().err
+
+
+# Warm-up. The short runs have 2 epochs of 5 steps.
+
+
+def said_of(folder, config, capsys, **more):
+    capsys.readouterr()
+    train(config, folder, show=False, test=False, **more)
+    return capsys.readouterr().err
+
+
+def test_a_warm_up_as_long_as_the_training_is_told_when_it_begins(tmp_path, small, capsys):
+    config = small(method="mr2")
+    said = said_of(tmp_path / "run", config, capsys)
+    assert "200 warm-up steps of mr2 take up all of this training (10 steps)" in said
+    assert "class margins never act and λ reaches 0.15 of 3" in said
+    assert "--set method.warmup_steps=2 " in said
+    assert "warm-up" not in said_of(tmp_path / "run", config, capsys, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["method.warmup_steps=10"], "all of this training (10 steps): class margins never act and λ reaches 3 of 3"),
+        (["method.warmup_steps=7"], "70 % of this training (10 steps): class margins act and λ is at its 3 in the last 3"),
+        (["method.warmup_steps=5"], "50 % of this training"),
+        (["method.warmup_steps=4"], ""),
+        (["method.warmup_steps=0"], ""),
+        (["method.representation_weight=0"], "(10 steps): class margins never act; train longer"),
+        (["method.name=mr2-representation"], "(10 steps): λ reaches 0.15 of 3; train longer"),
+        (["method.name=mr2-uniform"], ""),
+        (["method.name=erm"], ""),
+    ],
+)  # fmt: skip
+def test_what_a_long_warm_up_means_depends_on_what_it_holds_back(tmp_path, small, overrides, words, capsys):
+    said = said_of(tmp_path / "run", small("method.name=mr2", *overrides), capsys)
+    assert words in said
+    assert ("warm-up" in said) == bool(words)
+
+
+def test_frozen_features_have_no_warm_up(tmp_path, toy_features, small, capsys):
+    overrides = [f"data.name={toy_features}", "data.validation=0.3", "backbone.name=linear"]
+    assert "warm-up" not in said_of(tmp_path / "run", small(*overrides, method="mr2"), capsys)
 
 
 def test_a_checkpoint_of_another_network_is_refused_with_words(tmp_path, small):

@@ -58,6 +58,31 @@ def test_gate_lists_failed_classes_first(make_audit):
     assert len(passed.rows) == 3
 
 
+def test_gate_shows_the_p_value_of_the_minimum_where_there_is_one(make_audit):
+    worse, better = (make_audit(per_class=60, noise=noise) for noise in (4.0, 0.1))
+    plain = comparison_view.gate_tables(gate(worse, better), 99)[0]
+    titles = [column.title for column in plain.columns]
+    assert titles[5:] == ["p", "Adjusted p", "Reason"]
+    result = gate(worse, worse, max_drop=1.0, min_worst=float(worse.by_class["accuracy"].min()) + 0.06)
+    table = comparison_view.gate_tables(result, 99)[0]
+    assert [column.title for column in table.columns][5:] == [
+        "p",
+        "Adjusted p",
+        "Adjusted p, minimum",
+        "Reason",
+    ]
+    assert result.passed
+    assert table.rows[0]["candidate"] == worse.by_class["accuracy"].min()
+
+
+def test_tiny_probabilities_of_the_gate_are_shown_without_powers_of_ten(make_audit):
+    model = make_audit(per_class=60)
+    power = comparison_view.gate_tables(gate(model, model, max_drop=0.5), 3)[1]
+    shown = [power.cells(row)[2] for row in power.rows]
+    assert shown[0] == "<0.001"
+    assert not any("e-" in text for text in shown)
+
+
 def test_absent_classes_are_not_in_the_gate_table(make_audit):
     result = gate(make_audit(), make_audit())
     frame = result.by_class.copy()

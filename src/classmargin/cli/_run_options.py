@@ -7,20 +7,39 @@ from typing import Annotated
 
 import typer
 
+# Defaults of a run (classmargin.training.config), written out because help must not import what makes them.
+DATA, BACKBONE, METHOD, EPOCHS = "fashion-mnist-mini", "small-cnn", "erm", 30
+_DATA_HELP = "Data set: a name (classmargin list data), a file or a folder."
+_BACKBONE_HELP = "Network (classmargin list backbones)."
+_EPOCHS_HELP = "Passes over the training set."
+
 Data = Annotated[
     str | None,
-    typer.Option(
-        "--data", metavar="NAME|PATH", help="Data set: a name (classmargin list data), a file or a folder."
-    ),
+    typer.Option("--data", metavar="NAME|PATH", help=f"{_DATA_HELP} Default: {DATA}, or the preset's."),
 ]
 BackboneName = Annotated[
-    str | None, typer.Option("--backbone", metavar="NAME", help="Network (classmargin list backbones).")
+    str | None,
+    typer.Option(
+        "--backbone", metavar="NAME", help=f"{_BACKBONE_HELP} Default: {BACKBONE}, or the preset's."
+    ),
+]
+Epochs = Annotated[
+    int | None, typer.Option("--epochs", min=1, help=f"{_EPOCHS_HELP} Default: {EPOCHS}, or the preset's.")
+]
+# The same where a recipe decides what is not given.
+RecipeData = Annotated[
+    str | None, typer.Option("--data", metavar="NAME|PATH", help=f"{_DATA_HELP} Default: the recipe's.")
+]
+RecipeBackbone = Annotated[
+    str | None, typer.Option("--backbone", metavar="NAME", help=f"{_BACKBONE_HELP} Default: the recipe's.")
+]
+RecipeEpochs = Annotated[
+    int | None, typer.Option("--epochs", min=1, help=f"{_EPOCHS_HELP} Default: the scale's.")
 ]
 PresetName = Annotated[
     str | None,
     typer.Option("--preset", metavar="NAME", help="Training recipe of the paper (classmargin list presets)."),
 ]
-Epochs = Annotated[int | None, typer.Option("--epochs", min=1, help="Passes over the training set.")]
 Fraction = Annotated[
     float | None, typer.Option("--fraction", help="Share of the training samples, class by class.")
 ]
@@ -29,7 +48,11 @@ Imbalance = Annotated[
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="PART.KEY=VALUE", help="Any other setting, e.g. method.mean_margin=2."),
+    typer.Option(
+        "--set",
+        metavar="PART.KEY=VALUE",
+        help="Any other setting (classmargin list settings), e.g. method.mean_margin=2.",
+    ),
 ]
 ConfigFile = Annotated[
     Path | None,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import tempfile
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
@@ -15,8 +18,12 @@ if TYPE_CHECKING:
     from classmargin.report.tables import Table
 
 PREDICTIONS_HELP = (
-    "Predictions: .npz (labels and logits, probabilities or predictions), .parquet, .csv, or a run folder."
+    "Predictions: .npz (labels and logits, probabilities or predictions), .parquet or .csv (columns label and "
+    "logit_<class> or p_<class> for every class, or prediction), or a run folder."
 )
+
+
+REPORT_SUFFIXES = (".html", ".htm")
 
 
 class OutputFormat(str, Enum):
@@ -32,7 +39,7 @@ FormatOption = Annotated[OutputFormat, typer.Option("--format", help="How to pri
 OutOption = Annotated[
     Path | None,
     typer.Option(
-        "--out", metavar="FILE", help="Also write a self-contained HTML report.", show_default=False
+        "--out", metavar="FILE.html", help="Also write a self-contained HTML report.", show_default=False
     ),
 ]
 ClassNamesOption = Annotated[
@@ -68,20 +75,61 @@ def read(path: Path, class_names: Path | None) -> Predictions:
 
 
 def audit_file(path: Path, class_names: Path | None, **options: Any) -> Audit:
-    """Read and audit one prediction file."""
-    return read(path, class_names).audit(**options)
+    """Read and audit one prediction file; messages name the options of the command line."""
+    try:
+        return read(path, class_names).audit(**options)
+    except (ValueError, TypeError) as error:
+        words = _in_options(str(error), names_given=class_names is not None)
+        raise ValueError(words) from error
+
+
+def _in_options(words: str, *, names_given: bool) -> str:
+    """Return a message of the library with the options of the command line in place of its arguments.
+
+    Names of classes that were not given as an option are those of the file, unless the message asks for them.
+
+    Example:
+        >>> _in_options("a.npz: the number is not known: give num_classes or class_names", names_given=False)
+        'a.npz: the number is not known: give --num-classes or --class-names'
+    """
+    head, give, asked = words.rpartition(": give ")
+    if not give:
+        head, asked = words, ""
+    for name in ("num_classes", "class_names"):
+        # Between spaces and brackets only: a folder may be called class_names as well.
+        alone, option = rf"(?<=[ (]){name}(?=[ ,;)]|$)", f"--{name.replace('_', '-')}"
+        asked = re.sub(alone, option, f" {asked}")[1:]
+        if names_given or name == "num_classes":
+            head = re.sub(alone, option, head)
+    return head + give + asked
 
 
 def check_html_path(out: Path | None) -> None:
     """Refuse a report that could not be written *before* minutes are spent on its contents."""
     if out is None:
         return
-    if out.is_dir():
+    if os.path.isdir(out):  # Path.is_dir raises where a name is too long
         raise ValueError(f"--out must name a file, got the folder {str(out)!r}")
+    if out.suffix.lower() not in REPORT_SUFFIXES:
+        raise ValueError(f"--out must end in {' or '.join(REPORT_SUFFIXES)}, got {str(out)!r}")
+    _check_place(out)
     from classmargin._checks import require_extra
 
     require_extra("plotly", "report", "an HTML report")
     require_extra("jinja2", "report", "an HTML report")
+
+
+def _check_place(out: Path) -> None:
+    """Try a file where the report, or the first of its missing folders, will be made: permissions do not tell all."""
+    # Not "exists": a link to nothing is there, and no folder can be made in its place.
+    place = next(folder for folder in out.parents if os.path.lexists(folder))
+    try:
+        with tempfile.NamedTemporaryFile(dir=place, prefix=f".{out.stem}.part-", suffix=out.suffix):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"--out {str(out)!r} cannot be written ({error.strerror or error}: {str(place)!r})"
+        ) from error
 
 
 def said(path: Path) -> None:

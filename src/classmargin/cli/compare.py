@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -45,7 +46,7 @@ def compare(
     if len(models) < 2:
         raise ValueError("compare needs at least two models, got one")
     runs = [_runs(words) for words in models]
-    names = _shared.model_names([paths[0] for paths in runs])
+    names = _group_names(runs)
     options: dict[str, Any] = {"confidence": confidence, "bootstrap": bootstrap, "seed": seed}
     audits: dict[str, Audit | list[Audit]] = {
         name: [_shared.audit_file(path, class_names, num_classes=num_classes, **options) for path in paths]
@@ -69,9 +70,18 @@ def _runs(words: str) -> list[Path]:
     if Path(words).exists():
         return [Path(words)]
     paths = [Path(word) for word in words.split(",") if word]
+    if not paths:
+        raise ValueError(f"a model must be a file, or files joined by commas, got {words!r}")
     if len({path.resolve() for path in paths}) < len(paths):
         raise ValueError(f"every run must be a file of its own, got one more than once in {words!r}")
     return paths
+
+
+def _group_names(runs: Sequence[Sequence[Path]]) -> list[str]:
+    """Name each model after its first run, and say how many more it has."""
+    first = _shared.model_names([paths[0] for paths in runs])
+    more = [f" and {len(paths) - 1} more" if len(paths) > 1 else "" for paths in runs]
+    return [name + rest for name, rest in zip(first, more, strict=True)]
 
 
 def _data(several: Any) -> dict[str, Any]:

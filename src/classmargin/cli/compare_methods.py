@@ -30,6 +30,7 @@ def compare_methods(
     overrides: options.Overrides = None,
     config: options.ConfigFile = None,
     root: options.Root = None,
+    download: options.Download = None,
     output: FormatOption = OutputFormat.table,
 ) -> None:
     """Train methods with several seeds (finished runs are skipped, broken ones go on) and compare them.
@@ -37,11 +38,19 @@ def compare_methods(
     Hyper-parameters of one method: --set mr2.mean_margin=2.
     """
     from classmargin.recipes.compare_methods import (
+        claim_comparison_folder,
+        method_names,
+        plan_runs,
+        to_dict,
+        write_comparison,
+    )
+    from classmargin.recipes.compare_methods import (
         compare_methods as run_comparison,
     )
-    from classmargin.recipes.compare_methods import method_names, plan_runs, to_dict, write_comparison
     from classmargin.recipes.method_table import tables_of, verdict_of
+    from classmargin.recipes.out_folder import removed_unless_begun
     from classmargin.recipes.run_options import gather_config, split_overrides
+    from classmargin.recipes.session import download_data
 
     names = method_names(methods)
     if not names:
@@ -59,7 +68,11 @@ def compare_methods(
     }
     run = gather_config(flags=flags, overrides=shared, preset=preset, file=config)
     plan = plan_runs(run, names, seeds, out, own)
-    comparison = run_comparison(plan, jobs=jobs)
+    if download:
+        download_data(run)
+    with removed_unless_begun(out):
+        claim_comparison_folder(out, plan)
+        comparison = run_comparison(plan, jobs=jobs)
     write_comparison(comparison, out, title=f"Methods on {run.data.name}")
     show(
         output,

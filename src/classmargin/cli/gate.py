@@ -29,7 +29,11 @@ def gate(
     ] = 0.02,
     min_worst: Annotated[
         float | None,
-        typer.Option("--min-worst", help="Lowest accuracy that a class may have.", show_default=False),
+        typer.Option(
+            "--min-worst",
+            help="Fail if a class is below this accuracy and its samples support that; others below it are named in a note.",
+            show_default=False,
+        ),
     ] = None,
     alpha: Annotated[
         float, typer.Option("--alpha", help="Error rate after control over all classes.")
@@ -39,7 +43,7 @@ def gate(
     num_classes: _shared.NumClassesOption = None,
     top: _shared.TopOption = 10,
 ) -> None:
-    """Fail (exit code 1) on drops that are large and supported by the data; pass otherwise."""
+    """Fail (exit code 1) on drops, or classes below a minimum, that the data support; pass otherwise."""
     from classmargin.evaluation.gate import gate as decide
     from classmargin.report.comparison_view import gate_tables
 

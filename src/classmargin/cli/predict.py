@@ -21,6 +21,7 @@ def predict(
         typer.Option("--out", metavar="FILE.npz", help="Predictions (default: RUN/predictions-DATA.npz)."),
     ] = None,
     root: options.Root = None,
+    download: options.Download = None,
 ) -> None:
     """Write the scores of a trained network on a data set, ready for classmargin audit."""
     from classmargin._checks import check_choice
@@ -33,7 +34,7 @@ def predict(
     target = out if out is not None else run / f"predictions-{Path(data).stem}.npz"
     if target.suffix != ".npz":
         raise ValueError(f"--out must end in .npz, got {str(target)!r}")
-    arrays = predict_data(load_model(run), data, split=split, root=root)
+    arrays = predict_data(load_model(run), data, split=split, root=root, download=bool(download))
     write_predictions(target, arrays)
     right = float((arrays["logits"].argmax(axis=1) == arrays["labels"]).mean())
     typer.echo(f"{target}: {len(arrays['labels'])} samples, {100 * right:.1f} % right")

@@ -38,10 +38,11 @@ def reproduce(
             "--jobs", min=1, help="Runs side by side, one thread each (default: 2, or 1 at scale paper)."
         ),
     ] = None,
-    data: options.Data = None,
+    data: options.RecipeData = None,
     root: options.Root = None,
-    backbone: options.BackboneName = None,
-    epochs: options.Epochs = None,
+    download: options.Download = None,
+    backbone: options.RecipeBackbone = None,
+    epochs: options.RecipeEpochs = None,
     fraction: options.Fraction = None,
     overrides: options.Overrides = None,
     checkpoint: Annotated[
@@ -75,6 +76,9 @@ def reproduce(
 
     Hyper-parameters of one method: --set mr2.mean_margin=2. NAME may be left out, or be "custom", with --from-runs.
     """
+    from classmargin.recipes.out_folder import removed_unless_begun
+    from classmargin.recipes.reproduce.out_folder import claim_recipe_folder, claim_record_folder
+    from classmargin.recipes.reproduce.plan import download_recipe_data
     from classmargin.recipes.reproduce.record import CUSTOM
     from classmargin.recipes.reproduce.render import render_records, write_outputs
     from classmargin.recipes.reproduce.run import from_runs as measure_runs
@@ -85,9 +89,11 @@ def reproduce(
         return
     recipe = _recipe(name, CUSTOM, measured=bool(from_runs))
     command = ["reproduce", *_words_after("reproduce")]
-    folder = out if out is not None else Path("runs") / f"{name or CUSTOM}-{CUSTOM if from_runs else scale}"
+    folder = out if out is not None else _default_folder(name or CUSTOM, CUSTOM if from_runs else scale)
     if from_runs:
-        outcome = measure_runs(from_runs, recipe, note=note, command=command)
+        with removed_unless_begun(folder):
+            claim_record_folder(folder, name or CUSTOM)
+            outcome = measure_runs(from_runs, recipe, note=note, command=command)
     else:
         assert recipe is not None, "only measured runs go without a recipe"
         flags: dict[str, dict[str, Any]] = {
@@ -96,12 +102,21 @@ def reproduce(
             "loop": {"epochs": epochs},
         }
         changes = _changes(flags, overrides or [], checkpoint or [], mr2_preset, rows, blocks, recipe)
+        if download:
+            download_recipe_data(recipe, scale, changes)
         side_by_side = jobs if jobs is not None else (1 if scale == "paper" else 2)
-        outcome = run_recipe(
-            recipe, scale, folder, seeds=seeds, jobs=side_by_side, changes=changes, command=command
-        )
+        with removed_unless_begun(folder):
+            claim_recipe_folder(recipe, scale, folder, changes=changes)
+            outcome = run_recipe(
+                recipe, scale, folder, seeds=seeds, jobs=side_by_side, changes=changes, command=command
+            )
     write_outputs(outcome.record, folder, outcome.measured)
     _show(outcome, output, folder)
+
+
+def _default_folder(name: str, scale: str) -> Path:
+    """Return ``runs/NAME-SCALE``; a comparison that is no recipe has one name for both."""
+    return Path("runs") / (name if name == scale else f"{name}-{scale}")
 
 
 def _recipe(name: str | None, custom: str, *, measured: bool) -> Any:

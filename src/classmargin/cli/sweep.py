@@ -47,7 +47,9 @@ def sweep(
     objective: Annotated[
         str,
         typer.Option(
-            "--objective", metavar="NAME", help="overall, hard, worst, or a mix like hard:0.7,overall:0.3."
+            "--objective",
+            metavar="NAME",
+            help="overall, easy, medium, hard, worst, or a mix like hard:0.7,overall:0.3.",
         ),
     ] = "hard",
     trials: Annotated[int, typer.Option("--trials", min=1, help="Trials of the whole study.")] = 30,
@@ -92,6 +94,7 @@ def sweep(
     overrides: options.Overrides = None,
     config: options.ConfigFile = None,
     root: options.Root = None,
+    download: options.Download = None,
     output: FormatOption = OutputFormat.table,
 ) -> None:
     """Search hyper-parameters on validation samples; the test set is looked at once, for the chosen trial.
@@ -99,7 +102,9 @@ def sweep(
     The same command goes on where it was interrupted; run it on several machines with one --storage and they
     share the work.
     """
+    from classmargin.recipes.out_folder import removed_unless_begun
     from classmargin.recipes.run_options import gather_config
+    from classmargin.recipes.session import download_data
     from classmargin.recipes.sweep.objective import parse_objective
     from classmargin.recipes.sweep.pages import notes_of, tables_of, verdict_of, write_result
     from classmargin.recipes.sweep.plan import SweepPlan, study_name
@@ -133,13 +138,16 @@ def sweep(
         keep_easy=keep_easy,
         easy_slack=easy_slack / 100,
     )
+    if download:
+        download_data(run)
     try:
-        if engine is Engine.ray:
-            from classmargin.recipes.sweep.ray_engine import run_ray_sweep
+        with removed_unless_begun(out):
+            if engine is Engine.ray:
+                from classmargin.recipes.sweep.ray_engine import run_ray_sweep
 
-            result = run_ray_sweep(plan, out, jobs=jobs, reference=reference, test=test)
-        else:
-            result = run_sweep(plan, out, jobs=jobs, reference=reference, test=test)
+                result = run_ray_sweep(plan, out, jobs=jobs, reference=reference, test=test)
+            else:
+                result = run_sweep(plan, out, jobs=jobs, reference=reference, test=test)
     except WorkersFailedError as error:
         typer.echo(f"classmargin: error: {printable(str(error))}", err=True)
         raise typer.Exit(SOME_FAILED) from error

@@ -17,7 +17,10 @@ def train(
     data: options.Data = None,
     backbone: options.BackboneName = None,
     method: Annotated[
-        str | None, typer.Option("--method", metavar="NAME", help="Method (classmargin list methods).")
+        str | None,
+        typer.Option(
+            "--method", metavar="NAME", help=f"Method (classmargin list methods). Default: {options.METHOD}."
+        ),
     ] = None,
     preset: options.PresetName = None,
     epochs: options.Epochs = None,

@@ -14,9 +14,10 @@ from classmargin.evaluation.correlations import accuracy_correlations
 from classmargin.evaluation.disparity import disparity_measures
 from classmargin.evaluation.estimates import HeadlineEstimates, estimate_headlines
 from classmargin.evaluation.feature_geometry import collapse_diagnostics, weight_diagnostics
-from classmargin.evaluation.inputs import AnyArray, AuditInputs
+from classmargin.evaluation.inputs import AnyArray, AuditInputs, IntArray
 from classmargin.evaluation.margins import weight_angles
 from classmargin.evaluation.outcomes import outcome_table
+from classmargin.evaluation.sample_scores import SampleScores
 from classmargin.evaluation.settings import AuditSettings
 from classmargin.evaluation.streaming import Evidence
 from classmargin.evaluation.tiers import TIERS
@@ -133,9 +134,24 @@ def _feature_sample(evidence: Evidence) -> FeatureSample | None:
     return FeatureSample(features, labels, labels == evidence.predictions[index], index)
 
 
+def _not_the_largest_score(predictions: IntArray, scores: SampleScores) -> AnyArray:
+    """Return which predictions are none of the classes with the largest score ``[N]``; of equals each is right."""
+    equals = (scores.candidates == predictions[:, None]) & (
+        scores.candidate_probabilities == scores.confidence[:, None]
+    )
+    return np.asarray((predictions != scores.predictions) & ~equals.any(axis=1))
+
+
 def _more_notes(evidence: Evidence, by_class: pd.DataFrame) -> list[str]:
     notes = []
     if evidence.scores is not None:
+        other = int(_not_the_largest_score(evidence.predictions, evidence.scores).sum())
+        if other:
+            notes.append(
+                f"{other} of {len(evidence.labels)} predictions are not the class with the largest score: accuracies follow the "
+                "predictions; calibration, margins and label issues the scores. If nothing but the largest score decides, one of "
+                "the two arrays is wrong."
+            )
         notes.append(
             f"Label issues ({int(np.nansum(by_class['label_issues']))} samples) are a confident-learning estimate: it counts samples that "
             "the model places in another class with the confidence it has there; a weak model doubts good labels too."

@@ -126,11 +126,7 @@ def _notes(
     n = table.n
     notes = [f"Thirds: {_RULE_TEXT[settings.ranking]} Remainder: {REMAINDER_RULE}."]
     if settings.ranking == "own" and not np.isnan(crossfit[3]):
-        notes.append(
-            f"On samples that took no part in the ranking (crossfit) the hard third measures {100 * crossfit[3]:.1f} % "
-            f"instead of {100 * observed[3]:.1f} %, the easy third {100 * crossfit[1]:.1f} % instead of "
-            f"{100 * observed[1]:.1f} %: the difference comes from ranking on noise (a half ranks with more of it than the whole)."
-        )
+        notes.append(_crossfit_note(observed, crossfit))
     absent = int((n == 0).sum())
     if absent:
         notes.append(f"{absent} of {len(n)} classes have no samples; they are left out of all means.")
@@ -143,6 +139,25 @@ def _notes(
         notes.append("Thirds need at least three classes with samples; those without a class are not given.")
     notes.append(_INTERVAL_TEXT.format(level=100 * settings.confidence))
     return tuple(notes)
+
+
+def _crossfit_note(observed: FloatArray, crossfit: FloatArray) -> str:
+    beginning = "On samples that took no part in the ranking (crossfit)"
+    shown = {
+        name: [f"{100 * values[HEADLINES.index(name)]:.1f} %" for values in (crossfit, observed)]
+        for name in ("hard", "easy")
+    }
+    changed = [
+        f"the {name} third measures {new} instead of {old}"
+        for name, (new, old) in shown.items()
+        if new != old
+    ]
+    if not changed:
+        return f"{beginning} the hard and the easy third measure the same: no sign of ranking on noise."
+    return (
+        f"{beginning} {' and '.join(changed)}: the difference comes from ranking on noise (a half ranks with more of it than "
+        "the whole)."
+    )
 
 
 _RULE_TEXT = {

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 STATED_DROP = 0.05
 POWER_DROPS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
+MOST_NAMED = 10  # classes in one note
 _ROUNDING = 1e-12  # 0.50 - 0.48 is a little more than 0.02 in floating point
 
 
@@ -37,12 +38,12 @@ class GateResult:
         power_table: ``drop``, ``n``, ``probability``.
         by_class: ``class_name``, ``n``, ``baseline``, ``candidate``, ``difference``, ``p_value`` (one-sided McNemar),
             ``q_value`` (the same, adjusted for all tests by Holm), ``q_value_minimum`` (below ``min_worst``,
-            adjusted), ``failed``, ``reason``.
+            adjusted; NaN without ``min_worst``), ``failed``, ``reason``.
         overall: The same for the overall accuracy.
         max_drop: Largest drop that is tolerated.
-        min_worst: Lowest accuracy that a class may have, or ``None``.
+        min_worst: Accuracy below which a class fails where the data support it, or ``None``.
         alpha: Error rate after multiplicity control.
-        notes: Sentences a reader must know.
+        notes: Sentences a reader must know, among them which classes are below ``min_worst`` without support.
     """
 
     passed: bool
@@ -80,7 +81,8 @@ def gate(
         candidate: Audit of the new model.
         baseline: Audit of the model in use, on the same samples.
         max_drop: Tolerated drop of an accuracy, in [0, 1].
-        min_worst: Lowest accuracy that a class may have, or ``None``.
+        min_worst: Accuracy below which a class fails where the data support it, or ``None``; ``notes`` name those that pass
+            below it.
         alpha: Chance of failing without cause.
 
     Raises:
@@ -118,6 +120,7 @@ def gate(
         min_worst=min_worst,
         alpha=alpha,
         notes=(
+            *_below_without_support(by_class, min_worst, alpha),
             f"{tests.count} tests (overall and classes"
             + (", drop and minimum" if min_worst is not None else "")
             + f"), adjusted by Holm: equally good models fail with probability of at most {alpha:g}.",
@@ -179,7 +182,7 @@ def _class_frame(
     for k in np.flatnonzero(low).tolist():
         text = (
             f"class {class_names[k]} has {100 * found.candidate[k]:.1f} %, below the minimum of "
-            f"{100 * (min_worst or 0.0):g} % (adjusted p = {tests.below[k]:.2g})"
+            f"{100 * (min_worst or 0.0):g} % (adjusted p {_shown(tests.below[k])})"
         )
         reasons[k] = f"{reasons[k]}; {text}" if reasons[k] else text
     return pd.DataFrame(
@@ -217,7 +220,29 @@ def _overall(found: ClassDifferences, tests: _Tests, max_drop: float, alpha: flo
 def _reason(what: str, before: float, after: float, p_value: float, max_drop: float) -> str:
     return (
         f"{what} fell from {100 * before:.1f} % to {100 * after:.1f} %, more than the tolerated {100 * max_drop:g} points "
-        f"(adjusted p = {p_value:.2g})"
+        f"(adjusted p {_shown(p_value)})"
+    )
+
+
+def _shown(p_value: float) -> str:
+    """Return a p-value with its sign of relation; how far below 0.001 it lies decides nothing."""
+    return "< 0.001" if p_value < 0.001 else f"= {p_value:.3f}"
+
+
+def _below_without_support(by_class: pd.DataFrame, min_worst: float | None, alpha: float) -> tuple[str, ...]:
+    """Name the classes that pass below the minimum, so that nobody takes a pass for an accuracy."""
+    low = by_class[(by_class["candidate"] < (min_worst or 0.0)) & (by_class["q_value_minimum"] > alpha)]
+    low = low.sort_values("candidate", kind="stable")
+    if low.empty:
+        return ()
+    named = [
+        f"{row['class_name']} {100 * row['candidate']:.1f} % (n = {row['n']}, adjusted p {_shown(row['q_value_minimum'])})"
+        for row in low.head(MOST_NAMED).to_dict("records")
+    ]
+    rest = len(low) - len(named)
+    return (
+        f"Below the minimum of {100 * (min_worst or 0.0):g} % but not failed for it, because so few right samples also happen to a class "
+        f"at the minimum: {', '.join(named)}" + (f" and {rest} more." if rest else "."),
     )
 
 

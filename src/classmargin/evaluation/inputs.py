@@ -112,6 +112,8 @@ def check_inputs(
     probabilities, class_names = match_columns("probabilities", probabilities, class_names)
     scores = _scores(logits, probabilities, predictions)
     weight = None if classifier_weight is None else _weight(classifier_weight)
+    if class_names is None and num_classes is None and scores is None:
+        _refuse_text(labels=labels, predictions=predictions)  # a number of classes would be asked for in vain
     count = _num_classes(scores, logits is not None, weight, class_names, num_classes)
     label_array = _classes("labels", labels, count, class_names)
     total = label_array.shape[0]
@@ -263,6 +265,13 @@ def _classes(name: str, values: Any, num_classes: int, class_names: Sequence[str
             f"{name} must lie in [0, {num_classes}), got values from {int(array.min())} to {int(array.max())}"
         )
     return array.astype(np.int64, copy=False) if array.size else np.zeros(0, dtype=np.int64)
+
+
+def _refuse_text(**arrays: Any) -> None:
+    for name, values in arrays.items():
+        array = to_array(name, values)
+        if array.dtype.kind == "U" and array.size:
+            class_numbers(name, array, None)
 
 
 def _same_rows(name: str, array: AnyArray | None, total: int) -> None:

@@ -73,7 +73,7 @@ def class_numbers(name: str, values: NDArray[Any], class_names: Sequence[str] | 
     if class_names is None:
         raise TypeError(
             f"{name} must hold integer classes, or names together with class_names (all of them, in class order: a class may "
-            "be absent from the labels); got text without class_names"
+            "be absent from the labels), got text alone: give class_names"
         )
     known = [str(entry) for entry in class_names]
     if len(set(known)) < len(known):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,8 @@ ARRAYS = (
 )
 SUFFIXES = (".npz", ".parquet", ".csv")
 MAX_NAME_BYTES = 64 * 2**20
+# How messages about the arrays begin; all others are about options of the caller.
+_ABOUT_ARRAYS = (*(f"{name} " for name in ARRAYS), "the number of classes ")
 
 
 @dataclass(frozen=True)
@@ -71,9 +74,9 @@ class Predictions:
         given = {**self.arrays(), **{name: value for name, value in options.items() if value is not None}}
         try:
             return audit(**given)
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             # Large arrays are looked at only now; of several files, the one at fault must be named.
-            if str(error).partition(" ")[0] in ARRAYS:
+            if str(error).startswith(_ABOUT_ARRAYS):
                 raise PredictionFileError(f"{self.source}: {error}") from error
             raise
 
@@ -88,9 +91,9 @@ def read_predictions(
 
     Args:
         path: ``.npz`` with ``labels`` and one of ``logits``, ``probabilities``, ``predictions`` (optional ``features``,
-            ``classifier_weight``, ``class_names``, ``sample_id``); ``.parquet`` or ``.csv`` with columns ``label``,
-            ``prediction``, optional ``p_<class>`` or ``logit_<class>`` and ``sample_id``; or a folder that holds
-            ``predictions.npz`` (or ``.parquet``, ``.csv``).
+            ``classifier_weight``, ``class_names``, ``sample_id``); ``.parquet`` or ``.csv`` with a column ``label`` and
+            one ``p_<class>`` or ``logit_<class>`` a class, or a column ``prediction`` (optional ``sample_id``); or a folder
+            that holds ``predictions.npz`` (or ``.parquet``, ``.csv``).
         class_names: Names in class order; they win over those of an ``.npz``.
         max_bytes: Refuse files that need more memory than this.
 
@@ -185,14 +188,28 @@ def _find(path: Path) -> Path:
         for suffix in SUFFIXES:
             if (path / f"predictions{suffix}").is_file():
                 return path / f"predictions{suffix}"
-        raise PredictionFileError(
-            f"{path} is a folder without a predictions.npz, predictions.parquet or predictions.csv"
-        )
+        raise PredictionFileError(_why_no_predictions(path))
     if not path.is_file():
         raise PredictionFileError(f"{path} does not exist")
     if path.suffix not in SUFFIXES:
         raise PredictionFileError(f"{path} must end in {', '.join(SUFFIXES)} or be a run folder")
     return path
+
+
+def _why_no_predictions(folder: Path) -> str:
+    # A run folder is known by its config.toml and is finished when it has a "done" (training/run_folder.py).
+    quoted = shlex.quote(str(folder))
+    if not (folder / "config.toml").is_file():
+        return f"{folder} is a folder without a predictions.npz, predictions.parquet or predictions.csv"
+    if not (folder / "done").is_file():
+        return (
+            f"{folder} holds an unfinished run, which has no predictions yet; "
+            f"finish it with: classmargin train --out {quoted} --resume"
+        )
+    return (
+        f"{folder} holds a finished run without predictions.npz; make predictions with: "
+        f"classmargin predict {quoted} DATA, and give the file that it writes"
+    )
 
 
 def _from_npz(file: Path, max_bytes: int) -> dict[str, Any]:

@@ -1,11 +1,13 @@
 """Reading predictions from ``.csv`` and ``.parquet`` tables.
 
-Columns: ``label`` and ``prediction`` (class names or class numbers), or ``p_<class>`` / ``logit_<class>`` for every class;
-optional ``sample_id``. The classes are those of the ``p_``/``logit_`` columns (the head) or of ``class_names`` (the caller).
+Columns: ``label`` and ``prediction`` (class names or class numbers; ``labels`` and ``predictions`` are the same), or ``p_<class>`` /
+``logit_<class>`` for every class; optional ``sample_id``. The classes are those of the ``p_``/``logit_`` columns (the head) or of
+``class_names`` (the caller).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,8 @@ from classmargin.evaluation.inputs import AnyArray
 from classmargin.evaluation.npz_reader import PredictionFileError
 
 PREFIXES = {"logit_": "logits", "p_": "probabilities"}
+MOST_NAMED = 30  # a table of a thousand classes has a thousand columns
+MOST_LETTERS = 80  # of a cell in a message
 
 
 def read_csv(path: Path, class_names: Sequence[str] | None, max_bytes: int) -> dict[str, Any]:
@@ -32,43 +36,55 @@ def read_csv(path: Path, class_names: Sequence[str] | None, max_bytes: int) -> d
         frame = pd.read_csv(path, compression=None, keep_default_na=False, dtype_backend="numpy_nullable")
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError, ValueError) as error:
         raise PredictionFileError(f"{path} is not a readable .csv table ({error})") from error
-    return _arrays(path, {str(name): frame[name].to_numpy() for name in frame.columns}, class_names)
+    columns = {str(name): frame[name].to_numpy() for name in frame.columns}
+    return _arrays(path, columns, class_names, list(columns))
 
 
 def read_parquet(path: Path, class_names: Sequence[str] | None, max_bytes: int) -> dict[str, Any]:
     """Return the arrays of a Parquet file (needs ``pyarrow``)."""
+    present: list[str] = []  # of the whole file: a message must also name columns that are not read
+
+    def wanted(name: str) -> bool:
+        present.append(name)
+        return _is_known(name)
+
     try:
-        table = read_parquet_table(path, max_bytes=max_bytes, columns=_is_known)
+        table = read_parquet_table(path, max_bytes=max_bytes, columns=wanted)
         columns = {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
     except (ValueError, NotImplementedError) as error:
         raise PredictionFileError(f"{path} is not a readable .parquet table ({error})") from error
-    return _arrays(path, columns, class_names)
+    return _arrays(path, columns, class_names, present)
 
 
 def _is_known(name: str) -> bool:
-    return name in ("label", "prediction", "sample_id") or name.startswith(tuple(PREFIXES))
+    single = ("label", "labels", "prediction", "predictions", "sample_id")
+    return name in single or name.startswith(tuple(PREFIXES))
 
 
-def _arrays(path: Path, columns: dict[str, AnyArray], class_names: Sequence[str] | None) -> dict[str, Any]:
-    if "label" not in columns:
+def _arrays(
+    path: Path, columns: dict[str, AnyArray], class_names: Sequence[str] | None, present: Sequence[str]
+) -> dict[str, Any]:
+    label, prediction = _spelled(path, columns, "label"), _spelled(path, columns, "prediction")
+    if label is None:
         raise PredictionFileError(
-            f"{path} must have a column 'label', got {', '.join(columns) or 'no columns'}"
+            f"{path} must have a column 'label', got {_listed(present) or 'no columns'}"
         )
-    if len(columns["label"]) == 0:
+    if len(columns[label]) == 0:
         raise PredictionFileError(f"{path} must hold at least one sample, got none")
     result: dict[str, Any] = {}
     names = None if class_names is None else tuple(str(name) for name in class_names)
+    origin = "class_names"
     for prefix, kind in PREFIXES.items():
-        found = {name[len(prefix) :]: values for name, values in columns.items() if name.startswith(prefix)}
+        found = [name[len(prefix) :] for name in columns if name.startswith(prefix)]
         if found:
-            names = _class_order(path, list(found), names, prefix)
-            result[kind] = _matrix(path, [found[name] for name in names], prefix)
+            names, origin = _class_order(path, found, names, prefix), f"the {prefix}<class> columns"
+            result[kind] = _matrix(path, {f"{prefix}{name}": columns[f"{prefix}{name}"] for name in names})
             break  # logits tell more than probabilities; with both, the former are taken
     if names is not None:
         result["class_names"] = names
-    result["labels"] = _class_numbers(path, "label", columns["label"], names)
-    if "prediction" in columns:
-        result["predictions"] = _class_numbers(path, "prediction", columns["prediction"], names)
+    result["labels"] = _class_numbers(path, label, columns[label], names, origin)
+    if prediction is not None:
+        result["predictions"] = _class_numbers(path, prediction, columns[prediction], names, origin)
     elif "logits" not in result and "probabilities" not in result:
         raise PredictionFileError(
             f"{path} must have a column 'prediction' or one p_<class> or logit_<class> a class"
@@ -76,6 +92,19 @@ def _arrays(path: Path, columns: dict[str, AnyArray], class_names: Sequence[str]
     if "sample_id" in columns:
         result["sample_id"] = _identities(columns["sample_id"])
     return result
+
+
+def _spelled(path: Path, columns: dict[str, AnyArray], word: str) -> str | None:
+    """Return under which of its two names (``label`` or ``labels``) a column is there."""
+    found = [name for name in (word, f"{word}s") if name in columns]
+    if len(found) > 1:
+        raise PredictionFileError(f"{path} must have one column {word!r}, got {found[0]!r} and {found[1]!r}")
+    return found[0] if found else None
+
+
+def _listed(names: Sequence[str]) -> str:
+    rest = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _class_order(path: Path, found: list[str], names: tuple[str, ...] | None, prefix: str) -> tuple[str, ...]:
@@ -93,31 +122,74 @@ def _class_order(path: Path, found: list[str], names: tuple[str, ...] | None, pr
     )
 
 
-def _matrix(path: Path, columns: list[AnyArray], prefix: str) -> AnyArray:
+def _matrix(path: Path, columns: dict[str, AnyArray]) -> AnyArray:
+    return np.stack([_numbers(path, name, values) for name, values in columns.items()], axis=1)
+
+
+def _numbers(path: Path, column: str, values: AnyArray) -> AnyArray:
     try:
-        with np.errstate(
-            over="ignore"
-        ):  # what no float32 holds becomes infinite and is refused by name later
-            return np.stack([np.asarray(column, dtype=np.float32) for column in columns], axis=1)
-    except (TypeError, ValueError) as error:
-        raise PredictionFileError(f"{path}: columns {prefix}<class> must hold numbers ({error})") from error
+        # What no float32 holds becomes infinite and is refused by name later.
+        with np.errstate(over="ignore"):
+            numbers = np.asarray(values, dtype=np.float32)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise _no_number(path, column, values) from error
+    if np.isnan(numbers).any():
+        raise _no_number(path, column, values)
+    return numbers
 
 
-def _class_numbers(path: Path, column: str, values: AnyArray, names: tuple[str, ...] | None) -> AnyArray:
-    """Turn names or numbers into class numbers; numbers are names where the classes are named by numbers."""
+def _no_number(path: Path, column: str, values: AnyArray) -> PredictionFileError:
+    cells = values.tolist()
+    row = next((k for k, value in enumerate(cells) if not _is_number(value)), 0)
+    return PredictionFileError(f"{path}: column {column!r} must hold numbers, got {_cell(cells[row], row)}")
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        return not math.isnan(float(value))
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
+def _cell(value: Any, row: int) -> str:
+    """Say what stands in a cell, and where."""
+    empty = value is None or (isinstance(value, str) and not value)
+    content = "an empty cell" if empty else repr(value)[:MOST_LETTERS]
+    return f"{content} in row {row + 1} (counted from 1)"
+
+
+def _class_numbers(
+    path: Path, column: str, values: AnyArray, names: tuple[str, ...] | None, origin: str
+) -> AnyArray:
+    """Turn names or numbers into class numbers; numbers are names where the classes are named by numbers.
+
+    Args:
+        path: The table, for messages.
+        column: The column, for messages.
+        values: Its cells ``[N]``.
+        names: Names in class order, or ``None`` where they are not known.
+        origin: Where the names come from, for messages.
+    """
     text = [_text(value) for value in values.tolist()]
     position = {name: k for k, name in enumerate(names or ())}
     if names is not None and all(name in position for name in set(text)):
         return np.array([position[name] for name in text], dtype=np.int64)
     if all(name.isdecimal() for name in set(text)):
         return _as_int64(path, column, text)
+    outside = [k for k, name in enumerate(text) if name not in position]
+    # Of all cells that are no class, an empty one tells most, then one that is not even a number.
+    row = min(outside, key=lambda k: (text[k] != "", text[k].isdecimal()))
+    cell = _cell(text[row], row)
+    if not text[row]:
+        raise PredictionFileError(f"{path}: column {column!r} must hold classes, got {cell}")
     if names is None:
         raise PredictionFileError(
-            f"{path} names its classes but has no p_<class> or logit_<class> columns, so their number and order are not "
-            "known from it (a class may be absent from the labels): give class_names"
+            f"{path}: column {column!r} holds {cell}, so it names its classes, but without p_<class> or logit_<class> columns "
+            "their number and order are not known (a class may be absent from the labels): give class_names"
         )
-    unknown = sorted(name for name in set(text) if name not in position)[0]
-    raise PredictionFileError(f"{path}: column {column!r} must hold class names or numbers, got {unknown!r}")
+    raise PredictionFileError(
+        f"{path}: column {column!r} holds {cell}, which is not among the classes {_listed(names)} (from {origin})"
+    )
 
 
 def _as_int64(path: Path, column: str, text: list[str]) -> AnyArray:
@@ -130,9 +202,12 @@ def _as_int64(path: Path, column: str, text: list[str]) -> AnyArray:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value)
+    if isinstance(value, float):
+        if math.isnan(value):
+            return ""  # how a Parquet column of numbers marks an empty cell
+        if value.is_integer():
+            return str(int(value))
+    return "" if value is None else str(value)
 
 
 def _identities(values: AnyArray) -> AnyArray:

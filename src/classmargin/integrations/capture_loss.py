@@ -56,8 +56,9 @@ class CapturedMR2Loss(nn.Module):
 
         Raises:
             RuntimeError: No forward pass since the last call.
-            ValueError: Shapes that do not fit, e.g. logits of another forward pass.
+            ValueError: Shapes that do not fit, e.g. logits of another forward pass or of another layer.
         """
+        self._check_head(logits)
         features = self.capture.take(logits)
         if features.dim() != 2 or features.shape[0] != logits.shape[0]:
             raise ValueError(
@@ -71,6 +72,15 @@ class CapturedMR2Loss(nn.Module):
             update_statistics = self._micro_batches % self.accumulate == 0
             self._micro_batches += 1
         return self.loss.terms(logits, labels, features, update_statistics=update_statistics)
+
+    def _check_head(self, logits: Tensor) -> None:
+        """Refuse logits that another layer made: the last ``nn.Linear`` that a model declares need not be its head."""
+        outputs, columns = self.capture.num_classes, logits.shape[-1]
+        if outputs not in (None, columns) and columns != self.loss.num_classes:
+            raise ValueError(
+                f"layer {self.capture.layer_name!r} ({outputs} outputs) was captured as the head but the logits have "
+                f"{columns} columns; give capture_features(model, NAME) the layer that makes the logits"
+            )
 
 
 def adopt_settings(criterion: nn.Module | None) -> dict[str, Any]:

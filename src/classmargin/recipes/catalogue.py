@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -78,12 +80,58 @@ def _recipe_row(recipe: Any) -> dict[str, Any]:
     }
 
 
+def _settings() -> Rows:
+    """Return what ``--set`` takes, with the meanings in the docstrings of the configuration."""
+    from classmargin.training.config import RunConfig
+
+    rows = []
+    for part in dataclasses.fields(RunConfig):
+        default = getattr(RunConfig(), part.name)
+        meanings = _attributes(type(default).__doc__ or "")
+        for item in dataclasses.fields(default):
+            if item.name != "options":
+                row = {"name": f"{part.name}.{item.name}", "default": getattr(default, item.name)}
+                rows.append({**row, "meaning": meanings.get(item.name, _MEANINGS.get(item.name, ""))})
+    return [*rows, *_OPEN_SETTINGS]
+
+
+# The configuration of a method has one line for all of it.
+_MEANINGS = {"name": "Registry name.", "preset": "Named hyper-parameters (classmargin list methods --json)."}
+_OPEN_SETTINGS: Rows = [
+    {
+        "name": "backbone.*",
+        "default": None,
+        "meaning": "Arguments of the network's builder, e.g. backbone.width; a wrong name is answered with the known ones.",
+    },
+    {
+        "name": "method.*",
+        "default": None,
+        "meaning": "Hyper-parameters of the method, e.g. method.mean_margin (classmargin list methods --json). Where several "
+        "methods run, METHOD.* is for one of them: mr2.mean_margin.",
+    },
+]
+
+
+def _attributes(docstring: str) -> dict[str, str]:
+    r"""Return the attributes of a Google-style docstring by name.
+
+    Example:
+        >>> _attributes("A run.\n\n    Attributes:\n        epochs: Passes, over\n            all stages.\n        seed: Of it.")
+        {'epochs': 'Passes, over all stages.', 'seed': 'Of it.'}
+    """
+    section = inspect.cleandoc(docstring).partition("Attributes:\n")[2].partition("\n\n")[0]
+    pieces = re.split(r"^ {4}(\w+): ", section, flags=re.MULTILINE)[1:]
+    texts = (" ".join(text.replace("``", "").split()) for text in pieces[1::2])
+    return dict(zip(pieces[::2], texts, strict=True))
+
+
 KINDS: dict[str, Callable[[], Rows]] = {
     "data": _data,
     "backbones": _backbones,
     "methods": _methods,
     "recipes": _recipes,
     "presets": _presets,
+    "settings": _settings,
 }
 # What a terminal has room for; JSON shows all.
 SHORT = {
@@ -92,11 +140,12 @@ SHORT = {
     "methods": ("name", "title", "family", "cost", "summary"),
     "recipes": ("name", "title", "command"),
     "presets": ("name", "title"),
+    "settings": ("name", "default", "meaning"),
 }
 
 
 def list_things(kind: str) -> Rows:
-    """Return a record for each thing of a kind: data, backbones, methods, recipes or presets.
+    """Return a record for each thing of a kind: data, backbones, methods, recipes, presets or settings.
 
     Example:
         >>> [row["name"] for row in list_things("presets")]

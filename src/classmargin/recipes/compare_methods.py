@@ -3,7 +3,7 @@
 ::
 
     DIR/runs/METHOD-seedN-HASH/     one run each, named by what it computes
-        comparison.json  table.md  table.tex  report.html
+        question.json  comparison.json  table.md  table.tex  report.html
 
 The accuracies in the table are means over seeds; the thirds of each run are ranked by its own accuracies, as in
 the paper. Changes against the first method are paired on the test samples, with seeds as a second level of
@@ -34,12 +34,14 @@ from classmargin.evaluation.outcomes import outcome_table
 from classmargin.evaluation.pairing import paired_correctness
 from classmargin.evaluation.prediction_files import read_predictions
 from classmargin.methods import list_methods, method_info
+from classmargin.recipes.out_folder import Question, claim_folder
 from classmargin.recipes.run_pool import PlannedRun, run_all
 from classmargin.recipes.session import effective
 from classmargin.training.config import RunConfig, identity
 from classmargin.training.config_reader import replace_machine, with_values
 from classmargin.training.run_folder import RunFolder, write_json, write_text
 
+RESULT_FILE = "comparison.json"
 SHOWN = ("overall", "easy", "medium", "hard", "worst")
 
 
@@ -99,6 +101,19 @@ def plan_runs(
     return {
         name: _runs_of(config, name, seeds, Path(folder), (options or {}).get(name, {})) for name in methods
     }
+
+
+def claim_comparison_folder(folder: Path, plan: Mapping[str, Sequence[PlannedRun]]) -> None:
+    """Make the folder of a comparison, or check that it holds one with the same settings.
+
+    Methods and seeds may be added and left out.
+
+    Raises:
+        ValueError: As :func:`~classmargin.recipes.out_folder.claim_folder`.
+    """
+    question = Question("compare-methods", {}, {name: runs[0].config for name, runs in plan.items()})
+    every = [run for runs in plan.values() for run in runs]
+    claim_folder(folder, question, every, results=(RESULT_FILE,))
 
 
 def _runs_of(
@@ -216,7 +231,7 @@ def write_comparison(comparison: MethodComparison, folder: str | Path, *, title:
 
     place = Path(folder)
     verdict, tables = verdict_of(comparison), tables_of(comparison)
-    written = [place / "comparison.json", place / "table.md", place / "table.tex"]
+    written = [place / RESULT_FILE, place / "table.md", place / "table.tex"]
     write_text(written[0], json_text(to_dict(comparison)) + "\n")
     write_text(written[1], markdown_report(verdict, tables) + "\n")
     write_text(written[2], latex_report(verdict, tables) + "\n")

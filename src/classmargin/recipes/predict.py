@@ -32,7 +32,9 @@ class HostPlace:
         return contextlib.nullcontext()
 
 
-def predict(model: SavedModel, data: str, *, split: str = "test", root: Path | None = None) -> Arrays:
+def predict(
+    model: SavedModel, data: str, *, split: str = "test", root: Path | None = None, download: bool = False
+) -> Arrays:
     """Return logits, labels, features and ids of a split (or of ``all`` of them).
 
     Args:
@@ -40,6 +42,7 @@ def predict(model: SavedModel, data: str, *, split: str = "test", root: Path | N
         data: Name or path of a data set whose classes the network knows.
         split: ``train``, ``validation``, ``test`` or ``all``.
         root: Folder of data sets.
+        download: Allow a download where there is a source.
 
     Raises:
         ValueError: Other classes, another kind of input, or an empty split.
@@ -47,7 +50,8 @@ def predict(model: SavedModel, data: str, *, split: str = "test", root: Path | N
     record = model.record
     size = record.input_shape[1] if record.kind == "images" else None
     own = model.config.data
-    bundle = load_data(data, root=root or (Path(own.root) if own.root else None), image_size=size)
+    place = root or (Path(own.root) if own.root else None)
+    bundle = load_data(data, root=place, image_size=size, download=download)
     bundle = replace(bundle, mean=record.mean, std=record.std)
     _check_inputs(bundle, record)
     positions = class_positions(bundle, record)

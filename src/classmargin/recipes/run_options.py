@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from classmargin.methods import list_methods
 from classmargin.training.config import RunConfig
 from classmargin.training.config_reader import build, merge, parse_overrides, read_toml
 from classmargin.training.presets import preset_values
@@ -39,6 +40,7 @@ def gather_config(
     from_file.pop("preset", None)
     given = _given(flags or {})
     explicit = parse_overrides(overrides)
+    _refuse_method_tables(explicit)
     start = base.to_dict() if base is not None else {}
     method = str(merge(start, from_file, given, explicit).get("method", {}).get("name", "erm"))
     if base is not None and method != base.method.name:
@@ -48,9 +50,12 @@ def gather_config(
 
 
 def split_overrides(
-    words: Iterable[str], methods: Iterable[str]
+    words: Iterable[str], methods: Collection[str]
 ) -> tuple[list[str], dict[str, dict[str, Any]]]:
     """Separate ``mr2.mean_margin=2`` (for one method) from settings of every run.
+
+    Raises:
+        ValueError: A setting of a method that is not among those of the command.
 
     Example:
         >>> split_overrides(["mr2.mean_margin=2", "loop.epochs=3"], ["erm", "mr2"])
@@ -60,8 +65,29 @@ def split_overrides(
     shared: list[str] = []
     own: list[str] = []
     for word in words:
-        (own if word.partition(".")[0] in names else shared).append(word)
+        method = word.partition(".")[0]
+        if method not in names and is_method(method):
+            raise ValueError(
+                f"--set {word}: {method} is not among the methods of this command, {', '.join(methods)}"
+            )
+        (own if method in names else shared).append(word)
     return shared, parse_overrides(own)
+
+
+def is_method(name: str) -> bool:
+    """Whether a method has that name."""
+    return any(info.name == name for info in list_methods())
+
+
+def _refuse_method_tables(tables: Tables) -> None:
+    """Say where the hyper-parameters of a run belong; under the name of a method they go where several methods run."""
+    for part, table in tables.items():
+        if is_method(part):
+            key, value = next(iter(table.items()))
+            raise ValueError(
+                f"unknown table {part!r}; one run has one method, whose settings are in the table method: "
+                f"--set method.{key}={value}"
+            )
 
 
 def _given(flags: Tables) -> dict[str, dict[str, Any]]:

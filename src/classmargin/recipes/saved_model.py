@@ -13,6 +13,7 @@ from classmargin.backbones import Backbone
 from classmargin.backbones.feature_cache import encoder_fingerprint
 from classmargin.methods import Method, TaskInfo, create
 from classmargin.recipes.model_record import ModelRecord, read_record
+from classmargin.recipes.run_pool import read_progress
 from classmargin.recipes.session import build_network, method_needs
 from classmargin.training.checkpoint import CheckpointStore
 from classmargin.training.config import RunConfig
@@ -60,6 +61,7 @@ def load_model(folder: str | os.PathLike[str]) -> SavedModel:
     backbone = new_network()
     try:
         weights, of_method = final_weights(tree), dict(tree["method"])
+        stage, step = (int(tree["position"][name]) for name in ("stage", "global_step"))
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"the checkpoint of {run.path} is not one of a training: {error}") from error
     if record.encoder:
@@ -70,6 +72,11 @@ def load_model(folder: str | os.PathLike[str]) -> SavedModel:
         load_weights(backbone, weights, "the network")
     method = _method(config, record, backbone, new_network)
     load_weights(method, of_method, "the method")
+    # A trial of a sweep is trained to its end and yet not done: it was never tested.
+    if not run.done and stage < len(method.stages(config.loop.epochs)):
+        progress = read_progress(run.progress_file)
+        total = "" if progress is None else f" of {progress['total']}"
+        say(f"{run.path} is unfinished: weights of step {step}{total}")
     return SavedModel(config, record, backbone.eval(), method.eval())
 
 

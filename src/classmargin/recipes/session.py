@@ -21,6 +21,8 @@ from classmargin._distributed import rank, world_size
 from classmargin.backbones import Backbone, backbone_info, create_backbone, probe_head
 from classmargin.backbones.feature_cache import encoder_fingerprint
 from classmargin.data import DataBundle, load_data, make_loader
+from classmargin.data.catalog import find_info
+from classmargin.data.formats.huggingface import HUB_PREFIX
 from classmargin.methods import Method, Requirements, TaskInfo, create, requirements_of
 from classmargin.methods.registry import resolve_hyperparameters
 from classmargin.recipes.data_loaders import BundleLoaders
@@ -102,6 +104,17 @@ def load_bundle(config: RunConfig) -> DataBundle:
     )
     _check_test_classes(bundle, allow_absent=data.allow_absent)
     return bundle
+
+
+def download_data(config: RunConfig) -> None:
+    """Fetch the data of a run, if they have a source and are not here yet.
+
+    For commands that train many runs: several processes must not fetch the same files, and the permission must not become a
+    setting of the runs, which are the same whether their data had to be fetched or not.
+    """
+    info = find_info(config.data.name)
+    if config.data.name.startswith(HUB_PREFIX) or (info is not None and info.downloads):
+        load_bundle(replace(config, data=replace(config.data, download=True)))
 
 
 def _check_test_classes(bundle: DataBundle, *, allow_absent: bool) -> None:

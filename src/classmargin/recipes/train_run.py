@@ -13,7 +13,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -24,7 +24,9 @@ from torch import nn
 from classmargin._distributed import is_distributed, rank, world_size
 from classmargin._progress import progress
 from classmargin.recipes.model_record import write_record
+from classmargin.recipes.reproduce.sample_files import is_sample_data
 from classmargin.recipes.session import Session, build_session, effective
+from classmargin.recipes.warm_up import warm_up_notice
 from classmargin.training import machine
 from classmargin.training.config import RunConfig, identity
 from classmargin.training.config_reader import differences, replace_machine
@@ -90,7 +92,8 @@ def train(
         say(f"{run.path} is finished; nothing to do")
         return read_summary(run)
     # Before other processes are started: a second writer is told so by one line, not by several processes.
-    with contextlib.nullcontext() if is_helper_process() else run.lock():
+    made_here = not run.path.exists()
+    with contextlib.nullcontext() if is_helper_process() else _locked(run, made_here):
         if not is_helper_process():
             _check_folder(run, config, resume)  # again: another process may have been here before the lock
             if run.done:
@@ -99,6 +102,18 @@ def train(
                 build_session(config)  # bad input must show before other processes are started
         with machine.started(config) as fabric:
             return _train_locked(config, run, fabric, show, test, observers)
+
+
+@contextlib.contextmanager
+def _locked(run: RunFolder, made_here: bool) -> Iterator[None]:
+    """Hold the right to write; bad input found before the run began leaves no folder that was not there."""
+    with run.lock():
+        try:
+            yield
+        except Exception:
+            if made_here:
+                run.remove_unbegun()
+            raise
 
 
 def is_helper_process() -> bool:
@@ -126,8 +141,8 @@ def _check_folder(run: RunFolder, config: RunConfig, resume: bool) -> None:
     if changed:
         raise ValueError(f"{run.path} holds a run with another configuration ({'; '.join(changed)})")
     if not resume:
-        state = "a finished" if run.done else "an unfinished"
-        raise ValueError(f"{run.path} holds {state} run; add --resume or choose another --out")
+        words = "a finished run;" if run.done else "an unfinished run; add --resume or"
+        raise ValueError(f"{run.path} holds {words} choose another --out")
 
 
 def _train_locked(
@@ -140,12 +155,8 @@ def _train_locked(
 ) -> dict[str, Any]:
     begin = time.perf_counter()
     session = build_session(config)
-    for note in session.bundle.notes:
-        say(note)
+    _tell_notices(session, begins=not run.started)
     config = _settle_machine(config, run, session)
-    if rank() == 0 and not run.started:
-        write_record(run, session.record)
-        run.write_config(config)
     for observer in observers:
         if isinstance(observer, SessionObserver):
             observer.attach(session)
@@ -153,6 +164,9 @@ def _train_locked(
     title = f"{config.method.name} seed {config.loop.seed}"
     watchers = make_watchers(run.progress_file, title, show=show) if rank() == 0 else Watchers([])
     loop = Loop(config, session.ingredients(), fabric, recorder, watchers)
+    if rank() == 0 and not run.started:  # only now: bad settings that the loop finds begin no run
+        write_record(run, session.record)
+        run.write_config(config)
     network = loop.run()
     summary = {
         "identity": identity(config),
@@ -168,6 +182,17 @@ def _train_locked(
     if is_distributed():
         dist.barrier()
     return read_summary(run) if test else summary
+
+
+def _tell_notices(session: Session, *, begins: bool) -> None:
+    """Say what the user should know of data and settings; made-up files are what they are meant to be."""
+    if is_sample_data(session.config.data):
+        return
+    for note in session.bundle.notes:
+        say(note)
+    warm_up = warm_up_notice(session) if begins else None
+    if warm_up is not None:
+        say(warm_up)
 
 
 def _send_report(config: RunConfig, run: RunFolder) -> None:

@@ -98,19 +98,27 @@ def report_tables(comparison: Comparison | ComparisonSet, top: int) -> list[Tabl
 
 def gate_tables(result: GateResult, top: int) -> list[Table]:
     """Return the classes that came nearest to failing (or failed) and what the gate could have seen."""
+    minimum = Column(
+        "q_value_minimum",
+        "Adjusted p, minimum",
+        "p_value",
+        "Exact binomial test against the minimum, adjusted by Holm",
+    )
     columns = (
         Column("class_name", "Class"),
         Column("n", "n", "count"),
         Column("baseline", "Baseline", "percent"),
         Column("candidate", "Candidate", "percent"),
         Column("difference", "Change", "points"),
-        Column("p_value", "p", "p_value"),
-        Column("q_value", "q", "p_value"),
+        Column("p_value", "p", "p_value", "One-sided exact McNemar test of the drop"),
+        Column("q_value", "Adjusted p", "p_value", "p of the drop, adjusted by Holm for all tests"),
+        *((minimum,) if result.min_worst is not None else ()),
         Column("reason", "Reason"),
     )
     frame = result.by_class[result.by_class["n"] > 0]
-    frame = frame.assign(passes=~frame["failed"].astype(bool))
-    frame = frame.sort_values(["passes", "q_value", "p_value", "difference"], kind="stable")
+    nearest = frame[["q_value", "q_value_minimum"]].min(axis=1)  # there is no second one without a minimum
+    frame = frame.assign(passes=~frame["failed"].astype(bool), nearest=nearest)
+    frame = frame.sort_values(["passes", "nearest", "p_value", "difference"], kind="stable")
     failed = int((~frame["passes"]).sum())
     title = (
         f"Classes that failed ({failed}) or came nearest to it" if failed else "Classes nearest to failing"
@@ -122,7 +130,7 @@ def gate_tables(result: GateResult, top: int) -> list[Table]:
         (
             Column("drop", "Drop", "percent"),
             Column("n", "Samples of the class", "count"),
-            Column("probability", "Caught with probability", "number"),
+            Column("probability", "Caught with probability", "p_value"),  # a tiny one needs no digits either
         ),
         frame_rows(result.power_table),
     )

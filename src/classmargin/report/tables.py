@@ -35,7 +35,8 @@ class Column:
         title: Words above the column.
         kind: What the value is: ``percent`` and ``interval`` hold fractions in [0, 1] shown as percent,
             ``points`` and ``points_interval`` differences shown in percentage points with a sign,
-            ``value`` a number that is text already (a column of mixed kinds).
+            ``value`` a number that is text already (a column of mixed kinds), ``count`` a number of things, or
+            its mean over runs, with one decimal where it is not whole.
         hint: A longer explanation, for formats with room for it.
     """
 
@@ -91,7 +92,8 @@ def format_value(value: Any, kind: Kind) -> str:
     if kind in ("text", "value"):
         return printable(str(value))
     if kind == "count":
-        return f"{int(value)}"
+        # Means over several runs need not be whole.
+        return f"{value:.1f}".removesuffix(".0")
     if kind == "percent":
         return f"{100 * float(value):.1f}%"
     if kind == "points":

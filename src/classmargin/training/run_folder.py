@@ -28,6 +28,8 @@ from classmargin.training.config import RunConfig
 from classmargin.training.config_reader import build, read_toml, to_toml
 from classmargin.training.run_lock import hold_lock
 
+LOCK_FILE = ".lock"
+
 
 class RunFolder:
     """Paths and small files of one run.
@@ -73,6 +75,16 @@ class RunFolder:
         """Say that the run is finished; written last of all."""
         write_json(self.done_file, summary, durable=True)
 
+    def remove_unbegun(self) -> None:
+        """Remove a folder in which no run was begun: its lock, and the folder itself if nothing else is there.
+
+        Called under the lock, so that nobody else is at work here.
+        """
+        if not self.started:
+            with contextlib.suppress(OSError):
+                (self.path / LOCK_FILE).unlink(missing_ok=True)
+                self.path.rmdir()
+
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the right to write here.
@@ -80,7 +92,7 @@ class RunFolder:
         Raises:
             ValueError: Another living process holds it.
         """
-        with hold_lock(self.path / ".lock"):
+        with hold_lock(self.path / LOCK_FILE):
             remove_leftovers(self.path)
             yield
 

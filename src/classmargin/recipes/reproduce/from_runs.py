@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from classmargin.data.errors import name_some
 from classmargin.methods import method_info
 from classmargin.recipes.reproduce.measure import BlockRuns, RowRuns, describe_setting, settings_difference
 from classmargin.recipes.reproduce.recipe import Block, Recipe, Row
@@ -38,8 +39,21 @@ def find_runs(folders: Iterable[str | Path]) -> list[PlannedRun]:
                 title = f"{config.method.name} seed {config.loop.seed}"
                 found[mark.parent.resolve()] = PlannedRun(title, config, folder)
     if not found:
-        raise ValueError(f"no finished run in {', '.join(map(str, places))}")
+        begun = unfinished_runs(places)
+        words = f" (unfinished: {name_some([path.name for path in begun])})" if begun else ""
+        raise ValueError(f"no finished run in {', '.join(map(str, places))}{words}")
     return list(found.values())
+
+
+def unfinished_runs(folders: Iterable[str | Path]) -> list[Path]:
+    """Return every run in folders and below them that was begun and has no result yet."""
+    begun = {file.parent.resolve(): file.parent for place in folders for file in _configs(Path(place))}
+    return [path for path in begun.values() if not RunFolder(path).done]
+
+
+def _configs(place: Path) -> list[Path]:
+    # With a record of its model: a folder may hold other files of that name, e.g. one that a user wrote.
+    return [file for file in sorted(place.rglob("config.toml")) if (file.parent / "model.json").exists()]
 
 
 def group_runs(runs: Sequence[PlannedRun], recipe: Recipe | None = None) -> list[BlockRuns]:

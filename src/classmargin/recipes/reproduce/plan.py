@@ -15,7 +15,7 @@ from classmargin.recipes.reproduce.measure import describe_setting
 from classmargin.recipes.reproduce.recipe import SCALES, Block, Recipe, Row, Scale, Tables
 from classmargin.recipes.reproduce.sample_files import PUBLISHED, sample_root, sample_weights
 from classmargin.recipes.run_pool import PlannedRun
-from classmargin.recipes.session import effective
+from classmargin.recipes.session import download_data, effective
 from classmargin.training.config import RunConfig, identity
 from classmargin.training.config_reader import build, merge, replace_machine
 from classmargin.training.presets import preset_values
@@ -145,9 +145,13 @@ class _Planner:
         others = [row for row in block.rows[1:] if not self.changes.rows or row.key in self.changes.rows]
         title = block.title
         if self.scale != "paper":  # say what is run, not what it stands for
-            title = describe_setting(build(self._shared_tables(block, block.rows[0])))
+            title = describe_setting(self.shared_config(block))
         rows = tuple(self._row(block, row, title) for row in (block.rows[0], *others))
         return PlannedBlock(block, title, rows)
+
+    def shared_config(self, block: Block) -> RunConfig:
+        """Return the settings of the first row, without its method."""
+        return build(self._shared_tables(block, block.rows[0]))
 
     def _row(self, block: Block, row: Row, setting: str) -> PlannedRow:
         title = row.title or method_info(row.method).title
@@ -196,6 +200,16 @@ class _Planner:
         if name in PUBLISHED:
             settings["backbone"] = {"checkpoint": str(sample_weights(self.folder, name))}
         return settings
+
+
+def download_recipe_data(recipe: Recipe, scale: str, changes: Changes) -> None:
+    """Fetch the data of a recipe that have a source and are not here yet; made-up files are not fetched."""
+    check_choice("scale", scale, SCALES)
+    planner = _Planner(recipe, scale, 1, Path(), changes)
+    wanted = [block for block in recipe.blocks if not changes.blocks or block.key in changes.blocks]
+    for block in wanted:
+        if not planner.size.sample_files and block.key not in planner.size.leave_out:
+            download_data(planner.shared_config(block))
 
 
 def missing_data(data: Mapping[str, Any]) -> Exception | None:

@@ -121,7 +121,7 @@ class Record:
         command: Words that make the record again.
         session: Time, versions, machine and git state.
         blocks: Results.
-        left_out: Blocks that were not run, with the reason.
+        left_out: Blocks that were not run, and unfinished runs that were found, with the reason.
         failed: Runs that did not end, with the error.
         doubts: Where the paper contradicts itself.
         figure: Data of the figure, for recipes that draw one.

@@ -9,13 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from classmargin.data.catalog import data_root
-from classmargin.recipes.reproduce.from_runs import find_runs, group_runs
+from classmargin.data.errors import name_some
+from classmargin.recipes.reproduce.from_runs import find_runs, group_runs, unfinished_runs
 from classmargin.recipes.reproduce.measure import BlockRuns, MeasuredBlock, RowRuns, measure_block
 from classmargin.recipes.reproduce.plan import Changes, PlannedBlock, in_order, plan_recipe
 from classmargin.recipes.reproduce.recipe import Recipe
 from classmargin.recipes.reproduce.record import CUSTOM, Record
 from classmargin.recipes.run_pool import run_all
+from classmargin.training.recorder import say
 from classmargin.training.run_record import session
+
+# A folder of a sweep holds dozens of runs that were never tested.
+MOST_NAMES = 10
 
 
 @dataclass(frozen=True)
@@ -90,9 +95,13 @@ def from_runs(
         ValueError: No finished run there.
     """
     blocks = group_runs(find_runs(folders), recipe)
+    unfinished = name_some([path.name for path in unfinished_runs(folders)], limit=MOST_NAMES)
+    if unfinished:
+        say(f"left out, unfinished: {unfinished}")
     measured = measure_all(blocks, recipe, failed={}, bootstrap=bootstrap)
     record = make_record(recipe, CUSTOM, note, measured, command=command)
-    return Outcome(record, tuple(measured))
+    left_out = {unfinished: "unfinished"} if unfinished else {}
+    return Outcome(dataclasses.replace(record, left_out=left_out), tuple(measured))
 
 
 def measure_all(

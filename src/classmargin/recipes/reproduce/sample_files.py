@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classmargin.recipes.run_pool import PlannedRun
+from classmargin.training.config import DataConfig
 from classmargin.training.run_folder import write_text
 
 CLASSES = 6
@@ -33,12 +34,21 @@ def sample_weights(folder: Path, backbone: str) -> Path:
     return sample_root(folder) / "weights" / f"{backbone}.pth"
 
 
+def _mark(root: Path, name: str) -> Path:
+    return root / f".{name}-is-complete"
+
+
+def is_sample_data(data: DataConfig) -> bool:
+    """Whether a run is about files of this module, of which nobody needs to be told what they lack."""
+    return data.root is not None and _mark(Path(data.root), data.name).exists()
+
+
 def write_sample_files(folder: Path, runs: Iterable[PlannedRun]) -> None:
     """Write what the runs need and what is not there yet."""
     root = sample_root(folder)
     for run in runs:
         name, backbone = run.config.data.name, run.config.backbone
-        place = root / f".{name}-is-complete"
+        place = _mark(root, name)
         if name in WRITERS and not place.exists():
             WRITERS[name](root)
             write_text(place, "made-up files, see classmargin.recipes.reproduce.sample_files\n")

@@ -44,7 +44,9 @@ def verdict_of(result: SweepResult) -> str:
     if result.test is not None:
         values = ", ".join(f"{name} {_percent(result.test[name])}" for name in METRICS if name in result.test)
         words.append(f"On the test set, looked at once for this trial alone: {values}.")
-    if result.running:
+    if result.running and result.is_complete:
+        words.append(f"{result.running} more were begun and are not asked for any more.")
+    elif result.running:
         words.append(f"{result.running} trials are still under way: the choice may change.")
     return " ".join(words)
 

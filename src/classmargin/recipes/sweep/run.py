@@ -209,8 +209,10 @@ class _Teller:
     def __init__(self, study: Study, plan: SweepPlan) -> None:
         self._study, self._plan = study, plan
         self._known = {row.number for row in self._rows()}
-        if self._known:
-            say(f"{len(self._known)} of {plan.budget} trials have ended already")
+        if self.ended > plan.budget:
+            say(f"{self.ended} trials have ended already, and {plan.budget} are asked for")
+        elif self.ended:
+            say(f"{self.ended} of {plan.budget} trials have ended already")
 
     def _rows(self) -> list[TrialRow]:
         return [row for row in read_result(self._study, self._plan).rows if row.outcome != "running"]
