@@ -212,6 +212,17 @@ def test_class_probabilities_count_as_fractions_of_samples():
     torch.testing.assert_close(soft.class_sqnorm, hard.class_sqnorm)
 
 
+def test_soft_labels_far_from_the_origin_are_not_lost_to_cancellation():
+    generator = torch.Generator().manual_seed(0)
+    near, far = ClassStatistics(3).double(), ClassStatistics(3)
+    for _ in range(5):
+        rows = (torch.randn(32, 8, generator=generator) * 1024).round() / 1024  # exact with the offset
+        probabilities = torch.rand(32, 3, generator=generator).softmax(1)
+        near.update(rows.double(), probabilities.double())
+        far.update(rows + 1000.0, probabilities)
+    torch.testing.assert_close(far.class_spread.double(), near.class_spread, rtol=1e-3, atol=0.0)
+
+
 def test_half_probabilities_equal_weights_of_one_half():
     features = torch.tensor([[0.0], [4.0]], dtype=torch.float64)
     statistics = ClassStatistics(2)

@@ -38,7 +38,7 @@ CONFIGURATIONS = {
     },
     "no representation term": {"representation_weight": 0.0},
 }
-QUICK = ("recommended",)
+QUICK = ("recommended", "memory")
 # The compiler imports parts of torch that use deprecated parts of torch.
 from_the_compiler_itself = pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
 
@@ -93,6 +93,17 @@ def test_batch_size_may_change_from_step_to_step():
     with torch._dynamo.config.patch(error_on_recompile=True):
         traced = compare({}, "eager", [batch_of(size, size) for size in (12, 7, 20)], dynamic=True)
     assert traced.statistics.updates.item() == 3
+
+
+@pytest.mark.parametrize("positives", ["batch", "memory", "moments"])
+def test_the_feature_size_may_be_met_under_the_compiler(positives):
+    plain, traced = (MR2Loss(5, positives=positives) for _ in range(2))
+    compiled = torch.compile(traced, fullgraph=True, backend="eager")
+    for seed in range(3):
+        torch.testing.assert_close(
+            compiled(*batch_of(12, seed)), plain(*batch_of(12, seed)), rtol=1e-5, atol=1e-5
+        )
+    assert traced.statistics.feature_dim == 3
 
 
 def test_evaluation_is_traced_too_and_leaves_the_state_alone():

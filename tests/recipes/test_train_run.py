@@ -10,6 +10,7 @@ import pytest
 from classmargin.cli.main import main
 from classmargin.evaluation.prediction_files import read_predictions
 from classmargin.recipes.train_run import default_folder, train
+from classmargin.training.recorder import say_once
 from classmargin.training.run_folder import RunFolder
 
 
@@ -62,6 +63,15 @@ def test_a_folder_in_use_is_refused_without_resume(finished_run, small):
     with pytest.raises(ValueError, match=r"holds a finished run; choose another --out"):
         train(small(method="mr2"), finished_run, show=False)
     assert files(finished_run) == before
+
+
+@pytest.mark.parametrize("below", ["", "run"])
+def test_a_file_in_the_place_of_the_folder_is_named(below, tmp_path, small):
+    file = tmp_path / "report"
+    file.write_text("mine")
+    with pytest.raises(ValueError, match=r"--out must be a folder, got .*report.* is a file"):
+        train(small(), file / below, show=False)
+    assert file.read_text() == "mine"
 
 
 def test_an_unfinished_run_is_refused_with_the_word_that_goes_on_with_it(tmp_path, small):
@@ -139,8 +149,10 @@ def test_hyperparameters_under_the_name_of_the_method_are_pointed_to_their_place
 # Warm-up. The short runs have 2 epochs of 5 steps.
 
 
-def said_of(folder, config, capsys, **more):
+def said_of(folder, config, capsys, *, anew=True, **more):
     capsys.readouterr()
+    if anew:
+        say_once.cache_clear()
     train(config, folder, show=False, test=False, **more)
     return capsys.readouterr().err
 
@@ -152,6 +164,11 @@ def test_a_warm_up_as_long_as_the_training_is_told_when_it_begins(tmp_path, smal
     assert "class margins never act and λ reaches 0.15 of 3" in said
     assert "--set method.warmup_steps=2 " in said
     assert "warm-up" not in said_of(tmp_path / "run", config, capsys, resume=True)
+
+
+def test_runs_of_one_process_that_differ_by_their_seed_are_told_once(tmp_path, small, capsys):
+    assert "warm-up" in said_of(tmp_path / "0", small(method="mr2"), capsys)
+    assert "warm-up" not in said_of(tmp_path / "1", small("loop.seed=1", method="mr2"), capsys, anew=False)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ moving sums, hence bias-corrected from the first step.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -363,30 +363,34 @@ class ClassStatistics(FullPrecisionModule):
         total = torch.zeros_like(self.class_mean).index_add_(0, torch.from_numpy(groups.labels), deviation)
         return squared_norm(total, 2.0).numpy()
 
-    def _place_unseen(self, rows: Tensor, groups: DenseGroups, synchronize: bool) -> None:
-        """Put the mean of a class at first sight at its batch mean, so that deviations from it are small."""
+    def _place_unseen(
+        self, rows: Tensor, sums: Callable[[], tuple[Tensor, Tensor]], synchronize: bool
+    ) -> None:
+        """Put the mean of a class at first sight at its batch mean, so that deviations from it are small.
+
+        Args:
+            rows: Features of the batch ``[B, d]``.
+            sums: Makes rows and summed features of each class, ``[K]`` and ``[K, d]``; called if a class is unseen.
+            synchronize: As in :meth:`update`.
+        """
         unseen = self.class_scalars[0] == 0
         if not uses_dense_layout(rows) and not bool(unseen.any()):
             return
-        count, total = groups.counts.to(rows.dtype), class_sums(rows, groups)
+        count, total = sums()
         if synchronize:
             count, total = _reduce_together(count, total)
         place = (unseen & (count > 0)).unsqueeze(1)
         self.class_mean.copy_(torch.where(place, total / count.clamp_min(1.0).unsqueeze(1), self.class_mean))
 
     def _update_dense(self, rows: Tensor, square: Tensor, groups: DenseGroups, synchronize: bool) -> None:
-        self._place_unseen(rows, groups, synchronize)
+        counts = groups.counts.to(rows.dtype)
+        self._place_unseen(rows, lambda: (counts, class_sums(rows, groups)), synchronize)
         deviation = rows - self.class_mean.index_select(0, groups.labels)
         if groups.row_weight is not None:
             deviation = deviation * groups.row_weight.unsqueeze(1)
         power = square if self.norm_order == 2.0 else squared_norm(rows, self.norm_order)
         values = torch.stack((squared_norm(deviation, 2.0), square, power), 1)
-        self._merge(
-            groups.counts.to(rows.dtype),
-            class_sums(deviation, groups),
-            class_sums(values, groups).T,
-            synchronize,
-        )
+        self._merge(counts, class_sums(deviation, groups), class_sums(values, groups).T, synchronize)
 
     def _update_soft(
         self,
@@ -401,15 +405,20 @@ class ClassStatistics(FullPrecisionModule):
         target = probabilities.detach().to(rows.dtype)
         if row_weight is not None:
             target = target * row_weight.unsqueeze(1)
-        count, total = target.sum(0), target.T @ rows
+        count = target.sum(0)
+        self._place_unseen(rows, lambda: (count, target.T @ rows), synchronize)
         power = square if self.norm_order == 2.0 else squared_norm(rows, self.norm_order)
         square_sum, power_sum = target.T @ square, target.T @ power
-        # Σ t‖φ - μ‖² = Σ t‖φ‖² - 2 μ·Σ tφ + ‖μ‖² Σ t
-        deviation = (
-            square_sum - 2.0 * (self.class_mean * total).sum(1) + count * squared_norm(self.class_mean, 2.0)
-        )
-        shift = total - count.unsqueeze(1) * self.class_mean
-        self._merge(count, shift, torch.stack((deviation.clamp_min(0.0), square_sum, power_sum)), synchronize)
+        # Σ t‖φ - μ‖² = Σ t‖φ‖² - 2 μ·Σ tφ + ‖μ‖² Σ t for every origin; near the samples little of it cancels.
+        origin = rows.sum(0) / max(rows.shape[0], 1)
+        near, mean = rows - origin, self.class_mean - origin
+        total = target.T @ near
+        size = target.T @ squared_norm(near, 2.0) + count * squared_norm(mean, 2.0)
+        deviation = size - 2.0 * (mean * total).sum(1)
+        # What rounding leaves of a class with a single certain sample is no spread.
+        deviation = torch.where(deviation > 8.0 * torch.finfo(size.dtype).eps * size, deviation, 0.0)
+        shift = total - count.unsqueeze(1) * mean
+        self._merge(count, shift, torch.stack((deviation, square_sum, power_sum)), synchronize)
 
     def _merge(self, count: Tensor, shift: Tensor, sums: Tensor, synchronize: bool) -> None:
         """Mix the sums of all classes in; absent classes (count 0) keep what they have."""

@@ -15,9 +15,10 @@ HALF_TYPES = (torch.float16, torch.bfloat16)
 def new_buffer(like: Tensor, *shape: int) -> Tensor:
     """Return zeros of another shape for a buffer; usable in training even if made during evaluation.
 
-    A tensor made under ``torch.inference_mode()`` can never be changed outside of it.
+    A tensor made under ``torch.inference_mode()`` can never be changed outside of it. The compiler cannot ask for that
+    mode; what it compiles under it makes no buffers that training would meet.
     """
-    if torch.is_inference_mode_enabled():
+    if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
         with torch.inference_mode(False):
             return like.new_zeros(shape)
     return like.new_zeros(shape)

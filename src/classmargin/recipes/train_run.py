@@ -34,7 +34,7 @@ from classmargin.training.finish import Arrays, finish_run, predict_arrays
 from classmargin.training.loggers import Logger
 from classmargin.training.loop import Loop
 from classmargin.training.progress import Watchers, make_watchers
-from classmargin.training.recorder import Recorder, say
+from classmargin.training.recorder import Recorder, say, say_once
 from classmargin.training.run_folder import RunFolder
 
 
@@ -133,6 +133,9 @@ def exit_code_of_rank(code: int) -> int:
 
 
 def _check_folder(run: RunFolder, config: RunConfig, resume: bool) -> None:
+    there = next((path for path in (run.path, *run.path.parents) if path.exists()), None)
+    if there is not None and not there.is_dir():
+        raise ValueError(f"--out must be a folder, got {str(run.path)!r}, and {str(there)!r} is a file")
     if not run.started:
         if run.path.exists() and any(run.path.iterdir()) and not (run.path / ".lock").exists():
             raise ValueError(f"{run.path} exists and is not a run folder; choose another --out")
@@ -189,10 +192,10 @@ def _tell_notices(session: Session, *, begins: bool) -> None:
     if is_sample_data(session.config.data):
         return
     for note in session.bundle.notes:
-        say(note)
+        say_once(note)
     warm_up = warm_up_notice(session) if begins else None
     if warm_up is not None:
-        say(warm_up)
+        say_once(warm_up)
 
 
 def _send_report(config: RunConfig, run: RunFolder) -> None:

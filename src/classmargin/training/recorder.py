@@ -6,6 +6,7 @@ the checkpoint on resume, so the run folder must be visible to all machines.
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 from collections.abc import Sequence
@@ -28,6 +29,12 @@ def say(line: str) -> None:
     """Print one line for the user, from one process only."""
     if rank() == 0:
         sys.stderr.write(f"classmargin: {printable(line)}\n")
+
+
+@functools.cache
+def say_once(line: str) -> None:
+    """Print a line unless this process has printed it before: runs that differ by their seed share their notices."""
+    say(line)
 
 
 class Recorder:

@@ -8,6 +8,7 @@ after them under names of their own.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ def find_runs(folders: Iterable[str | Path]) -> list[PlannedRun]:
     places = [Path(folder) for folder in folders]
     found: dict[Path, PlannedRun] = {}
     for place in places:
-        for mark in sorted(place.rglob("done")):
+        for mark in _files_named("done", place):
             folder = RunFolder(mark.parent)
             if folder.started and folder.predictions_file.exists():
                 config = folder.read_config()
@@ -53,7 +54,21 @@ def unfinished_runs(folders: Iterable[str | Path]) -> list[Path]:
 
 def _configs(place: Path) -> list[Path]:
     # With a record of its model: a folder may hold other files of that name, e.g. one that a user wrote.
-    return [file for file in sorted(place.rglob("config.toml")) if (file.parent / "model.json").exists()]
+    return [file for file in _files_named("config.toml", place) if (file.parent / "model.json").exists()]
+
+
+def _files_named(name: str, place: Path) -> list[Path]:
+    """Return the files of a name in a folder and below it, in linked folders as well, each folder once."""
+    found, seen = [], set()
+    for folder, below, files in os.walk(place, followlinks=True):
+        real = os.path.realpath(folder)
+        if real in seen:  # a link back to where the walk has been
+            below.clear()
+            continue
+        seen.add(real)
+        if name in files:
+            found.append(Path(folder, name))
+    return sorted(found)
 
 
 def group_runs(runs: Sequence[PlannedRun], recipe: Recipe | None = None) -> list[BlockRuns]:
