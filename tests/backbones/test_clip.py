@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from classmargin.backbones import create_backbone
+from classmargin.backbones.clip_activation import clip_activation
 from classmargin.backbones.clip_names import text_to_transformers, vision_to_transformers
 from classmargin.backbones.clip_text import load_text_tower, load_tokenizer, tokenize, write_vocabulary
 from classmargin.backbones.pretrained import CLIP_MEAN, CLIP_STD
@@ -210,6 +211,84 @@ def test_hub_folder_of_the_vit_equals_openai_names(vit_state, saved, tmp_path):
     openai = create_backbone("clip-vit-b32", num_classes=3, checkpoint=saved(vit_state), **VIT)
     for key, value in openai.encoder.state_dict().items():
         assert torch.equal(hub.encoder.state_dict()[key], value)
+
+
+def gelu_hub_folder(state, folder):
+    """Write the weights as a hub folder of a network that was trained with GELU, and return its model."""
+    import transformers
+
+    towers = vision_to_transformers(state) | text_to_transformers(state)
+    shared = {
+        "hidden_size": 64,
+        "intermediate_size": 256,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 1,
+        "hidden_act": "gelu",
+    }
+    words, positions = (
+        towers[f"text_model.embeddings.{name}_embedding.weight"].shape[0] for name in ("token", "position")
+    )
+    ends = {"bos_token_id": words - 2, "eos_token_id": words - 1, "pad_token_id": words - 1}
+    config = transformers.CLIPConfig(
+        vision_config={**shared, "image_size": 16, "patch_size": 8},
+        text_config={**shared, **ends, "vocab_size": words, "max_position_embeddings": positions},
+        projection_dim=6,
+    )
+    model = transformers.CLIPModel(config).eval()
+    model.load_state_dict(towers | {"logit_scale": state["logit_scale"]})
+    model.save_pretrained(folder)
+    return model
+
+
+def test_activation_is_that_of_the_hub_folder(full_state, tmp_path, merges_file, make_noise):
+    model = gelu_hub_folder(full_state, tmp_path / "hub")
+    options = {"class_names": ["cat", "dog"], "tokenizer": merges_file, "prompt_templates": ["{}"], **VIT}
+    backbone = create_backbone("clip-vit-b32", num_classes=2, checkpoint=tmp_path / "hub", **options).eval()
+    images = make_noise(2, 3, 16, 16, seed=7)
+    tokens = tokenize(["cat", "dog"], load_tokenizer(merges_file), context=12)
+    with torch.no_grad():
+        output = model(input_ids=tokens, pixel_values=images)
+        torch.testing.assert_close(backbone.encode(images), output.image_embeds, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(backbone.head.weight.detach(), output.text_embeds, atol=1e-5, rtol=1e-5)
+    assert backbone.encoder_options["activation"] == "gelu"  # hence in the fingerprint of kept features
+
+
+@pytest.mark.parametrize(
+    ("weights", "settings", "content", "expected"),
+    [
+        ("open_clip_model.safetensors", "open_clip_config.json", {"model_cfg": {"embed_dim": 6}}, "gelu"),
+        (
+            "open_clip_model.safetensors",
+            "open_clip_config.json",
+            {"model_cfg": {"quick_gelu": True}},
+            "quick_gelu",
+        ),
+        (
+            "model.safetensors",
+            "config.json",
+            {"model_type": "clip_vision_model", "hidden_act": "gelu"},
+            "gelu",
+        ),
+        ("model.safetensors", "config.json", {"vision_config": {"hidden_size": 64}}, "quick_gelu"),
+        ("ViT-B-32.pt", "config.json", {"vision_config": {"hidden_act": "gelu"}}, "quick_gelu"),
+        ("model.safetensors", "none.json", {}, "quick_gelu"),
+    ],
+)
+def test_activation_is_named_by_the_settings_of_the_weights(tmp_path, weights, settings, content, expected):
+    (tmp_path / weights).touch()
+    (tmp_path / settings).write_text(json.dumps(content))
+    assert clip_activation(None, tmp_path / weights, "vision") == expected
+    assert clip_activation("gelu", tmp_path / weights, "vision") == "gelu"
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "[]", '{"vision_config": 3}', '{"vision_config": {"hidden_act": "relu"}}']
+)
+def test_activations_that_no_clip_has_are_refused(tmp_path, content):
+    (tmp_path / "model.safetensors").touch()
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(ValueError, match=r"config\.json cannot be read|activation must be one of"):
+        clip_activation(None, tmp_path, "vision")
 
 
 def test_clip_features_have_length_one_and_the_head_takes_the_scale(full_state, saved, make_noise):

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from classmargin._types import Batch
-from classmargin.backbones import cached_features, create_backbone, extract_features, probe_head
+from classmargin.backbones import Backbone, cached_features, create_backbone, extract_features, probe_head
 from classmargin.backbones.feature_cache import cache_file, encoder_fingerprint
 
 
@@ -154,3 +154,16 @@ def test_probe_trains_the_head_of_the_whole_network(backbone, batches):
     backbone.eval()
     whole = torch.cat([backbone(batch.inputs).logits for batch in batches])
     torch.testing.assert_close(whole, probe(features).logits)
+
+
+def test_extracting_leaves_every_module_in_its_mode():
+    encoder = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(4), nn.Dropout(0.5))
+    backbone = Backbone(encoder, feature_dim=4, num_classes=2).train()
+    encoder[1].eval()
+    extract_features(backbone, [(torch.randn(3, 2, 2), torch.tensor([0, 1, 0]))])
+    assert [backbone.training, encoder.training, encoder[1].training, encoder[2].training] == [
+        True,
+        True,
+        False,
+        True,
+    ]

@@ -157,3 +157,12 @@ def test_fine_tuning_lowers_the_loss(release_file, make_noise):
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < 0.5 * losses[0]
+
+
+def test_own_weights_for_long_images_come_back_as_they_were(saved):
+    # 2 x 8 patches are as many as 4 x 4: their positions must not be taken for a square of positions.
+    options = {"num_classes": 3, "input_size": (32, 128), "width": 16, "depth": 1, "heads": 2}
+    first = create_backbone("mae-vit-b16", **options)
+    again = create_backbone("mae-vit-b16", checkpoint=saved(first.state_dict()), **options)
+    for key, value in first.state_dict().items():
+        assert torch.equal(again.state_dict()[key], value)

@@ -127,3 +127,24 @@ def test_any_text_folder_of_transformers_becomes_a_backbone(tmp_path):
     assert output.features.shape == (1, 8)
     output.logits.sum().backward()
     assert all(parameter.grad is not None for parameter in backbone.parameters())
+
+
+def test_text_folders_in_half_precision_become_float32(tmp_path):
+    import transformers
+
+    config = transformers.BertConfig(
+        vocab_size=50, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+    )
+    transformers.BertModel(config).to(torch.bfloat16).save_pretrained(tmp_path)
+    backbone = create_backbone("hf-text", num_classes=3, checkpoint=tmp_path)
+    assert backbone(torch.tensor([[2, 7, 3, 0]])).logits.dtype == torch.float32
+
+
+def test_layers_of_distilbert_are_counted_too(tmp_path):
+    import transformers
+
+    config = transformers.DistilBertConfig(vocab_size=50, dim=8, n_layers=3, n_heads=2, hidden_dim=16)
+    transformers.DistilBertModel(config).save_pretrained(tmp_path)
+    backbone = create_backbone("hf-text", num_classes=3, checkpoint=tmp_path)
+    scales = {group["lr_scale"] for group in backbone.parameter_groups(0.0, layer_decay=0.5)}
+    assert scales == {1.0, 0.5, 0.25, 0.125, 0.0625}

@@ -114,3 +114,67 @@ def test_statistics_that_are_none_end_in_words(vit_folder, content):
     (folder / "preprocessor_config.json").write_text(content)
     with pytest.raises(ValueError, match=r"preprocessor_config\.json cannot be read"):
         create_backbone("hf-image", num_classes=3, input_size=16, checkpoint=folder)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_folders_in_half_precision_train_in_float32(vit_folder, dtype):
+    folder, model = vit_folder
+    model.to(dtype).save_pretrained(folder)
+    backbone = create_backbone("hf-image", num_classes=3, input_size=16, checkpoint=folder)
+    assert {parameter.dtype for parameter in backbone.parameters()} == {torch.float32}
+    assert backbone(torch.randn(2, 3, 16, 16)).logits.dtype == torch.float32
+
+
+def test_statistics_that_the_folder_does_not_use_are_not_used(vit_folder):
+    folder, _ = vit_folder
+    settings = {"do_normalize": False, "image_mean": [0.5] * 3, "image_std": [0.4] * 3}
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+    backbone = create_backbone("hf-image", num_classes=3, input_size=16, checkpoint=folder)
+    assert (backbone.input_mean, backbone.input_std) == ((0.0,) * 3, (1.0,) * 3)
+
+
+SMALL = {
+    "hidden_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "image_size": 16,
+    "patch_size": 8,
+}
+
+
+def test_masked_autoencoders_see_every_patch(tmp_path):
+    model = transformers.ViTMAEModel(transformers.ViTMAEConfig(**SMALL)).eval()
+    model.save_pretrained(tmp_path)
+    backbone = create_backbone("hf-image", num_classes=3, input_size=16, checkpoint=tmp_path).eval()
+    images = torch.randn(2, 3, 16, 16)
+    state = torch.get_rng_state()
+    with torch.no_grad():
+        features = backbone.encode(images)
+        assert torch.equal(torch.get_rng_state(), state)
+        assert torch.equal(backbone.encode(images), features)
+        model.config.mask_ratio = 0.0
+        expected = model(images).last_hidden_state.mean(dim=1)
+    torch.testing.assert_close(features, expected, atol=1e-5, rtol=1e-5)
+    assert backbone.encoder_options["mask_ratio"] == 0.0  # hence in the fingerprint of kept features
+
+
+def test_of_a_model_of_images_and_text_the_images_are_taken(tmp_path):
+    text = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 20}
+    config = transformers.CLIPConfig(vision_config=SMALL, text_config=text, projection_dim=4)
+    model = transformers.CLIPModel(config).eval()
+    model.save_pretrained(tmp_path)
+    backbone = create_backbone("hf-image", num_classes=3, input_size=16, checkpoint=tmp_path).eval()
+    images = torch.randn(2, 3, 16, 16)
+    with torch.no_grad():
+        expected = model.vision_model(pixel_values=images).pooler_output
+        torch.testing.assert_close(backbone.encode(images), expected)
+
+
+def test_a_folder_of_a_text_model_is_refused_in_words(tmp_path):
+    config = transformers.BertConfig(
+        vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+    )
+    transformers.BertModel(config).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="makes no features of images"):
+        create_backbone("hf-image", num_classes=3, input_size=16, checkpoint=tmp_path)

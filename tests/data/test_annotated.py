@@ -253,3 +253,20 @@ def test_streamed_evaluation_visits_every_sample_once_in_order(tmp_path):
     batches = list(make_loader(bundle, "test", batch_size=4, training=False).epoch(0))
     assert [len(batch.labels) for batch in batches] == [4, 2]
     assert torch.cat([batch.index for batch in batches]).tolist() == list(range(6))
+
+
+@pytest.mark.parametrize("flat", ["csv", "devkit"])
+def test_hidden_files_among_flat_imagenet_validation_images_do_no_harm(tmp_path, flat):
+    write_imagenet(tmp_path / "imagenet", flat=flat)
+    val = tmp_path / "imagenet" / "val"
+    (val / "._ILSVRC2012_val_00000001.JPEG").write_bytes(b"resource fork")
+    (val / ".ipynb_checkpoints").mkdir()
+    assert load_data("imagenet", root=tmp_path).test.labels.tolist() == [2, 0, 1, 1, 0, 2]
+
+
+def test_imagenet_without_validation_images_is_refused(tmp_path):
+    write_imagenet(tmp_path / "imagenet", flat="csv")
+    for path in (tmp_path / "imagenet" / "val").iterdir():
+        path.unlink()
+    with pytest.raises(DataError, match="must hold the validation images"):
+        load_data("imagenet", root=tmp_path)

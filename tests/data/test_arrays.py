@@ -182,3 +182,32 @@ def test_an_unknown_file_ending_is_refused(tmp_path):
     (tmp_path / "set.csv").write_text("1,2")
     with pytest.raises(DataError, match=r"must be one of \.npz, \.npy, \.parquet"):
         load_data(str(tmp_path / "set.csv"))
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 255.0), (-2.0, 2.0)])
+def test_named_sets_in_other_units_are_measured(tmp_path, low, high):
+    images = np.random.default_rng(0).uniform(low, high, (40, 28, 28)).astype(np.float32)
+    write_npz(tmp_path / "mnist.npz", x_train=images, x_test=images[:8])
+    bundle = load_data("mnist", root=tmp_path, validation=0.0)
+    assert bundle.mean == pytest.approx((images.mean(),), abs=1e-3)
+    assert bundle.std == pytest.approx((images.std(),), rel=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_named_sets_in_the_usual_units_have_the_usual_statistics(tmp_path, dtype):
+    images = random_images(40, 28, 28) if dtype == np.uint8 else random_images(40, 28, 28) / np.float32(255)
+    write_npz(tmp_path / "mnist.npz", x_train=images, x_test=images[:8])
+    assert load_data("mnist", root=tmp_path).mean == (0.1307,)
+
+
+def test_parts_of_bytes_and_of_floats_are_refused(tmp_path):
+    write_npz(tmp_path / "set.npz", x_train=random_images(40, 6, 6, 3).astype(np.float32))
+    with pytest.raises(DataError, match="inputs of one type, got train float32, test uint8"):
+        load_data(str(tmp_path / "set.npz"))
+
+
+def test_classes_of_one_name_are_told_apart(tmp_path):
+    write_npz(tmp_path / "set.npz", class_names=np.array(["crane", "heron", "crane", "tram"]))
+    bundle = load_data(str(tmp_path / "set.npz"))
+    assert bundle.class_names == ("crane (0)", "heron", "crane (2)", "tram")
+    assert any("several classes are called crane" in note for note in bundle.notes)

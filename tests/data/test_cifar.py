@@ -198,3 +198,10 @@ def test_a_missing_batch_and_a_wrong_shape_are_named(tmp_path):
     (folder / "test_batch").unlink()
     with pytest.raises(DataError, match="test_batch is missing"):
         read_cifar10(tmp_path)
+
+
+def test_a_missing_training_batch_is_named(tmp_path):
+    write_cifar10(tmp_path / "set")
+    (tmp_path / "set" / "data_batch_3").unlink()
+    with pytest.raises(DataError, match="data_batch_3 is missing"):
+        load_data(str(tmp_path / "set"))

@@ -6,6 +6,7 @@ import torch
 from PIL import Image
 
 from classmargin.data import DataError, DataNotFoundError, load_data, make_loader
+from classmargin.data.formats.huggingface import tables_to_raw
 
 from .conftest import random_images
 
@@ -164,3 +165,92 @@ def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ImportError, match=r"classmargin\[data\]"):
         load_data(str(tmp_path / "set"))
+
+
+def feature_table(count, *, first="x", offset=0.0, names=None):
+    content = {
+        first: [[offset, float(k)] for k in range(count)],
+        "label": [k % 2 for k in range(count)],
+    }
+    data = datasets.Dataset.from_dict(content)
+    return data if names is None else data.cast_column("label", datasets.ClassLabel(names=names))
+
+
+def write_features(folder, counts, **options):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, count in counts.items():
+        feature_table(count, **options).to_parquet(str(folder / f"{name}.parquet"))
+
+
+@pytest.mark.parametrize("pattern", ["set_{}", "my.data-{}-0", "{}0"])
+@pytest.mark.parametrize("change", [str, str.capitalize])
+def test_the_part_may_stand_anywhere_in_the_name_of_a_parquet_file(tmp_path, pattern, change):
+    write_features(
+        tmp_path / "set", {pattern.format(change(k)): n for k, n in {"train": 40, "test": 20}.items()}
+    )
+    bundle = load_data(str(tmp_path / "set"), validation=0.0)
+    assert (len(bundle.train), len(bundle.test)) == (40, 20)
+
+
+def test_parquet_files_beside_the_training_part_are_not_added_to_it(tmp_path):
+    write_features(tmp_path / "set", {"train": 40, "test": 20, "extra": 100, "._train": 7})
+    bundle = load_data(str(tmp_path / "set"), validation=0.0)
+    assert (len(bundle.train), len(bundle.test)) == (40, 20)
+    assert any("the files extra.parquet" in note and "left aside" in note for note in bundle.notes)
+
+
+def test_parquet_files_without_a_word_for_training_are_the_training_part(tmp_path):
+    write_features(tmp_path / "set", {"part-0": 30, "part-1": 10, "test": 20})
+    bundle = load_data(str(tmp_path / "set"), validation=0.0)
+    assert (len(bundle.train), len(bundle.test)) == (40, 20)
+
+
+@pytest.mark.parametrize("place", ["test/mine.parquet", "test.parquet", "mine.PARQUET"])
+def test_a_single_parquet_file_is_the_whole_set_whatever_its_name(tmp_path, place):
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    feature_table(40).to_parquet(str(tmp_path / place))
+    bundle = load_data(str(tmp_path / place))
+    assert len(bundle.train) + len(bundle.validation) + len(bundle.test) == 40
+
+
+def test_parts_whose_classes_were_numbered_apart_are_refused(tmp_path):
+    write_features(tmp_path / "set", {"train": 40}, names=["cat", "dog"])
+    write_features(tmp_path / "set", {"test": 20}, names=["dog", "cat"])
+    with pytest.raises(DataError, match="the test part has other class names, or in another order"):
+        load_data(str(tmp_path / "set"))
+
+
+def test_all_parts_take_the_inputs_from_one_column(tmp_path):
+    (tmp_path / "set").mkdir()
+    for part, order in {"train": ("a", "b"), "test": ("b", "a")}.items():
+        content = {name: [[float(name == "b")] * 3] * 20 for name in order}
+        data = datasets.Dataset.from_dict({**content, "label": [k % 2 for k in range(20)]})
+        data.to_parquet(str(tmp_path / "set" / f"{part}.parquet"))
+    bundle = load_data(str(tmp_path / "set"), validation=0.0)
+    assert bundle.train.inputs.unique().tolist() == bundle.test.inputs.unique().tolist() == [0.0]
+    assert "the inputs are the column 'a', not 'b'" in bundle.notes
+
+
+def test_tables_of_more_than_two_gigabytes_of_images_are_read():
+    arrow = pytest.importorskip("pyarrow")
+    # One chunk of 8 MiB that the table holds 300 times.
+    encoded = arrow.array([bytes(2**23 - 1) + b"x"], arrow.binary())
+    chunk = arrow.StructArray.from_arrays([encoded], ["bytes"])
+    table = arrow.table({"image": arrow.chunked_array([chunk] * 300), "label": [k % 2 for k in range(300)]})
+    images = tables_to_raw({"train": table}, "large").train.images
+    assert len(images) == 300
+    assert images.open(299).getvalue()[-1:] == b"x"
+
+
+def test_lists_of_several_chunks_keep_their_order():
+    arrow = pytest.importorskip("pyarrow")
+    chunks = [arrow.array([[1.0, 2.0], [3.0, 4.0]]), arrow.array([[5.0, 6.0]]).slice(0)]
+    table = arrow.table({"x": arrow.chunked_array(chunks), "label": [0, 1, 0]})
+    assert tables_to_raw({"train": table}, "chunks").train.inputs.tolist() == [[1, 2], [3, 4], [5, 6]]
+
+
+def test_unknown_parts_of_a_saved_dataset_are_named(tmp_path):
+    parts = {"train": feature_table(20), "test": feature_table(10), "extra": feature_table(10)}
+    datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "set"))
+    bundle = load_data(str(tmp_path / "set"), validation=0.0)
+    assert any("the parts extra are neither" in note for note in bundle.notes)

@@ -240,3 +240,103 @@ def test_storage_does_not_change_what_small_images_become(tmp_path, monkeypatch)
     ]
     shift = [torch.tensor(b.mean).view(1, 3, 1, 1) for b in (in_memory, streamed)]
     assert torch.allclose(pixels[0] + shift[0], pixels[1] + shift[1], atol=1e-5)
+
+
+@pytest.mark.parametrize("ending", ["png", "tif", "pgm"])
+def test_images_of_16_bits_keep_their_grey_levels(tmp_path, ending):
+    levels = np.arange(64, dtype=np.uint16).reshape(8, 8) * 4
+    for name in ("a", "b"):
+        for number in range(4):
+            path = tmp_path / "set" / name / f"{number}.{ending}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if ending == "pgm":
+                path.write_bytes(b"P5\n8 8\n65535\n" + (levels * 257).astype(">u2").tobytes())
+            else:
+                Image.fromarray(levels * 257).save(path)
+    bundle = load_data(str(tmp_path / "set"))
+    assert bundle.input_shape == (1, 8, 8)
+    assert np.array_equal(bundle.train.inputs[0, 0].numpy(), levels)
+    coloured = load_data(str(tmp_path / "set"), image_size=8)
+    assert np.array_equal(coloured.train.inputs[0, 2].numpy(), levels)
+
+
+@pytest.mark.parametrize("values", [np.linspace(0.0, 1.0, 64), np.linspace(0.0, 3000.0, 64)])
+def test_images_of_32_bits_without_agreed_white_are_refused(tmp_path, values):
+    write_tree(tmp_path / "set", ["cat", "dog"], 6)
+    Image.fromarray(values.astype(np.float32).reshape(8, 8)).save(tmp_path / "set" / "cat" / "odd.tif")
+    with pytest.raises(CorruptImageError, match=r"odd\.tif \(32-bit values between 0 and"):
+        load_data(str(tmp_path / "set"))
+
+
+def test_images_of_32_bits_within_bytes_are_read(tmp_path):
+    values = np.arange(64, dtype=np.float32).reshape(8, 8)
+    for name in ("a", "b"):
+        write_tree(tmp_path / "set", [name], 3)
+        Image.fromarray(values).save(tmp_path / "set" / name / "000.tif")
+    bundle = load_data(str(tmp_path / "set"), validation=0.0)
+    every = {int(i): x for s in (bundle.train, bundle.test) for i, x in zip(s.index, s.inputs, strict=True)}
+    assert np.array_equal(every[1][0].numpy(), values.astype(np.uint8))
+
+
+@pytest.mark.parametrize("names", [("Train", "Val", "Test"), ("training", "validation", "testing")])
+def test_parts_may_be_written_in_capitals_or_in_full(tmp_path, names):
+    for part, count in zip(names, (6, 2, 3), strict=True):
+        write_tree(tmp_path / "set" / part, ["cat", "dog"], count)
+    bundle = load_data(str(tmp_path / "set"))
+    assert bundle.class_names == ("cat", "dog")
+    assert (len(bundle.train), len(bundle.validation), len(bundle.test)) == (12, 4, 6)
+
+
+def test_a_class_may_be_called_train(tmp_path):
+    write_tree(tmp_path / "set", ["bus", "test", "train"], 10)
+    assert load_data(str(tmp_path / "set")).class_names == ("bus", "test", "train")
+
+
+def test_parts_without_a_training_part_are_not_classes(tmp_path):
+    for part in ("val", "test"):
+        write_tree(tmp_path / "set" / part, ["cat", "dog"], 3)
+    with pytest.raises(DataError, match="has the parts validation, test, but no folder called train"):
+        load_data(str(tmp_path / "set"))
+
+
+def test_a_test_folder_without_classes_is_left_aside(tmp_path):
+    write_tree(tmp_path / "set" / "train", ["cat", "dog"], 10)
+    for number in range(5):
+        write_image(tmp_path / "set" / "test" / f"{number}.png", seed=number)
+    bundle = load_data(str(tmp_path / "set"))
+    assert (len(bundle.train), len(bundle.validation), len(bundle.test)) == (14, 2, 4)
+    assert any("the folder test has no class folders with images" in note for note in bundle.notes)
+
+
+def test_names_that_browsers_give_to_jpeg_files_are_known(tmp_path):
+    write_tree(tmp_path / "set", ["cat", "dog"], 10)
+    for name in ("cat", "dog"):
+        (tmp_path / "set" / name / "000.png").rename(tmp_path / "set" / name / "000.JFIF")
+    bundle = load_data(str(tmp_path / "set"))
+    assert len(bundle.train) + len(bundle.validation) + len(bundle.test) == 20
+
+
+@pytest.mark.parametrize("parts", [("",), ("train", "test")])
+def test_images_that_are_not_read_are_named(tmp_path, parts):
+    for part in parts:
+        write_tree(tmp_path / "set" / part, ["cat", "dog"], 10)
+    (tmp_path / "set" / parts[-1] / "dog" / "IMG_1.HEIC").write_bytes(b"")
+    (tmp_path / "set" / parts[-1] / "dog" / "notes.txt").write_bytes(b"")
+    assert "1 images of kinds that are not read: dog/IMG_1.HEIC" in load_data(str(tmp_path / "set")).notes
+
+
+def test_copies_in_hidden_folders_are_no_samples(tmp_path):
+    write_tree(tmp_path / "set", ["cat", "dog"], 10)
+    for name in ("cat", "dog"):
+        write_image(tmp_path / "set" / name / ".ipynb_checkpoints" / "000-checkpoint.png")
+        write_image(tmp_path / "set" / name / "__MACOSX" / "000.png")
+    bundle = load_data(str(tmp_path / "set"))
+    assert len(bundle.train) + len(bundle.validation) + len(bundle.test) == 20
+
+
+def test_a_class_too_small_to_be_held_out_is_named(tmp_path):
+    write_tree(tmp_path / "set", ["cat", "dog"], 10)
+    write_tree(tmp_path / "set", ["unicorn"], 1)
+    notes = load_data(str(tmp_path / "set")).notes
+    assert "1 of 3 classes have no test sample ('unicorn'): accuracy unknown" in notes
+    assert "1 of 3 classes have no validation sample ('unicorn'): accuracy unknown" in notes

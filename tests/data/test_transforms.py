@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+from classmargin.data.normalisation import channel_statistics
 from classmargin.data.randomness import Purpose, stream
 from classmargin.data.transforms import (
     bring_to_size,
@@ -91,3 +92,11 @@ def test_streams_are_equal_at_one_address_and_differ_between_addresses():
     assert np.array_equal(first, stream(Purpose.CROP, **base).random(4))
     others = [stream(Purpose.POLICY, **base), *(stream(Purpose.CROP, **{**base, key: 9}) for key in base)]
     assert all(not np.array_equal(first, other.random(4)) for other in others)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_a_constant_channel_is_not_scaled(dtype):
+    # The mean of seven such bytes, as numbers in [0, 1], is off by one rounding.
+    images = torch.tensor([5, 7]).view(1, 2, 1, 1).expand(7, 2, 1, 1).to(dtype)
+    _mean, std, _notes = channel_statistics(images, 2, None)
+    assert std == (1.0, 1.0)

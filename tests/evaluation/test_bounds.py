@@ -58,3 +58,22 @@ def test_groups_hold_whole_classes_and_every_row_once(toy):
     owners = [set(toy.labels[group]) for group in groups]
     assert sum(len(owner) for owner in owners) == len(set.union(*owners))
     assert all(len(group) >= 150 for group in groups[:-1])
+
+
+def test_masked_logits_have_no_bounds_and_the_notes_say_so(toy):
+    arrays = {"features": toy.features, "classifier_weight": toy.weight, "bootstrap": 0}
+    masked = toy.logits.copy()
+    masked[toy.labels != 1, 1] = -np.inf
+    found = audit(toy.labels, logits=masked, **arrays)
+    assert found.bounds is None
+    assert any(note.startswith("Bounds are left out") for note in found.notes)
+    plain = audit(toy.labels, logits=toy.logits, **arrays)
+    assert not any(note.startswith("Bounds are left out") for note in plain.notes)
+
+
+@pytest.mark.parametrize("kind", [">f4", "longdouble"])
+def test_types_that_torch_does_not_know_have_bounds_too(toy, kind):
+    arrays = {"logits": toy.logits, "features": toy.features, "classifier_weight": toy.weight}
+    expected = audit(toy.labels, **arrays, bootstrap=0).bounds["terms"]
+    found = audit(toy.labels, **{name: array.astype(kind) for name, array in arrays.items()}, bootstrap=0)
+    assert found.bounds["terms"] == pytest.approx(expected, rel=1e-5)

@@ -62,3 +62,23 @@ def test_unequal_numbers_of_runs_and_no_difference_at_all():
     same = np.ones((6, 3), dtype=bool)
     found = class_differences(np.array([0, 0, 0, 1, 1, 1]), same, (1, 2), 2)
     np.testing.assert_array_equal(found.p_value, [1, 1])
+
+
+def test_a_class_that_changes_alike_in_all_runs_has_the_p_value_of_a_sign_test():
+    labels = np.array([0] * 100 + [1] * 3 + [2])
+    correct = np.repeat([[False, False, True, True]], 104, axis=0)
+    found = class_differences(labels, correct, (2, 2), 4)
+    np.testing.assert_allclose(found.p_value[:3], [2.0**-99, 0.25, 1.0])
+    assert np.isnan(found.p_value[3])
+
+
+def test_equal_shares_of_changing_runs_are_no_certainty():
+    # Every run of the candidate is right on two of the three samples, every sample right in two of the three runs.
+    candidate = np.array([[1, 1, 0], [0, 1, 1], [1, 0, 1]], dtype=bool)
+    correct = np.concatenate([np.zeros((3, 3), dtype=bool), candidate], axis=1)
+    assert class_differences(np.zeros(3, dtype=int), correct, (3, 3), 1).p_value[0] == 0.25
+
+
+def test_a_single_sample_tells_nothing_however_many_runs_agree_on_it():
+    correct = np.array([[0, 0, 0, 0, 0, 1, 1, 1, 1, 0]], dtype=bool)
+    assert class_differences(np.zeros(1, dtype=int), correct, (5, 5), 1).p_value[0] == 1

@@ -322,3 +322,80 @@ def test_many_models_share_one_control_of_false_discoveries(models):
     assert result.verdict.startswith("Against A: ")
     pair = compare_many({name: audits[name] for name in "AB"}, bootstrap=50)
     assert pair.verdict == pair.comparisons[0].verdict
+
+
+def test_a_class_from_nothing_to_all_in_every_run_has_gained():
+    labels = np.repeat(np.arange(3), 100)
+    worse, better = (
+        audit(labels, predictions=predictions, num_classes=3, bootstrap=0)
+        for predictions in (np.where(labels == 2, 0, labels), labels)
+    )
+    result = compare([worse, worse], [better, better], bootstrap=100)
+    assert result.gained == ("2",)
+    difference, low, high = result.delta("overall")
+    assert low < difference - 0.02 < difference + 0.02 < high
+    assert result.delta("hard")[1] < 0.97
+    assert max(result.delta(name)[2] for name in HEADLINES) <= 1
+    assert compare(worse, better, bootstrap=100).delta("hard")[1] < 0.97
+
+
+def test_numbers_and_texts_that_name_the_same_samples_are_paired(models):
+    labels, first, second = models
+    numbers = np.arange(len(labels))
+    left = audit_of(labels, first, sample_id=numbers)
+    for texts in (numbers.astype(str), numbers.astype(np.bytes_)):
+        right = audit_of(labels[::-1], second[::-1], sample_id=texts[::-1])
+        found = compare(left, right, bootstrap=10).by_class
+        plain = compare(audit_of(labels, first), audit_of(labels, second), bootstrap=10).by_class
+        np.testing.assert_array_equal(found["gained_samples"], plain["gained_samples"])
+        np.testing.assert_array_equal(found["lost_samples"], plain["lost_samples"])
+
+
+def test_notes_tell_of_classes_that_crossfit_leaves_out():
+    labels = np.concatenate([np.repeat([0, 1, 2], 20), [3, 3, 4]])
+    one = audit(labels, predictions=labels, num_classes=6, bootstrap=0)
+    few = "2 classes with fewer than 4 samples are left out of the thirds."
+    assert few in compare(one, one, bootstrap=10).notes
+    assert few not in compare(one, one, bootstrap=10, ranking="pooled").notes
+    two = audit([0, 1] * 20, predictions=[0, 1] * 20, num_classes=2, bootstrap=0)
+    assert any("at least three classes" in note for note in compare(two, two, bootstrap=10).notes)
+
+
+def test_a_clear_gain_is_named_although_an_unsure_one_is_larger():
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(3), 1000)
+
+    def model(right):
+        return audit(
+            labels, predictions=np.where(right, labels, (labels + 1) % 3), num_classes=3, bootstrap=0
+        )
+
+    right = rng.random(3000) < 0.7
+    better = right.copy()
+    better[np.flatnonzero(~right)[::25]] = True
+    unsure = [model(rng.random(3000) < accuracy) for accuracy in (0.7, 0.78)]
+    found = compare_many({"A": model(right), "B": unsure, "C": model(better)}, bootstrap=200)
+    assert found.comparisons[0].delta("overall")[0] > found.comparisons[1].delta("overall")[0]
+    assert "C has the largest clear gain overall" in found.verdict
+    # Notes that hold for one pair only say so.
+    assert any(note.startswith("C: Class p-values: exact McNemar test") for note in found.notes)
+    assert any(note.startswith("B: 1 and 2 runs") for note in found.notes)
+    assert any(note.startswith("Thirds: ") for note in found.notes)
+
+
+def test_thirds_with_a_small_class_are_not_certain_that_nothing_changed():
+    labels = np.repeat(np.arange(CLASSES), [1000, 8] * (CLASSES // 2))
+    one = audit_of(labels, labels)
+    for ranking in ("crossfit", "pooled"):
+        result = compare(one, one, bootstrap=50, ranking=ranking)
+        # As if each third had 4 / (1 / 1000 + 1 / 8) = 32 samples.
+        assert result.delta("easy") == pytest.approx((0, -0.108, 0.108), abs=1e-3)
+        assert result.delta("gap")[2] == pytest.approx(0.108 * np.sqrt(2), abs=1e-3)
+        assert result.delta("overall")[2] < 0.002
+
+
+@pytest.mark.parametrize("names", [("A",), "AB", ("A", "B", "C")])
+def test_two_models_have_two_names(models, names):
+    labels, first, second = models
+    with pytest.raises(ValueError, match="names must be those of the baseline and of the candidate"):
+        compare(audit_of(labels, first), audit_of(labels, second), names=names, bootstrap=10)

@@ -68,3 +68,11 @@ def test_unknown_columns_are_left_out():
     assert found["x"].tolist() == ["spread", "spread"]
     assert found["value"].tolist() == pytest.approx([-1, -1])
     assert found["classes"].tolist() == [4, 4]
+
+
+@pytest.mark.parametrize("count", range(3, 30))
+def test_what_does_not_vary_has_no_correlation_whatever_the_rounding(count):
+    constant, other = np.full(count, 0.9), 1e6 + np.arange(count) ** 2
+    assert np.isnan(pearson(constant, other))
+    assert np.isnan(pearson(other, constant))
+    assert np.isnan(pearson(constant, np.full(count, 0.7)))

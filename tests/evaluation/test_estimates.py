@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from simulated_sets import beta, coverage, gaussian, table_of
 
+from classmargin.evaluation import AuditAccumulator, audit
 from classmargin.evaluation.estimates import estimate_headlines
 from classmargin.evaluation.headlines import HEADLINES
 from classmargin.evaluation.intervals import centred_interval
@@ -170,3 +171,63 @@ def test_a_reference_must_rank_every_class_with_samples():
 def test_bad_settings_are_refused_by_name(message, options):
     with pytest.raises(ValueError, match=message):
         check_settings(3, **options)
+
+
+def test_classes_all_right_beside_classes_all_wrong_leave_the_overall_accuracy_uncertain():
+    low, high = estimates([100, 100, 0], [100, 100, 100]).intervals["overall"]
+    assert low < 0.64
+    assert high > 0.69
+
+
+@pytest.mark.parametrize("ranking", ["reference", "own"])
+def test_intervals_of_thirds_cover_where_some_classes_have_few_samples(ranking):
+    n = np.array([1000, 4] * 3)
+    # Clearly apart, so that both rankings have the same thirds.
+    truth = np.array([0.999, 0.95, 0.6, 0.6, 0.1, 0.02])
+    options = {"ranking": ranking}
+    if ranking == "reference":
+        options["reference"] = np.linspace(0.9, 0.1, 6)
+    rng = np.random.default_rng(0)
+    inside = dict.fromkeys(("easy", "hard", "gap"), 0)
+    for _ in range(200):
+        found = estimates(rng.binomial(n, truth), n, bootstrap=200, **options).intervals
+        goals = {"easy": truth[:2].mean(), "hard": truth[4:].mean()}
+        for name, goal in (goals | {"gap": goals["easy"] - goals["hard"]}).items():
+            inside[name] += found[name][0] <= goal <= found[name][1]
+    assert min(inside.values()) >= 180, inside
+
+
+def test_thirds_of_unequal_classes_keep_to_what_is_possible_for_their_mean():
+    # Two hard classes, of 1000 samples (995 right) and of 4 (none right): their mean is far from the share of all samples.
+    low, high = estimates([1000, 999, 999, 998, 995, 0], [1000] * 5 + [4]).intervals["hard"]
+    assert 0.2 < low < 0.4975 < high < 0.8
+
+
+def test_crossfit_intervals_do_not_depend_on_classes_that_are_left_out():
+    with_few = estimates([100] * 6 + [1], [100] * 6 + [1], ranking="crossfit")
+    without = estimates([100] * 6, [100] * 6, ranking="crossfit")
+    assert with_few.intervals["hard"] == without.intervals["hard"]
+    assert with_few.intervals["overall"] == pytest.approx(without.intervals["overall"], abs=1e-3)
+
+
+def test_a_difference_to_crossfit_is_not_blamed_on_noise_where_classes_are_left_out():
+    rng = np.random.default_rng(0)
+    n = np.array([100] * 30 + [2] * 15)
+    right = np.concatenate([rng.binomial(100, 0.8, 30), np.zeros(15, dtype=int)])
+    (note,) = (text for text in estimates(right, n).notes if "(crossfit)" in text)
+    assert "instead of 0.0 %" in note
+    assert "fewer than 4 samples (here 15)" in note
+    assert "does not come from ranking on noise alone" in note
+
+
+def test_an_audit_that_ranks_must_name_the_same_classes():
+    labels = np.repeat(np.arange(3), 10)
+    reference = audit(labels, predictions=labels, class_names=["a", "b", "c"], bootstrap=0)
+    options = {"predictions": labels, "ranking": "reference", "reference": reference, "bootstrap": 0}
+    with pytest.raises(ValueError, match="class 0 is 'b' in one and 'a' in another"):
+        audit(labels, class_names=["b", "c", "a"], **options)
+    assert audit(labels, num_classes=3, **options).tiers["names"].tolist() == [("0",), ("1",), ("2",)]
+    accumulator = AuditAccumulator(class_names=["b", "c", "a"])
+    accumulator.update(labels, predictions=labels)
+    with pytest.raises(ValueError, match="class 0 is 'b' in one and 'a' in another"):
+        accumulator.compute(ranking="reference", reference=reference)

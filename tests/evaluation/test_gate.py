@@ -191,3 +191,17 @@ def test_results_are_plain_json():
     data = json.loads(json.dumps(gate(new, base).to_dict(), allow_nan=False))
     assert data["passed"] is False
     assert data["overall"]["n"] == 500
+
+
+def test_the_error_rate_is_promised_for_classes_above_the_minimum_only():
+    base, new = models([0] * CLASSES)
+    assert any("equally good models fail with probability" in note for note in gate(new, base).notes)
+    promise = "equally good models, with no class truly below the minimum, fail with probability"
+    assert any(promise in note for note in gate(new, base, min_worst=0.5).notes)
+
+
+@pytest.mark.parametrize("name", ["candidate", "baseline"])
+def test_the_gate_takes_one_audit_of_each_model(name):
+    base, new = models([0] * CLASSES)
+    with pytest.raises(TypeError, match=f"{name} must be one Audit, got list"):
+        gate(**{"candidate": new, "baseline": base, name: [base, new]})

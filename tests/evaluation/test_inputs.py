@@ -171,3 +171,31 @@ def test_chunks_cover_all_rows_once():
 
 def test_text_columns_stay_text():
     assert to_array("names", np.array(["a", "b"], dtype=object)).dtype.kind == "U"
+
+
+@pytest.mark.parametrize(
+    ("message", "labels"),
+    [
+        (r"such as None \(position 1\)", ["cat", None, "dog"]),
+        (r"such as None \(position 2\)", [0, 1, None]),
+        ("nan in row 1", [0.0, np.nan, 1.0]),
+        ("0.5 in row 2", [0.0, 1.0, 0.5]),
+        ("text in UTF-8", np.array([b"caf\xe9", b"cat", b"dog"])),
+    ],
+)
+def test_the_value_that_is_no_class_is_named(message, labels):
+    with pytest.raises((TypeError, ValueError), match=message):
+        audit(labels, predictions=[0, 1, 1], class_names=["cat", "dog"])
+
+
+def test_bytes_are_text():
+    found = audit(np.array([b"dog", b"cat"]), predictions=[1, 1], class_names=[b"cat", b"dog"], bootstrap=0)
+    assert found.class_names == ("cat", "dog")
+    assert found.labels.tolist() == [1, 0]
+
+
+def test_a_level_may_be_a_number_of_numpy_and_a_norm_must_be_a_number():
+    arrays = {"labels": [0, 1], "predictions": [0, 1], "num_classes": 2, "bootstrap": 0}
+    assert audit(**arrays, confidence=np.float32(0.5)).confidence == 0.5
+    with pytest.raises(ValueError, match="norm_order must be at least 1, got '2'"):
+        audit(**arrays, norm_order="2")

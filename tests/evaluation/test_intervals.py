@@ -5,6 +5,7 @@ from statsmodels.stats.proportion import proportion_confint
 
 from classmargin.evaluation.intervals import (
     centred_interval,
+    class_mean_counts,
     normal_quantile,
     small_sample_factor,
     wilson_interval,
@@ -96,3 +97,27 @@ def test_small_samples_need_longer_deviations():
     assert small_sample_factor(np.array([2, 2])) == pytest.approx(np.sqrt(2))
     assert small_sample_factor(np.array([0, 1])) == 1.0
     assert small_sample_factor(np.full(3, 10_000)) == pytest.approx(1, abs=1e-4)
+
+
+def test_an_interval_without_width_is_joined_with_that_of_the_counts():
+    low, high = with_few_events((0.5, 0.5 + 1e-16), 500, 1000, 0.95)
+    assert (low, high) == pytest.approx(stats.binomtest(500, 1000).proportion_ci(0.95, "wilson"))
+    low, high = with_few_changes((0.25, 0.25), 250, 0, 1000, 0.95)
+    assert low < 0.24 < 0.26 < high
+    assert with_few_events((0.49, 0.51), 500, 1000, 0.95) == (0.49, 0.51)
+    assert with_few_changes((0.24, 0.26), 250, 0, 1000, 0.95) == (0.24, 0.26)
+
+
+def test_few_samples_that_did_not_change_are_as_few_as_few_that_did():
+    low, high = with_few_changes((0.997, 1.0), 100, 0, 100, 0.95)
+    assert low == pytest.approx(0.948, abs=1e-3)
+    assert high == 1
+
+
+def test_a_mean_over_classes_is_known_as_badly_as_its_small_classes():
+    events, number = class_mean_counts(np.array([1000.0, 4.0]), np.array([1000, 4]))
+    assert events == number == pytest.approx(4 / (1 / 1000 + 1 / 4), abs=1e-5)
+    events, number = class_mean_counts(np.array([[7.0, 9.0], [1.0, 0.0]]), np.array([10, 10]))
+    assert (events.tolist(), number) == ([16, 1], 20)
+    events, number = class_mean_counts(np.zeros((2, 0)), np.zeros(0))
+    assert (events.tolist(), number) == ([0, 0], 0)

@@ -357,3 +357,56 @@ def test_bad_name_files_are_refused(tmp_path, name, content, message):
 def test_missing_name_files_are_refused(tmp_path):
     with pytest.raises(PredictionFileError, match="cannot be read"):
         read_class_names(tmp_path / "none.txt")
+
+
+def classes_in(tmp_path, text):
+    file = tmp_path / "table.csv"
+    file.write_text(text)
+    found = read_predictions(file)
+    return found.class_names, found.labels.tolist(), found.predictions.tolist()
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "labels", "predictions"),
+    [
+        ("label,prediction,p_001,p_002,p_003\n001,002,0,1,0\n2,1,1,0,0\n", ("001", "002", "003"), [0, 1], [1, 0]),
+        # A single 0 tells that both columns are counted from 0.
+        ("label,prediction,p_1,p_2,p_3\n1,0,1,0,0\n2,2,0,0,1\n", ("1", "2", "3"), [1, 2], [0, 2]),
+        ("label,prediction,p_1,p_2,p_3\n1,3,0,0,1\n2,2,0,1,0\n", ("1", "2", "3"), [0, 1], [2, 1]),
+        ("label,prediction,p_1.0,p_1.5\n1.0,1.5,0,1\n1.5,1.5,0,1\n", ("1.0", "1.5"), [0, 1], [1, 1]),
+        ("label,prediction,p_false,p_true\ntrue,false,1,0\nfalse,false,1,0\n", ("false", "true"), [1, 0], [0, 0]),
+        ("label, prediction, p_cat, p_dog\ncat, 1, 0, 1\ndog , 0, 1, 0\n", ("cat", "dog"), [0, 1], [1, 0]),
+        ("label,prediction,p_0,p_1\n1.0,0.0,1,0\n0.0,0.0,1,0\n", ("0", "1"), [1, 0], [0, 0]),
+    ],
+)  # fmt: skip
+def test_classes_of_a_csv_are_what_is_written_there(tmp_path, text, names, labels, predictions):
+    assert classes_in(tmp_path, text) == (names, labels, predictions)
+
+
+@pytest.mark.parametrize(
+    ("cells", "found"),
+    [
+        (["007", "7"], ["007", "7"]),
+        (["12e5", "1200000"], ["12e5", "1200000"]),
+        (["3.10", "3.1"], ["3.10", "3.1"]),
+        (["9" * 30, "8" * 30], ["9" * 30, "8" * 30]),
+        (["10", "9"], [10, 9]),
+    ],
+)
+def test_identities_of_a_csv_are_what_is_written_there(tmp_path, cells, found):
+    file = tmp_path / "table.csv"
+    file.write_text("label,prediction,sample_id\n" + "".join(f"0,1,{cell}\n" for cell in cells))
+    assert read_predictions(file).sample_id.tolist() == found
+
+
+def test_a_column_that_is_there_twice_is_refused(tmp_path):
+    with pytest.raises(PredictionFileError, match="'p_a' more than once"):
+        classes_in(tmp_path, "label,p_a,p_b,p_a\na,0.5,0.5,0\n")
+
+
+def test_names_in_other_bytes_than_utf_8_name_the_file(tmp_path):
+    np.savez(
+        tmp_path / "x.npz", labels=[0, 1], predictions=[0, 1], class_names=np.array([b"caf\xe9", b"dog"])
+    )
+    with pytest.raises(PredictionFileError, match=r"x\.npz: class_names must hold text in UTF-8"):
+        read_predictions(tmp_path / "x.npz")

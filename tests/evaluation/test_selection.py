@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from classmargin.evaluation import audit, select
@@ -73,3 +74,8 @@ def test_audits_are_records():
 def test_bad_records_are_refused(message, records, rule):
     with pytest.raises(ValueError, match=message):
         select(records, rule)
+
+
+def test_numbers_of_numpy_are_numbers():
+    records = [{"validation": {"hard": np.float32(value)}} for value in (0.5, 0.7, 0.6)]
+    assert select(records, "best_hard_validation") == 1

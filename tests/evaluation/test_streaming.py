@@ -1,4 +1,5 @@
 import numpy as np
+import pandas as pd
 import pytest
 
 from classmargin.evaluation import AuditAccumulator, audit
@@ -116,3 +117,19 @@ def test_the_head_must_fit_the_features(toy):
         fed(toy, [np.arange(50)]).compute(classifier_weight=np.ones((7, 4)))
     with pytest.raises(ValueError, match=r"one row a class \(7\)"):
         fed(toy, [np.arange(50)]).compute(classifier_weight=np.ones((6, 5)))
+
+
+def test_named_classes_bring_labels_and_columns_into_their_order():
+    accumulator = AuditAccumulator(class_names=["cat", "dog"])
+    accumulator.update(["cat", "dog"], probabilities=pd.DataFrame({"dog": [0.1, 0.9], "cat": [0.9, 0.1]}))
+    accumulator.update([1], probabilities=np.array([[0.2, 0.8]]))
+    assert accumulator.compute(bootstrap=0).overall == 1
+    with pytest.raises(ValueError, match="must name the same classes"):
+        accumulator.update([0], probabilities=pd.DataFrame({"dog": [0.1], "cow": [0.9]}))
+    numbered = AuditAccumulator(2)
+    numbered.update([0, 1], probabilities=pd.DataFrame({"cat": [0.9, 0.1], "dog": [0.1, 0.9]}))
+    assert numbered.compute(bootstrap=0).overall == 1
+
+
+def test_the_number_of_classes_may_be_a_number_of_numpy():
+    assert AuditAccumulator(np.int64(3)).class_names == ("0", "1", "2")

@@ -123,3 +123,13 @@ def replace_row(rows, position, value):
 def test_shares_that_leave_no_second_phase_are_refused(make):
     with pytest.raises(ValueError, match="pretrain_share \\+ classifier_share must be < 1"):
         make("drl", pretrain_share=0.7, classifier_share=0.3)
+
+
+@pytest.mark.parametrize("shares", [(0.0, 0.0), (0.1, 1 / 15), (2 / 3, 1 / 15), (0.04, 0.95), (0.95, 0.04)])
+@pytest.mark.parametrize("epochs", [1, 2, 3, 4, 15, 30])
+def test_phases_are_told_by_their_position_so_the_first_ones_are_always_there(make, epochs, shares):
+    stages = make("drl", pretrain_share=shares[0], classifier_share=shares[1]).stages(epochs)
+    names = ["cross-entropy", "features", "classifier"]
+    assert [stage.name for stage in stages] == names[: min(epochs, 3)]
+    assert sum(stage.epochs for stage in stages) == epochs
+    assert min(stage.epochs for stage in stages) >= 1

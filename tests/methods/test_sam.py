@@ -134,3 +134,19 @@ def test_alone_it_trains_cross_entropy(make, toy):
 def test_sam_around_sam_is_refused(make):
     with pytest.raises(ValueError, match="wraps SAM in SAM"):
         make("sam+sam")
+
+
+def test_a_gradient_that_overflowed_leaves_the_weights_as_they_are(make):
+    """A loss scale that is too large for the first steps: the scaler skips the step, and training goes on."""
+    bowl, seen, stepped = Bowl(), [], []
+
+    def closure(update_state):
+        seen.append(bowl.w.detach().clone())
+        bowl.w.grad = torch.tensor([float("inf"), 1.0], dtype=torch.float64)
+        return MethodLoss(bowl.loss().detach(), {})
+
+    make("sam").optimizer_step(closure, lambda: stepped.append(bowl.w.grad.clone()), bowl)
+    assert [w.tolist() for w in seen] == [list(START)] * 2
+    assert bowl.w.tolist() == list(START)
+    assert len(stepped) == 1
+    assert torch.isinf(stepped[0]).any(), "the scaler must see it"

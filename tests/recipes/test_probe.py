@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from classmargin.backbones import create_backbone
 from classmargin.data import load_data
@@ -47,6 +50,33 @@ def test_other_weights_or_samples_get_other_features(tmp_path, monkeypatch, smal
     kept = set((tmp_path / "features").iterdir())
     build_session(small(*PROBE, "loop.seed=1"))
     assert len(set((tmp_path / "features").iterdir()) - kept) == 3
+
+
+def photos(folder, seed):
+    random = np.random.default_rng(seed)
+    for name in ("cat", "dog"):
+        (folder / name).mkdir(parents=True)
+        for number in range(10):
+            pixels = random.integers(0, 256, (80, 80, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{number}.bmp")  # equal sizes, whatever they show
+    return folder
+
+
+def key(folder, **options):
+    bundle = load_data(str(folder), **options)
+    assert bundle.train.images is not None, "the images are streamed"
+    return probe.data_fingerprint(bundle, "train")
+
+
+def test_streamed_images_are_told_apart_by_folder_change_and_scaling(tmp_path):
+    first, second = photos(tmp_path / "v1/photos", 0), photos(tmp_path / "v2/photos", 1)
+    before = key(first)
+    assert key(first) == before
+    assert key(second) != before
+    assert key(first, image_size=80) != before
+    file = first / "cat/0.bmp"
+    os.utime(file, ns=(0, file.stat().st_mtime_ns + 1))  # as if written anew
+    assert key(first) != before
 
 
 def test_a_probe_trains_the_head_alone_and_predicts_from_images(tmp_path, small, tiny_images):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -43,6 +44,14 @@ def test_runs_are_grouped_by_method_and_settings_with_plain_erm_first(runs):
     }
     assert block.rows[0].title == "ERM"
     assert block.title.startswith("tiny, Small CNN, 1 epoch")
+
+
+def test_how_the_data_got_here_makes_no_other_row(runs):
+    found = [run for run in find_runs([runs]) if run.config.method.name == "mr2"]
+    data = replace(found[0].config.data, download=True, skip_corrupt=True, root="/elsewhere")
+    found[0] = replace(found[0], config=replace(found[0].config, data=data))
+    (block,) = group_runs(found)
+    assert [[run.config.loop.seed for run in row.runs] for row in block.rows] == [[0, 1]]
 
 
 def test_rows_of_a_recipe_bring_their_printed_values_and_others_follow(runs):

@@ -48,6 +48,23 @@ def test_all_splits_have_ids_of_their_own(model, tiny_images):
     assert len(set(arrays["sample_id"].tolist())) == 500
 
 
+@pytest.mark.parametrize("own_part", [True, False], ids=["own validation part", "no validation samples"])
+def test_samples_of_parts_with_numbers_of_their_own_are_all_there(tmp_path, model, tiny_images, own_part):
+    with np.load(tiny_images) as data:
+        arrays = {name: values if name == "class_names" else values[::5] for name, values in data.items()}
+    if own_part:
+        arrays |= {"x_val": arrays["x_test"], "y_val": arrays["y_test"]}
+    else:  # one of a class: nothing can be held out
+        rows = [list(arrays["y_train"]).index(label) for label in range(10)]
+        arrays |= {"x_train": arrays["x_train"][rows], "y_train": arrays["y_train"][rows]}
+    np.savez(tmp_path / "parts.npz", **arrays)
+    bundle = load_data(str(tmp_path / "parts.npz"))
+    sizes = [len(bundle.split(name)) for name in ("train", "validation", "test")]
+    assert bool(sizes[1]) == own_part
+    found = predict(model, str(tmp_path / "parts.npz"), split="all")
+    assert len(found["labels"]) == sum(sizes)
+
+
 def test_labels_are_matched_by_class_name(tmp_path, model, tiny_images):
     with np.load(tiny_images) as data:
         arrays = dict(data)

@@ -99,8 +99,8 @@ def write_idx_gz(folder, content):
 def write_cifar(folder, content):
     place = folder / "cifar-10-batches-py"
     place.mkdir(exist_ok=True)
-    (place / "data_batch_1").write_bytes(content)
-    (place / "test_batch").write_bytes(content)
+    for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
+        (place / name).write_bytes(content)
     return place
 
 

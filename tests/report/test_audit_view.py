@@ -115,3 +115,20 @@ def test_bounds_come_greatest_first_and_terms_only_as_numbers(small_audit):
 def test_short_report_has_headlines_first(small_audit):
     titles = [table.title for table in audit_view.report_tables(small_audit, 3)]
     assert titles[:2] == ["Accuracy", "Worst classes"]
+
+
+def test_verdict_of_thirds_that_are_upside_down_has_no_negative_lead():
+    labels = np.repeat(np.arange(3), 10)
+    predictions = np.where(np.arange(30) % 10 < 2 + 3 * labels, labels, (labels + 1) % 3)
+    words = audit_view.audit_verdict(
+        audit_of(labels, predictions, 3, ranking="reference", reference=[0.9, 0.5, 0.1])
+    )
+    assert "the hard third reaches 80.0%, 60.0 points more than the easy third" in words
+
+
+def test_a_correlation_without_an_interval_shows_a_dash():
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(3), 10)
+    predictions = np.where(np.arange(30) % 10 < 2 + 3 * labels, labels, (labels + 1) % 3)
+    table = audit_view.correlation_table(audit_of(labels, predictions, 3, features=rng.normal(size=(30, 4))))
+    assert {row["range"] for row in table.rows} == {"–"}

@@ -5,9 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from classmargin.evaluation.comparison import compare_many
+from classmargin.evaluation.comparison import compare, compare_many
 from classmargin.evaluation.gate import gate
 from classmargin.report import comparison_view
+from classmargin.report.comparison_page import comparison_page
 
 
 def test_pair_summary_has_one_row_a_headline(comparison):
@@ -89,3 +90,20 @@ def test_absent_classes_are_not_in_the_gate_table(make_audit):
     frame.loc[0, "n"] = 0
     tables = comparison_view.gate_tables(dataclasses.replace(result, by_class=frame), 99)
     assert len(tables[0].rows) == 5
+
+
+def test_the_test_is_called_by_its_name(make_audit):
+    one, other = make_audit(bootstrap=0), make_audit(seed=1, bootstrap=0)
+    for candidate, words in ((other, "Exact McNemar test"), ([other, one], "t-test with the variance")):
+        pair = compare(one, candidate, bootstrap=10)
+        for table in (comparison_view.change_table(pair), comparison_view.top_changes_table(pair, 3)):
+            (hint,) = (column.hint for column in table.columns if column.key == "p_value")
+            assert hint.startswith(words)
+
+
+def test_a_page_of_several_models_repeats_no_note(make_audit):
+    one, other = make_audit(bootstrap=0), make_audit(seed=1, bootstrap=0)
+    found = compare_many({"A": one, "B": other, "C": [one, other]}, bootstrap=10)
+    notes = comparison_page(found, title="x")["notes"]
+    assert sum("One run of each model" in note for note in notes) == 1
+    assert any(note.startswith("B: One run of each model") for note in notes)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from classmargin.report.audit_view import report_tables
 from classmargin.report.tables import (
     Column,
     Table,
@@ -143,3 +144,12 @@ def test_frame_rows_keep_values_and_order():
 
 def test_numbers_are_set_flush_right_and_words_flush_left():
     assert [column.is_text for column in (*COLUMNS, Column("v", "Value", "value"))] == [True, False, False]
+
+
+def test_latex_holds_no_letter_that_it_cannot_set(make_audit):
+    text = "".join(to_latex(table) for table in report_tables(make_audit(), 3))
+    # What LaTeX knows without further packages: Latin letters with accents, and quotation marks.
+    unknown = {sign for sign in text if ord(sign) > 0x17F} - set("“”…")
+    assert not unknown
+    assert r"$\Vert$$\hat{\mu}$$\Vert$" in text
+    assert r"$\alpha$ = 2" in text

@@ -276,3 +276,24 @@ def test_bad_input_is_refused_by_name(function, changes, error, words):
 def test_bad_options_are_refused_by_name(call, words):
     with pytest.raises(ValueError, match=words):
         call()
+
+
+@pytest.mark.parametrize("change", ["read-only", "reversed", "byte order"])
+def test_arrays_that_torch_does_not_take_as_they_are_give_the_same_bound(change):
+    features = np.random.default_rng(0).normal(size=(10, 3))
+    labels, counts = np.arange(10) % 2, np.array([5, 5])
+
+    def changed(array):
+        if change == "reversed":
+            return array[::-1].copy()[::-1]
+        array = array.astype(array.dtype.newbyteorder()) if change == "byte order" else array.copy()
+        array.setflags(write=change != "read-only")
+        return array
+
+    expected = rademacher_bound(features, labels, np.ones(2))
+    assert rademacher_bound(changed(features), changed(labels), changed(np.ones(2))) == expected
+    given = {"class_counts": counts, "class_margins": np.ones(2), "feature_dim": 3}
+    with_changed = {**given, "class_counts": changed(counts), "class_margins": changed(np.ones(2))}
+    assert rademacher_bound_from_statistics(np.ones(2), **with_changed) == rademacher_bound_from_statistics(
+        np.ones(2), **given
+    )

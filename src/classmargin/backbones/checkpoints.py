@@ -56,7 +56,7 @@ def read_state_dict(path: str | Path) -> StateDict:
         FileNotFoundError: Nothing at ``path``.
         ValueError: Not a checkpoint, or one that holds Python objects besides tensors and plain values.
     """
-    source = _file_of(Path(path))
+    source = weights_file(Path(path))
     if source.name.endswith(".index.json"):
         content: object = _read_shards(source)
     elif source.suffix == ".safetensors":
@@ -68,7 +68,8 @@ def read_state_dict(path: str | Path) -> StateDict:
     return _strip_prefix(_unwrap(content, source), "module.")
 
 
-def _file_of(path: Path) -> Path:
+def weights_file(path: Path) -> Path:
+    """Return the file of weights at ``path``, which may be its folder."""
     if not path.exists():
         raise FileNotFoundError(f"checkpoint {path} does not exist")
     if not path.is_dir():
@@ -154,8 +155,15 @@ def convert_own(state: StateDict) -> Weights:
     return Weights(encoder, with_prefix(state, "head.")) if encoder else Weights(state, {})
 
 
-def load_weights(backbone: Backbone, weights: Weights, *, source: str) -> bool:
+def load_weights(backbone: Backbone, weights: Weights, *, source: str, own: bool = False) -> bool:
     """Load an encoder, and the head too where it is the same head for as many classes.
+
+    Args:
+        backbone: Network to fill.
+        weights: Renamed tensors.
+        source: Where they came from, for messages.
+        own: Whether they were saved from a :class:`Backbone`: those that fit are taken as they are. (Positions of
+            2 x 8 patches could be those of 4 x 4 in a published file, which would have to be interpolated.)
 
     Returns:
         Whether the head was loaded. A head of another kind or for other classes stays fresh: that is what
@@ -165,7 +173,8 @@ def load_weights(backbone: Backbone, weights: Weights, *, source: str) -> bool:
         ValueError: The encoder's weights do not fit; the message lists the first keys and counts the rest.
     """
     adapt: Callable[[StateDict], StateDict] | None = getattr(backbone.encoder, "adapt_state", None)
-    encoder_state = weights.encoder if adapt is None else adapt(weights.encoder)
+    fits_already = own and _misfit(backbone.encoder, weights.encoder) is None
+    encoder_state = weights.encoder if adapt is None or fits_already else adapt(weights.encoder)
     _check_fit(backbone.encoder, encoder_state, f"{source} does not fit the encoder of {backbone.name}")
     # Copying casts: half-precision checkpoints (OpenAI's CLIP) become the float32 that training needs.
     backbone.encoder.load_state_dict(encoder_state, strict=False)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from classmargin._checks import require_extra
 from classmargin.backbones.checkpoints import StateDict
+from classmargin.backbones.clip_activation import OPENAI_ACTIVATION, clip_activation
 from classmargin.backbones.clip_names import text_to_transformers
 from classmargin.backbones.contract import Backbone
 from classmargin.backbones.heads import CosineHead
@@ -34,6 +35,7 @@ def start_head_from_prompts(
     class_names: Sequence[str] | None = None,
     prompt_templates: Sequence[str] = DEFAULT_TEMPLATES,
     tokenizer: str | Path | None = None,
+    activation: str | None = None,
     checkpoint: Path | None = None,
     head_options: Mapping[str, Any] | None = None,
 ) -> None:
@@ -47,6 +49,8 @@ def start_head_from_prompts(
         tokenizer: Folder with a saved CLIP tokenizer (``tokenizer.json``, or ``vocab.json`` and
             ``merges.txt``), or OpenAI's ``bpe_simple_vocab_16e6.txt.gz``. Left out: the folder of the
             checkpoint.
+        activation: Of the text tower: ``quick_gelu`` or ``gelu``. Left out: what the settings beside the
+            checkpoint say.
         checkpoint: Where ``state`` came from.
         head_options: Options the head was made with; a ``scale`` among them is kept.
 
@@ -73,7 +77,8 @@ def start_head_from_prompts(
             "class_names need tokenizer=: the folder of a saved CLIP tokenizer, "
             "or bpe_simple_vocab_16e6.txt.gz"
         )
-    embeddings = embed_class_names(names, prompt_templates, text_state, source)
+    kind = clip_activation(activation, checkpoint, "text")
+    embeddings = embed_class_names(names, prompt_templates, text_state, source, activation=kind)
     head.weight.data.copy_(embeddings)
 
 
@@ -85,7 +90,12 @@ def _tokenizer_beside(checkpoint: Path | None) -> Path | None:
 
 
 def embed_class_names(
-    class_names: Sequence[str], templates: Sequence[str], text_state: StateDict, tokenizer: Path
+    class_names: Sequence[str],
+    templates: Sequence[str],
+    text_state: StateDict,
+    tokenizer: Path,
+    *,
+    activation: str = OPENAI_ACTIVATION,
 ) -> Tensor:
     """Return one embedding of length 1 for each class, ``[K, d]``: the mean over its prompts.
 
@@ -94,11 +104,12 @@ def embed_class_names(
         templates: Sentences with ``{}``.
         text_state: Text tower in the names of ``transformers``.
         tokenizer: See :func:`start_head_from_prompts`.
+        activation: Of the text tower.
     """
     for template in templates:
         if "{}" not in template:
             raise ValueError(f"prompt_templates must hold {{}} where the class name goes, got {template!r}")
-    tower = load_text_tower(text_state)
+    tower = load_text_tower(text_state, activation)
     prompts = [template.format(name.replace("_", " ")) for name in class_names for template in templates]
     tokens = tokenize(prompts, load_tokenizer(tokenizer), context=tower.config.max_position_embeddings)
     with torch.no_grad():
@@ -107,7 +118,7 @@ def embed_class_names(
     return F.normalize(directions.view(len(class_names), len(templates), -1).mean(dim=1), dim=-1)
 
 
-def load_text_tower(text_state: StateDict) -> Any:
+def load_text_tower(text_state: StateDict, activation: str = OPENAI_ACTIVATION) -> Any:
     """Return the text tower as a ``transformers`` model whose sizes are read off the tensors."""
     transformers = require_extra("transformers", "pretrained", "the text tower of CLIP")
     vocabulary, width = text_state["text_model.embeddings.token_embedding.weight"].shape
@@ -120,6 +131,7 @@ def load_text_tower(text_state: StateDict) -> Any:
         num_attention_heads=max(1, width // _HEAD_SIZE),
         max_position_embeddings=text_state["text_model.embeddings.position_embedding.weight"].shape[0],
         projection_dim=text_state["text_projection.weight"].shape[0],
+        hidden_act=activation,
         # The last two entries of CLIP's vocabulary mark start and end; the end is where the sentence is read.
         bos_token_id=vocabulary - 2,
         eos_token_id=vocabulary - 1,

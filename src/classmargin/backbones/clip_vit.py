@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from torch import Tensor, nn
 
 from classmargin._checks import require_extra
 from classmargin.backbones.checkpoints import StateDict, Weights
+from classmargin.backbones.clip_activation import OPENAI_ACTIVATION, clip_activation
 from classmargin.backbones.clip_names import vision_to_transformers
 from classmargin.backbones.clip_text import start_head_from_prompts
 from classmargin.backbones.pretrained import CLIP_MEAN, CLIP_STD, colour_adapter, patch_grid, resize_positions
@@ -25,6 +28,7 @@ class ClipVisionTransformer(nn.Module):
         depth: Number of blocks.
         heads: Number of attention heads.
         output_dim: Size of the embedding.
+        activation: Of the perceptrons: ``quick_gelu`` (OpenAI) or ``gelu`` (most networks of open_clip).
     """
 
     def __init__(
@@ -37,6 +41,7 @@ class ClipVisionTransformer(nn.Module):
         depth: int = 12,
         heads: int = 12,
         output_dim: int = 512,
+        activation: str = OPENAI_ACTIVATION,
     ) -> None:
         super().__init__()
         transformers = require_extra("transformers", "pretrained", "CLIP ViT-B/32")
@@ -45,6 +50,8 @@ class ClipVisionTransformer(nn.Module):
             raise ValueError(f"input_size of 'clip-vit-b32' must be square, got {input_size}")
         self.feature_dim = output_dim
         self.num_layers = depth + 1
+        # What the weights do not show; kept features must know it.
+        self.found_options = {} if activation == OPENAI_ACTIVATION else {"activation": activation}
         self.colour = colour_adapter("clip-vit-b32", in_channels, CLIP_MEAN, CLIP_STD)
         self.model = transformers.CLIPVisionModelWithProjection(
             transformers.CLIPVisionConfig(
@@ -55,6 +62,7 @@ class ClipVisionTransformer(nn.Module):
                 num_hidden_layers=depth,
                 num_attention_heads=heads,
                 projection_dim=output_dim,
+                hidden_act=activation,
             )
         )
 
@@ -112,8 +120,10 @@ def build_clip_vit(
     depth: int = 12,
     heads: int = 12,
     output_dim: int = 512,
+    activation: str | None = None,
+    checkpoint: Path | None = None,
 ) -> nn.Module:
-    """Return the visual tower."""
+    """Return the visual tower; its activation is that of the settings beside the weights if left out."""
     return ClipVisionTransformer(
         input_size,
         in_channels=in_channels,
@@ -122,4 +132,5 @@ def build_clip_vit(
         depth=depth,
         heads=heads,
         output_dim=output_dim,
+        activation=clip_activation(activation, checkpoint, "vision"),
     )

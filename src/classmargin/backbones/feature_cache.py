@@ -69,7 +69,8 @@ def extract_features(
     """
     parts: list[FeatureSet] = []
     count = 0
-    was_training = backbone.training
+    # Of each module by itself: a batch norm that its owner keeps at rest must not wake up.
+    modes = [(module, module.training) for module in backbone.modules()]
     backbone.eval()
     try:
         with torch.no_grad():
@@ -79,7 +80,8 @@ def extract_features(
                 parts.append(FeatureSet(features.float().cpu(), labels.cpu(), index.cpu()))
                 count += len(labels)
     finally:
-        backbone.train(was_training)
+        for module, mode in modes:
+            module.training = mode
     if not parts:
         raise ValueError("batches must hold at least one batch, got none")
     return FeatureSet(*(torch.cat(columns) for columns in zip(*parts, strict=True)))

@@ -89,7 +89,7 @@ class BackboneInfo:
         names = option_names(self.build, skip=_BUILDER_ARGUMENTS)
         if self.finish is not None:
             names += option_names(self.finish, skip=_FINISHER_ARGUMENTS)
-        return [*names, *_BACKBONE_OPTIONS]
+        return [*dict.fromkeys(names), *_BACKBONE_OPTIONS]
 
 
 _BACKBONES: dict[str, BackboneInfo] = {}
@@ -207,7 +207,9 @@ def create_backbone(
         input_size=size,
         **_input_statistics(info, encoder, in_channels),
     )
-    backbone.encoder_options = {name: options[name] for name in option_names(info.build) if name in options}
+    # A builder leaves in found_options what it found beside the weights and the weights do not show.
+    given = {name: options[name] for name in option_names(info.build) if name in options}
+    backbone.encoder_options = {**getattr(encoder, "found_options", {}), **given}
     _fill(backbone, info, path, options)
     return backbone
 
@@ -279,8 +281,9 @@ def _fill(backbone: Backbone, info: BackboneInfo, path: Path | None, options: Ma
     head_is_loaded = False
     if path is not None and info.convert is not None:
         state = read_state_dict(path)
-        convert = convert_own if is_own_format(state) else info.convert
-        head_is_loaded = load_weights(backbone, convert(state), source=str(path))
+        own = is_own_format(state)
+        weights = convert_own(state) if own else info.convert(state)
+        head_is_loaded = load_weights(backbone, weights, source=str(path), own=own)
     if info.finish is not None and not head_is_loaded:
         names = option_names(info.finish)
         given = {"checkpoint": path, **options}

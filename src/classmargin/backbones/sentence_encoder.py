@@ -6,6 +6,7 @@ padding number marks what is not text, so that a batch stays one tensor like any
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ _MINILM = {
 }
 # The length up to which all-MiniLM-L6-v2 reads a text.
 _LONGEST = 256
+# encoder.layer.0 (BERT and its kin), transformer.layer.0 (DistilBERT), layer.0 (XLNet), layers.0 (ModernBERT)
+_BLOCK = re.compile(r"layers?\.(\d+)\.")
 
 
 class SentenceEncoder(nn.Module):
@@ -78,11 +81,10 @@ class SentenceEncoder(nn.Module):
 
     def layer_of(self, parameter_name: str) -> int:
         """Return 0 for the embedding, 1 … depth for the blocks."""
-        for marker in ("encoder.layer.", "layers."):
-            _, is_block, rest = parameter_name.partition(marker)
-            if is_block:
-                return int(rest.split(".")[0]) + 1
-        return 0 if "embeddings" in parameter_name else self.num_layers
+        block = _BLOCK.search(parameter_name)
+        if block is not None:
+            return int(block[1]) + 1
+        return 0 if "embedding" in parameter_name else self.num_layers
 
 
 def _folder_with_tokenizer(path: Path | None) -> Path | None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from classmargin._checks import require_extra
-from classmargin.backbones.pretrained import colour_adapter
+from classmargin.backbones.pretrained import colour_adapter, patch_grid
 from classmargin.backbones.registry import register_backbone
 
 
@@ -41,11 +41,13 @@ def load_model(name: str, folder: Path | None) -> Any:
     lost = [key for key in missing if "pooler" not in key]
     if lost:
         raise ValueError(f"checkpoint {folder} of {name!r} lacks {len(lost)} weights ({', '.join(lost[:4])})")
-    return model
+    return model.float()  # newer versions of the library keep the half precision of a file
 
 
 class TransformersImageEncoder(nn.Module):
     """Images to the pooled output of a ``transformers`` vision model, or to the mean of its tokens.
+
+    Of a model of images and text (CLIP, SigLIP) the tower of images is taken. A masked autoencoder sees all patches.
 
     Args:
         folder: Folder of the saved model; its ``preprocessor_config.json`` gives the input statistics.
@@ -55,22 +57,43 @@ class TransformersImageEncoder(nn.Module):
 
     def __init__(self, folder: Path | None, input_size: tuple[int, ...], in_channels: int = 3) -> None:
         super().__init__()
-        self.model = load_model("hf-image", folder)
+        model = load_model("hf-image", folder)
+        self.model = model.vision_model if hasattr(model.config, "vision_config") else model
+        # Masked autoencoders hide most patches at random, in evaluation too, unless told otherwise.
+        self.masked = bool(getattr(self.model.config, "mask_ratio", None))
+        self.found_options: dict[str, float] = {}
+        if self.masked:
+            self.model.config.mask_ratio = 0.0
+            self.found_options["mask_ratio"] = (
+                0.0  # features kept with hidden patches must not be found again
+            )
         self.input_mean, self.input_std = _statistics(folder)
         mean, std = self.input_mean or (0.0, 0.0, 0.0), self.input_std or (1.0, 1.0, 1.0)
         self.colour = colour_adapter("hf-image", in_channels, mean, std)
-        with torch.no_grad():
-            self.feature_dim = self.eval()(torch.zeros(1, in_channels, *input_size)).shape[1]
+        try:
+            with torch.no_grad():
+                self.feature_dim = self.eval()(torch.zeros(1, in_channels, *input_size)).shape[1]
+        except Exception as error:  # models of text or sound raise what they like
+            raise ValueError(
+                f"checkpoint {folder} of 'hf-image' makes no features of images of {input_size}: {error}"
+            ) from error
         self.train()
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return features ``[B, d]``."""
-        output = self.model(pixel_values=self.colour(inputs))
+        output = self.model(pixel_values=self.colour(inputs), **self._order_of_patches(inputs))
         pooled: Tensor | None = getattr(output, "pooler_output", None)
         if pooled is not None:
             return pooled.flatten(1)
         states: Tensor = output.last_hidden_state
         return states.mean(dim=1) if states.dim() == 3 else states.mean(dim=(2, 3))
+
+    def _order_of_patches(self, inputs: Tensor) -> dict[str, Tensor]:
+        """Return what keeps a masked autoencoder from shuffling patches with the global random state."""
+        if not self.masked:
+            return {}
+        height, width = patch_grid(inputs.shape[2:], self.model.config.patch_size)
+        return {"noise": torch.arange(height * width, device=inputs.device).expand(inputs.shape[0], -1)}
 
 
 def _statistics(folder: Path | None) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
@@ -79,6 +102,8 @@ def _statistics(folder: Path | None) -> tuple[tuple[float, ...] | None, tuple[fl
         return None, None
     try:
         settings = json.loads(file.read_text(encoding="utf-8"))
+        if settings.get("do_normalize") is False:  # statistics may stand there and are not used
+            return (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
         mean, std = (
             None if settings.get(name) is None else tuple(float(value) for value in settings[name])
             for name in ("image_mean", "image_std")

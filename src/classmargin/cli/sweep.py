@@ -79,7 +79,10 @@ def sweep(
         ),
     ] = None,
     pruner: Annotated[
-        Pruner, typer.Option("--pruner", help="Stops trials that fall behind.")
+        Pruner,
+        typer.Option(
+            "--pruner", help="Stops trials that fall behind; never those of methods that train in stages."
+        ),
     ] = Pruner.median,
     test: Annotated[
         bool, typer.Option("--test/--no-test", help="Try the chosen trial on the test set, once, at the end.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -15,13 +16,13 @@ def check_raw(raw: RawData) -> RawData:
 
     Raises:
         DataError: labels that are not integers or lie outside ``[0, K)``, a class without training sample,
-            classes that only the test part has, inputs and labels of different length or shape, features or
-            pixels that are not finite.
+            classes that only the test part has, inputs and labels of different length, shape or type, features
+            or pixels that are not finite.
     """
     parts = {name: _check_part(name, part) for name, part in raw.parts().items()}
     _check_shapes(parts)
-    class_names = raw.class_names or _numbered_classes(parts["train"])
     notes = list(raw.notes)
+    class_names = _different_names(raw.class_names or _numbered_classes(parts["train"]), notes)
     _check_training_classes(parts["train"], class_names)
     for name in ("validation", "test"):
         if name in parts:
@@ -74,6 +75,20 @@ def _check_shapes(parts: dict[str, RawPart]) -> None:
     if len(set(shapes.values())) > 1:
         text = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
         raise DataError(f"all parts must have inputs of one shape, got {text}")
+    kinds = {name: part.inputs.dtype for name, part in parts.items() if part.inputs is not None}
+    if len(set(kinds.values())) > 1:  # bytes count as numbers in [0, 1], other numbers as they are
+        text = ", ".join(f"{name} {kind}" for name, kind in kinds.items())
+        raise DataError(f"all parts must have inputs of one type, got {text}")
+
+
+def _different_names(names: tuple[str, ...], notes: list[str]) -> tuple[str, ...]:
+    """Return names that tell the classes apart: ImageNet has two cranes, a bird and a machine."""
+    times = Counter(names)
+    repeated = [name for name, count in times.items() if count > 1]
+    if not repeated:
+        return names
+    notes.append(f"several classes are called {name_some(repeated)}; their numbers are added to the names")
+    return tuple(f"{name} ({number})" if times[name] > 1 else name for number, name in enumerate(names))
 
 
 def _numbered_classes(train: RawPart) -> tuple[str, ...]:
@@ -123,6 +138,11 @@ def _check_other_classes(name: str, part: RawPart, class_names: tuple[str, ...])
             f"{name_some([str(label) for label in unknown])}, but training has 0 .. {len(class_names) - 1}"
         )
     _check_range(name, part.labels, len(class_names))
+    return missing_classes(name, part, class_names)
+
+
+def missing_classes(name: str, part: RawPart, class_names: tuple[str, ...]) -> list[str]:
+    """Return a note when a part that has samples lacks classes."""
     missing = np.flatnonzero(np.bincount(part.labels, minlength=len(class_names)) == 0)
     if len(part) == 0 or len(missing) == 0:
         return []

@@ -18,6 +18,7 @@ from classmargin._progress import progress
 from classmargin.data.errors import CorruptImageError, name_some
 from classmargin.data.image_source import ImageSource
 
+_DEEP_MODES = ("I;16", "I;16B", "I;16L", "I;16N")
 _GREY_MODES = ("1", "L")
 # Pillow looks at the content, not at the name, and knows formats that start other programs (EPS: Ghostscript).
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
@@ -53,9 +54,34 @@ def decode_image(source: ImageSource, position: int, *, channels: int) -> Any:
     """Return the decoded Pillow image at ``position``, in grey (1 channel) or colour (3)."""
     with open_image(source, position) as image:
         try:
-            return image.convert("L" if channels == 1 else "RGB")
+            return _as_bytes(image).convert("L" if channels == 1 else "RGB")
         except Exception as error:
             raise CorruptImageError(f"{source.name(position)} ({error})") from error
+
+
+def _as_bytes(image: Any) -> Any:
+    """Return an image of more than 8 bits a pixel as one of 8; all others as they are.
+
+    Left to itself, Pillow cuts every value above 255 off, which turns a 16-bit image white.
+    """
+    if _has_16_bits(image):
+        levels = np.clip(np.asarray(image), 0, 65535).astype(np.uint32)
+        image_module = require_extra("PIL.Image", "train", "reading image files")
+        return image_module.fromarray(((levels + 128) // 257).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        values = np.asarray(image)
+        low, high = float(values.min()), float(values.max())
+        in_units = image.mode == "F" and 0.0 < high <= 1.0
+        if in_units or not (low >= 0.0 and high <= 255.0):
+            raise ValueError(
+                f"32-bit values between {low:g} and {high:g}, which have no agreed white; save 8 or 16 bits"
+            )
+    return image
+
+
+def _has_16_bits(image: Any) -> bool:
+    # Some versions of Pillow open grey PNG files of 16 bits, and all of them such PGM files, in the 32-bit mode.
+    return image.mode in _DEEP_MODES or (image.mode == "I" and image.format in ("PNG", "PPM"))
 
 
 def to_array(image: Any) -> Bytes:
@@ -122,7 +148,7 @@ def scan_headers(source: ImageSource) -> HeaderScan:
         try:
             with open_image(source, position) as image:
                 sizes[image.height, image.width] += 1
-                grey = grey and image.mode in _GREY_MODES
+                grey = grey and (image.mode in _GREY_MODES or _has_16_bits(image))
         except CorruptImageError as error:
             corrupt[position] = str(error)
     return HeaderScan(sizes, grey, corrupt)

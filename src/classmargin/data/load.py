@@ -15,7 +15,7 @@ import torch
 from classmargin._checks import check_int, check_number
 from classmargin.data.bundle import DataBundle, Split
 from classmargin.data.catalog import DataInfo, data_root, find_info, locate, not_found, unknown
-from classmargin.data.check_raw import check_raw
+from classmargin.data.check_raw import check_raw, missing_classes
 from classmargin.data.download import download_files, is_interrupted
 from classmargin.data.errors import DataError
 from classmargin.data.formats.detect import read_any
@@ -161,12 +161,14 @@ def _hold_out(raw: RawData, share: float | None) -> RawData:
         kept, held_out = hold_out_rows(train.labels, TEST_SHARE, num_classes=num_classes, part=1)
         train, test = train.take(kept), train.take(held_out)
         notes.append(f"no test part: {TEST_SHARE:.0%} of every class are held out as test part")
+        notes.extend(missing_classes("test", test, raw.class_names))
     if validation is not None and share is not None:
         notes.append("a validation share was given: the validation part of the data set is not used")
     if validation is None or share is not None:
         wanted = VALIDATION_SHARE if share is None else share
         kept, held_out = hold_out_rows(train.labels, wanted, num_classes=num_classes)
         train, validation = train.take(kept), train.take(held_out)
+        notes.extend(missing_classes("validation", validation, raw.class_names))
     return RawData(train, validation, test, raw.class_names, tuple(notes))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from classmargin.data.catalog import DataInfo
@@ -21,8 +22,9 @@ def channel_statistics(inputs: Tensor | None, channels: int, info: DataInfo | No
     """
     if channels == 0:
         return (0.0,), (1.0,), ()
-    if info is not None and info.mean is not None and info.std is not None and len(info.mean) == channels:
-        return info.mean, info.std, ()
+    known = None if info is None or info.mean is None or info.std is None else (info.mean, info.std)
+    if known is not None and len(known[0]) == channels and _in_units(inputs):
+        return *known, ()
     if inputs is None:
         note = "streamed images are normalised with the channel statistics of ImageNet, unless the network has its own"
         if channels == 1:
@@ -30,6 +32,13 @@ def channel_statistics(inputs: Tensor | None, channels: int, info: DataInfo | No
         return IMAGENET_MEAN, IMAGENET_STD, (note,)
     measured = [_measure(inputs[:, channel].numpy()) for channel in range(channels)]
     return tuple(mean for mean, _ in measured), tuple(std for _, std in measured), ()
+
+
+def _in_units(inputs: Tensor | None) -> bool:
+    """Return whether pixels are numbers in [0, 1] as in the literature, not 0 to 255 or normalised already."""
+    if inputs is None or inputs.dtype == torch.uint8:
+        return True
+    return float(inputs.min()) >= 0.0 and float(inputs.max()) <= 1.0
 
 
 def _measure(values: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> tuple[float, float]:
@@ -41,5 +50,5 @@ def _measure(values: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> tuple
         variance = float(counts @ (levels - mean) ** 2 / counts.sum())
     else:
         mean, variance = float(values.mean(dtype=np.float64)), float(values.var(dtype=np.float64))
-    # A constant channel has nothing to scale.
-    return mean, variance**0.5 if variance > 0.0 else 1.0
+    # A constant channel has nothing to scale; rounding of its mean may leave a variance of 1e-34.
+    return mean, variance**0.5 if values.min() < values.max() else 1.0

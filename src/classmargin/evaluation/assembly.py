@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from classmargin.evaluation.audit import Audit, FeatureSample
-from classmargin.evaluation.bounds import risk_bounds
+from classmargin.evaluation.bounds import has_masked_logits, risk_bounds
 from classmargin.evaluation.class_metrics import calibration_error, class_accuracy, confusion_counts
 from classmargin.evaluation.class_table import class_table
 from classmargin.evaluation.correlations import accuracy_correlations
@@ -75,7 +75,7 @@ def assemble_audit(
         bounds=bounds,
         correlations=accuracy_correlations(by_class, settings.confidence),
         confusion=confusion,
-        notes=(*estimates.notes, *_more_notes(evidence, by_class)),
+        notes=(*estimates.notes, *_more_notes(evidence, by_class), *_masked_note(inputs)),
         ece=calibration_error(evidence.scores.confidence, correct) if evidence.scores else float("nan"),
         feature_sample=_feature_sample(evidence),
         labels=labels,
@@ -140,6 +140,17 @@ def _not_the_largest_score(predictions: IntArray, scores: SampleScores) -> AnyAr
         scores.candidate_probabilities == scores.confidence[:, None]
     )
     return np.asarray((predictions != scores.predictions) & ~equals.any(axis=1))
+
+
+def _masked_note(inputs: AuditInputs | None) -> list[str]:
+    if (
+        inputs is None
+        or inputs.features is None
+        or inputs.classifier_weight is None
+        or not has_masked_logits(inputs)
+    ):
+        return []
+    return ["Bounds are left out: they are about linear heads, and some logits are minus infinity."]
 
 
 def _more_notes(evidence: Evidence, by_class: pd.DataFrame) -> list[str]:

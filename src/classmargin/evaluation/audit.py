@@ -280,6 +280,7 @@ def audit(
         bootstrap=bootstrap,
         seed=seed,
         mean_margin=mean_margin,
+        class_names=inputs.class_names,
     )
     accumulator = AuditAccumulator(class_names=inputs.class_names, norm_order=norm_order, seed=seed)
     accumulator.add(inputs)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from classmargin.evaluation.feature_geometry import FeatureSums
-from classmargin.evaluation.inputs import CHUNK_ROWS, AnyArray, AuditInputs, FloatArray, IntArray
+from classmargin.evaluation.inputs import CHUNK_ROWS, AnyArray, AuditInputs, FloatArray, IntArray, row_chunks
 from classmargin.evaluation.long_work import watched
 
 DELTA = 0.05
@@ -37,11 +37,19 @@ def risk_bounds(
     """
     if sums is None or inputs.classifier_weight is None or not _has_logits(inputs) or inputs.num_classes < 2:
         return None
-    if not _reach(inputs.classifier_weight, sums.norm_order) > 0:
+    if not _reach(inputs.classifier_weight, sums.norm_order) > 0 or has_masked_logits(inputs):
         return None
     terms, by_class = _evaluate(inputs, sums, class_margins)
     by_class["error"] = 1 - class_accuracy
     return {"terms": terms, "by_class": by_class, "statement": _statement(terms, by_class)}
+
+
+def has_masked_logits(inputs: AuditInputs) -> bool:
+    """Return whether some logits are minus infinity: a class that is masked out is no output of a linear head."""
+    scores = inputs.scores
+    if scores is None or not inputs.scores_are_logits:
+        return False
+    return not all(bool(np.isfinite(scores[rows]).all()) for rows in row_chunks(len(scores)))
 
 
 def _has_logits(inputs: AuditInputs) -> bool:
@@ -76,7 +84,11 @@ def _evaluate(
     columns = np.full((4, inputs.num_classes), np.nan)
     total = None
     for rows in watched(list(class_groups(inputs.labels)), "bounds"):
-        part = (inputs.scores[rows], inputs.labels[rows], inputs.features[rows], class_margins)
+        # Types and byte orders that NumPy knows and torch does not end here.
+        scores, features = (
+            np.asarray(array[rows], dtype=np.float64) for array in (inputs.scores, inputs.features)
+        )
+        part = (scores, inputs.labels[rows], features, class_margins)
         bounds = np.stack([np.asarray(term) for term in class_risk_bounds(*part, **options)])
         columns = np.where(np.isnan(bounds), columns, bounds)
         if total is None:

@@ -10,6 +10,8 @@ from classmargin.evaluation.class_metrics import class_means, share
 from classmargin.evaluation.inputs import AnyArray, FloatArray, IntArray
 from classmargin.evaluation.significance import mcnemar_p_values
 
+_ROUNDING = 1e-20  # far below the variance that a single odd sample of a million leaves
+
 
 @dataclass(frozen=True)
 class ClassDifferences:
@@ -68,7 +70,8 @@ def _t_test(labels: IntArray, first: AnyArray, second: AnyArray, n: IntArray) ->
     """Return p-values of a t-test whose variance has three parts: samples, runs of the one, runs of the other.
 
     Runs and samples are crossed, so what is peculiar to a run on a sample is in the variance over samples and in that over runs; it
-    is taken out once. Degrees of freedom by Satterthwaite.
+    is taken out once. Degrees of freedom by Satterthwaite. Where nothing varies (a class that all runs of one model have wrong and all of
+    the other right) or where the samples cannot tell (there is one), it is the sign test of n equal changes, 2 / 2^n.
     """
     from scipy.special import stdtr
 
@@ -83,10 +86,11 @@ def _t_test(labels: IntArray, first: AnyArray, second: AnyArray, n: IntArray) ->
     spread = sum(
         np.divide(part**2, freedom, out=np.zeros(num_classes), where=freedom > 0) for part, freedom in parts
     )
-    known = (variance > 0) & (spread > 0)
+    known = (variance > _ROUNDING) & (spread > 0) & (n > 1)
     freedom = np.divide(variance**2, spread, out=np.ones(num_classes), where=known)
     t = np.divide(np.abs(mean), np.sqrt(variance), out=np.zeros(num_classes), where=known)
-    return np.where(known, 2 * stdtr(freedom, -t), 1.0)
+    alike = np.where(np.abs(mean) > 0, np.exp2(1.0 - n), 1.0)
+    return np.where(known, 2 * stdtr(freedom, -t), alike)
 
 
 def _variance_of_mean(values: FloatArray, labels: IntArray, mean: FloatArray, n: IntArray) -> FloatArray:

@@ -180,7 +180,7 @@ def compare_many(
         verdict=set_verdict(comparisons),
         notes=(
             f"Every model is compared with {names[0]}; q-values control the false discovery rate over all together.",
-            *comparisons[0].notes,
+            *_joint_notes(comparisons),
         ),
     )
 
@@ -197,6 +197,8 @@ def _compare(
 ) -> Comparison:
     check_choice("ranking", ranking, COMPARISON_RANKINGS)
     check_fraction("alpha", alpha)
+    if isinstance(names, str) or len(names) != 2:
+        raise ValueError(f"names must be those of the baseline and of the candidate, got {names!r}")
     headlines = headline_differences(
         pair.labels,
         pair.correct,
@@ -231,6 +233,15 @@ def _compare(
         ranking=ranking,
         notes=comparison_notes(pair, ranking),
     )
+
+
+def _joint_notes(comparisons: Sequence[Comparison]) -> list[str]:
+    """Return the notes of all comparisons, each once; one that does not hold for all says for whom it does."""
+    notes = []
+    for note in dict.fromkeys(note for comparison in comparisons for note in comparison.notes):
+        holds = [each.candidate_name for each in comparisons if note in each.notes]
+        notes.append(note if len(holds) == len(comparisons) else f"{', '.join(holds)}: {note}")
+    return notes
 
 
 def _joint_summary(comparisons: Sequence[Comparison]) -> pd.DataFrame:

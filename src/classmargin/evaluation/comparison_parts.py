@@ -11,9 +11,11 @@ import numpy as np
 from classmargin.evaluation.audit import Audit
 from classmargin.evaluation.class_tests import ClassDifferences, class_differences
 from classmargin.evaluation.differences import HeadlineDifferences
-from classmargin.evaluation.headlines import HEADLINES
+from classmargin.evaluation.estimates import too_few_note
+from classmargin.evaluation.headlines import HEADLINES, MIN_CROSSFIT_SAMPLES
 from classmargin.evaluation.inputs import AnyArray, FloatArray, IntArray
 from classmargin.evaluation.pairing import paired_correctness, shared_class_names
+from classmargin.evaluation.tiers import TIERS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -105,11 +107,17 @@ def comparison_notes(pair: ModelPair, ranking: str) -> tuple[str, ...]:
             notes.append(
                 "A model with one run shows no training noise; its share is missing from the intervals."
             )
-    absent = int((pair.differences.n == 0).sum())
+    n = pair.differences.n
+    absent = int((n == 0).sum())
     if absent:
         notes.append(
             f"{absent} of {len(pair.class_names)} classes have no samples; they are left out of all means."
         )
+    few = int(((n > 0) & (n < MIN_CROSSFIT_SAMPLES)).sum())
+    if ranking == "crossfit" and few:
+        notes.append(too_few_note(few))
+    if len(n) - absent - (few if ranking == "crossfit" else 0) < len(TIERS):
+        notes.append("Thirds need at least three classes; those without a class are not given.")
     return tuple(notes)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isnan
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -45,21 +46,27 @@ def pair_verdict(
 
 
 def set_verdict(comparisons: Sequence[Comparison]) -> str:
-    """Return one sentence over all candidates: the best on overall accuracy and on the hard third."""
+    """Return one sentence over all candidates: the best on overall accuracy and on the hard third, of those clearly better."""
     if len(comparisons) == 1:
         return comparisons[0].verdict
     baseline = comparisons[0].baseline_name
     sentences = []
     for what, label in (("overall", "overall"), ("hard", "on the hard third")):
-        best = max(comparisons, key=lambda comparison, what=what: _value(comparison.deltas[what]))  # type: ignore[misc]
-        delta = best.deltas[what]
-        if delta[0] != delta[0]:
-            continue
-        if delta[1] > 0:
+        known = [
+            (each.deltas[what], each.candidate_name)
+            for each in comparisons
+            if not isnan(each.deltas[what][0])
+        ]
+        # The largest difference may be an unsure one, and a smaller one clear.
+        clear = [(delta, name) for delta, name in known if delta[1] > 0]
+        if clear:
+            delta, name = max(clear, key=lambda entry: entry[0][0])
+            unsure = delta[0] < max(other[0] for other, _ in known)
+            words = f"{name} has the largest clear gain" if unsure else f"{name} gains most"
             sentences.append(
-                f"{best.candidate_name} gains most {label} ({points(delta[0])} points, {points(delta[1])} to {points(delta[2])})"
+                f"{words} {label} ({points(delta[0])} points, {points(delta[1])} to {points(delta[2])})"
             )
-        else:
+        elif known:
             sentences.append(f"no model is clearly better than {baseline} {label}")
     return f"Against {baseline}: " + "; ".join(sentences) + "."
 
@@ -72,10 +79,6 @@ def points(share: float) -> str:
         '-2.3'
     """
     return f"{100 * share:+.1f}"
-
-
-def _value(delta: Delta) -> float:
-    return delta[0] if delta[0] == delta[0] else float("-inf")
 
 
 def _judgement(delta: Delta) -> str:

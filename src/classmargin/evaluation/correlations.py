@@ -23,6 +23,8 @@ def pearson(x: FloatArray, y: FloatArray) -> float:
         >>> round(pearson(np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 6.0])), 6)
         1.0
     """
+    if not len(x) or x.min() == x.max() or y.min() == y.max():
+        return float("nan")  # their deviations from the mean may be rounding, which correlates with anything
     x, y = x - x.mean(), y - y.mean()
     scale = math.sqrt(float(x @ x) * float(y @ y))
     return float(np.clip(x @ y / scale, -1.0, 1.0)) if scale > 0 else float("nan")

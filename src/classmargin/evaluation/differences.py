@@ -7,13 +7,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from classmargin.evaluation.headlines import HEADLINES, TierRule, observed_headlines, resampled_headlines
+from classmargin.evaluation.headlines import (
+    HEADLINES,
+    MIN_CROSSFIT_SAMPLES,
+    TierRule,
+    observed_headlines,
+    resampled_headlines,
+)
 from classmargin.evaluation.inputs import AnyArray, FloatArray, IntArray
 from classmargin.evaluation.intervals import (
     centred_interval,
+    class_mean_counts,
     normal_quantile,
     small_sample_factor,
     with_few_changes,
+    with_few_in_parts,
 )
 from classmargin.evaluation.outcomes import OutcomeTable, outcome_table
 from classmargin.evaluation.tiers import TIERS, tier_codes
@@ -70,7 +78,7 @@ def headline_differences(
         )
         for j, name in enumerate(HEADLINES)
     }
-    intervals = _guard_few_changes(intervals, table, runs, difference, confidence)
+    intervals = _guard_few_changes(intervals, table, runs, difference, ranking, confidence)
     return HeadlineDifferences(
         values={name: (float(observed[0, j]), float(observed[1, j])) for j, name in enumerate(HEADLINES)},
         deltas={name: (float(difference[j]), *intervals[name]) for j, name in enumerate(HEADLINES)},
@@ -101,6 +109,7 @@ def _guard_few_changes(
     table: OutcomeTable,
     runs: tuple[int, int],
     difference: FloatArray,
+    ranking: str,
     confidence: float,
 ) -> dict[str, tuple[float, float]]:
     """Keep intervals honest where hardly any sample changed sides, so that there is little to resample."""
@@ -109,19 +118,25 @@ def _guard_few_changes(
     lost = (table.counts * first * (1 - second)).sum(axis=1)
     accuracy = table.class_accuracy()
     pooled = (accuracy[:, : runs[0]].mean(axis=1) + accuracy[:, runs[0] :].mean(axis=1)) / 2
-    codes = tier_codes(pooled)
-    groups = {"overall": codes >= 0, **{name: codes == code for code, name in enumerate(TIERS)}}
+    halved = table.n >= MIN_CROSSFIT_SAMPLES
+    codes = tier_codes(np.where(halved, pooled, np.nan) if ranking == "crossfit" else pooled)
+    groups = {"overall": table.n > 0, **{name: codes == code for code, name in enumerate(TIERS)}}
     groups["worst"] = np.arange(len(codes)) == np.nanargmin(pooled)
     guarded = dict(intervals)
     for name, inside in groups.items():
+        changed, n = np.stack([gained, lost])[:, inside], table.n[inside]
+        counts, number = (
+            (changed.sum(axis=1), n.sum()) if name == "overall" else class_mean_counts(changed, n)
+        )
         if not np.isnan(intervals[name][0]):
-            guarded[name] = with_few_changes(
-                intervals[name], gained[inside].sum(), lost[inside].sum(), table.n[inside].sum(), confidence
-            )
-    if (
-        intervals["gap"][0] == intervals["gap"][1]
-    ):  # no sample changed at all: combine the limits of the thirds
-        easy, hard = guarded["easy"], guarded["hard"]
-        reach = float(np.hypot((easy[1] - easy[0]) / 2, (hard[1] - hard[0]) / 2))
-        guarded["gap"] = (float(difference[-1]) - reach, float(difference[-1]) + reach)
-    return guarded
+            guarded[name] = with_few_changes(intervals[name], counts[0], counts[1], number, confidence)
+    if any(guarded[name] != intervals[name] for name in ("easy", "hard")) and not np.isnan(difference[-1]):
+        thirds = ((float(difference[j]), *guarded[HEADLINES[j]]) for j in (1, 3))
+        guarded["gap"] = with_few_in_parts(intervals["gap"], *thirds)
+    return {name: _possible(limits, 2.0 if name == "gap" else 1.0) for name, limits in guarded.items()}
+
+
+def _possible(limits: tuple[float, float], most: float) -> tuple[float, float]:
+    """Cut an interval at the largest difference there can be: 1 of two accuracies, 2 of two gaps."""
+    low, high = np.clip(limits, -most, most)
+    return float(low), float(high)

@@ -15,7 +15,13 @@ from classmargin.evaluation.headlines import (
     resampled_headlines,
 )
 from classmargin.evaluation.inputs import FloatArray, IntArray
-from classmargin.evaluation.intervals import centred_interval, small_sample_factor, with_few_events
+from classmargin.evaluation.intervals import (
+    centred_interval,
+    class_mean_counts,
+    small_sample_factor,
+    with_few_events,
+    with_few_in_parts,
+)
 from classmargin.evaluation.outcomes import OutcomeTable
 from classmargin.evaluation.settings import AuditSettings
 from classmargin.evaluation.tiers import REMAINDER_RULE, tier_codes
@@ -54,7 +60,9 @@ def estimate_headlines(table: OutcomeTable, settings: AuditSettings) -> Headline
     crossfit = observed_headlines(table, (1,), TierRule("crossfit"), np.random.default_rng(settings.seed))[0]
     return HeadlineEstimates(
         values=dict(zip(HEADLINES, observed.tolist(), strict=True)),
-        intervals=_intervals(table, codes, observed, draws, settings.confidence),
+        intervals=_intervals(
+            table, _measured_codes(table, codes, rule), observed, draws, settings.confidence
+        ),
         codes=codes,
         notes=_notes(table, settings, observed, crossfit),
     )
@@ -68,6 +76,13 @@ def _codes(table: OutcomeTable, settings: AuditSettings) -> IntArray:
     if len(unknown):
         raise ValueError(f"reference must rank every class with samples, got NaN for class {int(unknown[0])}")
     return tier_codes(np.where(np.isnan(accuracy), np.nan, settings.reference))
+
+
+def _measured_codes(table: OutcomeTable, codes: IntArray, rule: TierRule) -> IntArray:
+    """Return the tier of each class behind the thirds: crossfit leaves out classes that it cannot halve."""
+    if rule.ranking != "crossfit":
+        return codes
+    return tier_codes(np.where(table.n >= MIN_CROSSFIT_SAMPLES, table.class_accuracy()[:, 0], np.nan))
 
 
 def _intervals(
@@ -86,18 +101,22 @@ def _intervals(
         )
         for j, (name, value) in enumerate(zip(HEADLINES, observed, strict=True))
     }
+    resampled = dict(intervals)
     right = np.einsum("kc,kcm->k", table.counts, table.patterns)
     for name, inside in _groups(table, codes, right).items():
-        intervals[name] = with_few_events(
-            intervals[name], right[inside].sum(), table.n[inside].sum(), confidence
-        )
-    intervals["gap"] = _gap_interval(intervals, observed, draws)
+        events, number = right[inside].sum(), float(table.n[inside].sum())
+        if name != "overall":  # where every sample counts the same, not every class
+            events, number = class_mean_counts(right[inside], table.n[inside])
+        intervals[name] = with_few_events(intervals[name], float(events), number, confidence)
+    if any(intervals[name] != resampled[name] for name in ("easy", "hard")) and not np.isnan(observed[-1]):
+        thirds = ((float(observed[j]), *intervals[HEADLINES[j]]) for j in (1, 3))
+        intervals["gap"] = with_few_in_parts(intervals["gap"], *thirds)
     return intervals
 
 
 def _groups(table: OutcomeTable, codes: IntArray, right: FloatArray) -> dict[str, IntArray]:
     """Classes behind each proportion; the worst class only where resampling cannot move it (all wrong or all right)."""
-    groups = {"overall": np.flatnonzero(codes >= 0)}
+    groups = {"overall": np.flatnonzero(table.n > 0)}
     groups |= {name: np.flatnonzero(codes == code) for code, name in enumerate(("easy", "medium", "hard"))}
     present = np.flatnonzero(table.n > 0)
     rates = right[present] / table.n[present]
@@ -107,41 +126,31 @@ def _groups(table: OutcomeTable, codes: IntArray, right: FloatArray) -> dict[str
     return groups
 
 
-def _gap_interval(
-    intervals: Mapping[str, tuple[float, float]], observed: FloatArray, draws: FloatArray
-) -> tuple[float, float]:
-    low, high = intervals["gap"]
-    if draws[:, -1].std() > 0 or np.isnan(observed[-1]):
-        return low, high
-    # Nothing to resample (all right or all wrong): the limits of the two thirds are combined (Newcombe 1998).
-    easy, hard = observed[1], observed[3]
-    below = np.hypot(easy - intervals["easy"][0], intervals["hard"][1] - hard)
-    above = np.hypot(intervals["easy"][1] - easy, hard - intervals["hard"][0])
-    return float(observed[-1] - below), float(observed[-1] + above)
-
-
 def _notes(
     table: OutcomeTable, settings: AuditSettings, observed: FloatArray, crossfit: FloatArray
 ) -> tuple[str, ...]:
     n = table.n
+    few = int(((n > 0) & (n < MIN_CROSSFIT_SAMPLES)).sum())
     notes = [f"Thirds: {_RULE_TEXT[settings.ranking]} Remainder: {REMAINDER_RULE}."]
     if settings.ranking == "own" and not np.isnan(crossfit[3]):
-        notes.append(_crossfit_note(observed, crossfit))
+        notes.append(_crossfit_note(observed, crossfit, few))
     absent = int((n == 0).sum())
     if absent:
         notes.append(f"{absent} of {len(n)} classes have no samples; they are left out of all means.")
-    if settings.ranking == "crossfit" and ((n > 0) & (n < MIN_CROSSFIT_SAMPLES)).any():
-        few = int(((n > 0) & (n < MIN_CROSSFIT_SAMPLES)).sum())
-        notes.append(
-            f"{few} classes with fewer than {MIN_CROSSFIT_SAMPLES} samples are left out of the thirds."
-        )
+    if settings.ranking == "crossfit" and few:
+        notes.append(too_few_note(few))
     if len(n) - absent < 3:
         notes.append("Thirds need at least three classes with samples; those without a class are not given.")
     notes.append(_INTERVAL_TEXT.format(level=100 * settings.confidence))
     return tuple(notes)
 
 
-def _crossfit_note(observed: FloatArray, crossfit: FloatArray) -> str:
+def too_few_note(few: int) -> str:
+    """Return what a reader of crossfit thirds must know about classes that cannot be halved."""
+    return f"{few} classes with fewer than {MIN_CROSSFIT_SAMPLES} samples are left out of the thirds."
+
+
+def _crossfit_note(observed: FloatArray, crossfit: FloatArray, few: int) -> str:
     beginning = "On samples that took no part in the ranking (crossfit)"
     shown = {
         name: [f"{100 * values[HEADLINES.index(name)]:.1f} %" for values in (crossfit, observed)]
@@ -152,6 +161,12 @@ def _crossfit_note(observed: FloatArray, crossfit: FloatArray) -> str:
         for name, (new, old) in shown.items()
         if new != old
     ]
+    if changed and few:
+        # Both the ranking and the classes differ then, and nobody can tell which of them moved the thirds.
+        return (
+            f"{beginning} {' and '.join(changed)}; but crossfit leaves out classes with fewer than {MIN_CROSSFIT_SAMPLES} samples "
+            f"(here {few}), so the difference does not come from ranking on noise alone."
+        )
     if not changed:
         return f"{beginning} the hard and the easy third measure the same: no sign of ranking on noise."
     return (

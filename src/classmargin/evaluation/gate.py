@@ -75,7 +75,7 @@ def gate(
     It fails if, and only if, for the overall accuracy or for a class, the drop is larger than ``max_drop`` **and** so many lost samples
     are unlikely for equally good models (one-sided exact McNemar test); or if a class is below ``min_worst`` **and** so few right
     samples are unlikely for an accuracy of ``min_worst`` (exact binomial test). All tests together are adjusted by Holm, so equally
-    good models fail with probability of at most ``alpha``.
+    good models, with no class truly below ``min_worst``, fail with probability of at most ``alpha``.
 
     Args:
         candidate: Audit of the new model.
@@ -100,6 +100,9 @@ def gate(
     check_fraction("alpha", alpha)
     if min_worst is not None:
         check_number("min_worst", min_worst, minimum=0.0, maximum=1.0)
+    for name, value in (("candidate", candidate), ("baseline", baseline)):
+        if not isinstance(value, Audit):
+            raise TypeError(f"{name} must be one Audit, got {type(value).__name__}")
     labels, correct = paired_correctness([baseline, candidate])
     found = class_differences(labels, correct, (1, 1), baseline.num_classes)
     tests = _adjusted(_tests(found, min_worst))
@@ -109,6 +112,7 @@ def gate(
     reasons = [overall["reason"]] if overall["failed"] else []
     reasons += by_class.loc[by_class["failed"]].sort_values("difference", kind="stable")["reason"].tolist()
     power, table = _power(found, max_drop, alpha / tests.count)
+    true_minimum = "" if min_worst is None else ", with no class truly below the minimum,"
     return GateResult(
         passed=not reasons,
         reasons=tuple(reasons),
@@ -123,7 +127,7 @@ def gate(
             *_below_without_support(by_class, min_worst, alpha),
             f"{tests.count} tests (overall and classes"
             + (", drop and minimum" if min_worst is not None else "")
-            + f"), adjusted by Holm: equally good models fail with probability of at most {alpha:g}.",
+            + f"), adjusted by Holm: equally good models{true_minimum} fail with probability of at most {alpha:g}.",
             "A drop must be larger than the limit and statistically supported; smaller or unsupported drops pass.",
         ),
     )

@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -79,7 +80,15 @@ def to_array(name: str, values: Any) -> AnyArray:
         raise ValueError(f"{name} must be a rectangular array, got rows of different length") from error
     if array.dtype == object:
         array = _without_objects(name, array)
-    return array
+    return _decoded(name, array) if array.dtype.kind == "S" else array
+
+
+def _decoded(name: str, array: AnyArray) -> AnyArray:
+    """Return text for bytes, which HDF5 and old files hold in its place."""
+    try:
+        return np.char.decode(array, "utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name} must hold text in UTF-8, got other bytes ({error})") from error
 
 
 def _without_objects(name: str, array: AnyArray) -> AnyArray:
@@ -87,7 +96,12 @@ def _without_objects(name: str, array: AnyArray) -> AnyArray:
         return array.astype(str)
     if all(isinstance(value, (int, float, np.number)) for value in array.flat):
         return np.asarray(array.tolist())
-    raise TypeError(f"{name} must hold numbers or text, got Python objects such as {array.flat[0]!r}")
+    # The odd one out: a missing value among names or numbers, which may stand anywhere.
+    kind = str if isinstance(array.flat[0], str) else (int, float, np.number)
+    odd, place = next((value, k) for k, value in enumerate(array.flat) if not isinstance(value, kind))
+    raise TypeError(
+        f"{name} must hold numbers or text, got Python objects such as {odd!r} (position {place})"
+    )
 
 
 def check_inputs(
@@ -108,6 +122,8 @@ def check_inputs(
         ValueError: Shapes that do not fit, labels out of range, unknown number of classes.
         TypeError: Values of the wrong kind.
     """
+    if class_names is not None and not isinstance(class_names, str):
+        class_names = to_array("class_names", class_names).tolist()  # names in bytes are names as well
     logits, class_names = match_columns("logits", logits, class_names)
     probabilities, class_names = match_columns("probabilities", probabilities, class_names)
     scores = _scores(logits, probabilities, predictions)
@@ -259,12 +275,20 @@ def _classes(name: str, values: Any, num_classes: int, class_names: Sequence[str
     # Data frames turn integers into floats easily.
     whole = array.dtype.kind == "f" and bool(np.isfinite(array).all() and np.all(np.mod(array, 1) == 0))
     if array.dtype.kind not in "iu" and not whole and array.size:
-        raise TypeError(f"{name} must hold integer classes, got dtype {array.dtype}")
+        raise TypeError(f"{name} must hold integer classes, got dtype {array.dtype}{_first_broken(array)}")
     if array.size and (int(array.min()) < 0 or int(array.max()) >= num_classes):
         raise ValueError(
             f"{name} must lie in [0, {num_classes}), got values from {int(array.min())} to {int(array.max())}"
         )
     return array.astype(np.int64, copy=False) if array.size else np.zeros(0, dtype=np.int64)
+
+
+def _first_broken(array: AnyArray) -> str:
+    """Say which value of a floating array is no whole number; nothing about other arrays."""
+    if array.dtype.kind != "f":
+        return ""
+    row = int(np.argmax(~np.isfinite(array) | (np.mod(np.where(np.isfinite(array), array, 0), 1) != 0)))
+    return f" with {array[row]} in row {row}"
 
 
 def _refuse_text(**arrays: Any) -> None:
@@ -294,7 +318,7 @@ def _sample_id(values: Any, total: int) -> AnyArray | None:
 
 def check_fraction(name: str, value: float) -> float:
     """Return ``value`` if it lies strictly between 0 and 1."""
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
+    if not isinstance(value, Real) or isinstance(value, bool) or not math.isfinite(value):
         raise TypeError(f"{name} must be a number, got {value!r}")
     if not 0.0 < value < 1.0:
         raise ValueError(f"{name} must be > 0 and < 1, got {value}")

@@ -59,6 +59,7 @@ def wilson_interval(
 
 # With fewer wrong (or right) samples than this in a group, resampling knows too little about the tail.
 FEW = 10
+_NO_WIDTH = 1e-9  # limits that differ by rounding alone
 
 
 def centred_interval(
@@ -97,36 +98,85 @@ def with_few_events(
 ) -> tuple[float, float]:
     """Return the interval, joined with Wilson's where a group has very few wrong or very few right samples.
 
-    All right (or all wrong) leaves nothing to resample; Wilson still knows that n samples exclude only so much.
+    All right (or all wrong) leaves nothing to resample; Wilson still knows that n samples exclude only so much. So do classes that
+    are all right beside classes that are all wrong: their interval has no width.
 
     Example:
         >>> low, high = with_few_events((1.0, 1.0), 100, 100, 0.95)
         >>> round(low, 3), high
         (0.963, 1.0)
     """
-    if n == 0 or min(right, n - right) > FEW:
+    if n == 0 or (min(right, n - right) > FEW and _has_width(interval)):
         return interval
     low, high = wilson_interval(np.array(right), np.array(n), confidence)
     return min(interval[0], float(low)), max(interval[1], float(high))
 
 
+def class_mean_counts(events: FloatArray, n: AnyArray) -> tuple[FloatArray, float]:
+    """Return events and samples of a single group that tells as much as the mean of class shares does.
+
+    A mean over classes is known as badly as its smallest classes: its variance goes with the mean of 1 / n. For classes of equal size
+    this is the sum of events and of samples.
+
+    Args:
+        events: Numbers of events in each class ``[..., K]``.
+        n: Samples of each class ``[K]``, at least 1.
+
+    Example:
+        >>> events, number = class_mean_counts(np.array([1000.0, 3.0]), np.array([1000, 4]))
+        >>> float(events), number
+        (13.944223, 15.936255)
+    """
+    if not len(n):
+        return np.zeros(np.shape(events)[:-1]), 0.0
+    number = float(len(n) ** 2 / (1.0 / n).sum())
+    # Rounded, so that equal sizes give whole numbers.
+    return np.round(number * (events / n).mean(axis=-1), 6), round(number, 6)
+
+
 def with_few_changes(
     interval: tuple[float, float], gained: float, lost: float, n: float, confidence: float
 ) -> tuple[float, float]:
-    """Return the interval of a paired difference, joined with Newcombe's where hardly any sample changed sides.
+    """Return the interval of a paired difference, joined with Newcombe's where hardly any sample changed sides, or hardly any did not.
 
     Example:
         >>> low, high = with_few_changes((0.0, 0.0), 0, 0, 100, 0.95)
         >>> round(low, 3), round(high, 3)
         (-0.037, 0.037)
     """
-    if n == 0 or gained + lost > FEW:
+    changed = gained + lost
+    if n == 0 or (min(changed, n - changed) > FEW and _has_width(interval)):
         return interval
     low, high = wilson_interval(np.array([gained, lost]), np.array([n, n]), confidence)
     up, down = gained / n, lost / n
     below = float(np.hypot(up - low[0], high[1] - down))
     above = float(np.hypot(high[0] - up, down - low[1]))
     return min(interval[0], up - down - below), max(interval[1], up - down + above)
+
+
+def with_few_in_parts(
+    interval: tuple[float, float], first: tuple[float, float, float], second: tuple[float, float, float]
+) -> tuple[float, float]:
+    """Return the interval of a difference, joined with what the limits of its two parts make of it (Newcombe 1998).
+
+    Args:
+        interval: Interval of ``first - second``.
+        first: Value and limits of the one part, which knows of few events.
+        second: Value and limits of the other.
+
+    Example:
+        >>> low, high = with_few_in_parts((1.0, 1.0), (1.0, 0.97, 1.0), (0.0, 0.0, 0.04))
+        >>> round(low, 3), high
+        (0.95, 1.0)
+    """
+    below = float(np.hypot(first[0] - first[1], second[2] - second[0]))
+    above = float(np.hypot(first[2] - first[0], second[0] - second[1]))
+    value = first[0] - second[0]
+    return min(interval[0], value - below), max(interval[1], value + above)
+
+
+def _has_width(interval: tuple[float, float]) -> bool:
+    return interval[1] - interval[0] > _NO_WIDTH
 
 
 def small_sample_factor(n: AnyArray) -> float:

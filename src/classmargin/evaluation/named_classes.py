@@ -59,6 +59,37 @@ def match_columns(
     return values[wanted], class_names
 
 
+def shared_names(models: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """Return the class names that all models know; a model whose classes are only numbered goes along with the others.
+
+    Args:
+        models: Class names of each model.
+
+    Raises:
+        ValueError: Another number of classes, or other names.
+
+    Example:
+        >>> shared_names([("0", "1"), ("cat", "dog")])
+        ('cat', 'dog')
+    """
+    first = models[0]
+    for other in models[1:]:
+        if len(other) != len(first):
+            raise ValueError(
+                f"the models must have the same class_names, got {len(first)} and {len(other)} classes"
+            )
+    numbers = tuple(str(k) for k in range(len(first)))
+    named = [names for names in models if names != numbers]
+    for other_names in named[1:]:
+        for k, (ours, theirs) in enumerate(zip(named[0], other_names, strict=True)):
+            if ours != theirs:
+                raise ValueError(
+                    f"the models must have the same class_names in the same order, but class {k} is {ours!r} in one "
+                    f"and {theirs!r} in another"
+                )
+    return named[0] if named else numbers
+
+
 def class_numbers(name: str, values: NDArray[Any], class_names: Sequence[str] | None) -> NDArray[np.int64]:
     """Turn class names ``[N]`` into class numbers ``[N]``.
 

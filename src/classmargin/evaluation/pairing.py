@@ -8,6 +8,7 @@ import numpy as np
 
 from classmargin.evaluation.audit import Audit
 from classmargin.evaluation.inputs import AnyArray, IntArray
+from classmargin.evaluation.named_classes import shared_names
 
 
 def paired_correctness(audits: Sequence[Audit]) -> tuple[IntArray, AnyArray]:
@@ -23,7 +24,9 @@ def paired_correctness(audits: Sequence[Audit]) -> tuple[IntArray, AnyArray]:
     with_id = [audit.sample_id is not None for audit in audits]
     if any(with_id) and not all(with_id):
         raise ValueError("sample_id must be given for all compared models or for none")
-    orders = [_order(audit) for audit in audits]
+    # Numbers in one file may be text in another, and text sorts otherwise: one text makes all of them text.
+    as_text = any(audit.sample_id is not None and audit.sample_id.dtype.kind in "US" for audit in audits)
+    orders = [_order(audit, as_text=as_text) for audit in audits]
     labels = first.labels[orders[0]]
     columns = []
     for audit, order in zip(audits, orders, strict=True):
@@ -38,28 +41,13 @@ def shared_class_names(audits: Sequence[Audit]) -> tuple[str, ...]:
     Raises:
         ValueError: Another number of classes, or other names.
     """
-    first = audits[0].class_names
-    for other in audits[1:]:
-        if len(other.class_names) != len(first):
-            raise ValueError(
-                f"the models must have the same class_names, got {len(first)} and {len(other.class_names)} classes"
-            )
-    numbers = tuple(str(k) for k in range(len(first)))
-    named = [audit.class_names for audit in audits if audit.class_names != numbers]
-    for other_names in named[1:]:
-        for k, (ours, theirs) in enumerate(zip(named[0], other_names, strict=True)):
-            if ours != theirs:
-                raise ValueError(
-                    f"the models must have the same class_names in the same order, but class {k} is {ours!r} in one "
-                    f"and {theirs!r} in another"
-                )
-    return named[0] if named else numbers
+    return shared_names([audit.class_names for audit in audits])
 
 
-def _order(audit: Audit) -> IntArray:
+def _order(audit: Audit, *, as_text: bool) -> IntArray:
     if audit.sample_id is None:
         return np.arange(audit.num_samples)
-    return np.argsort(audit.sample_id, kind="stable")
+    return np.argsort(audit.sample_id.astype(str) if as_text else audit.sample_id, kind="stable")
 
 
 def _check_same_samples(first: Audit, first_order: IntArray, other: Audit, order: IntArray) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from classmargin._atomic import atomic_path
 from classmargin.evaluation.audit import Audit, audit
-from classmargin.evaluation.inputs import AnyArray, check_inputs
+from classmargin.evaluation.inputs import AnyArray, check_inputs, to_array
 from classmargin.evaluation.npz_reader import DEFAULT_MAX_BYTES, PredictionFileError, read_npz
 from classmargin.evaluation.table_reader import read_csv, read_parquet
 
@@ -224,9 +224,10 @@ def _from_npz(file: Path, max_bytes: int) -> dict[str, Any]:
             raise PredictionFileError(
                 f"{file}: class_names must be a list of texts, got {names.dtype} {names.shape}"
             )
-        content["class_names"] = tuple(
-            name.decode() if isinstance(name, bytes) else name for name in names.tolist()
-        )
+        try:
+            content["class_names"] = tuple(to_array("class_names", names).tolist())
+        except ValueError as error:
+            raise PredictionFileError(f"{file}: {error}") from error
     if "logits" in content and "probabilities" in content:
         del content["probabilities"]  # they say the same; logits say it more precisely
     return content

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real  # NumPy's numbers are among them
 from typing import Any
 
 from classmargin._checks import check_choice
@@ -70,6 +71,6 @@ def select(records: Sequence[Mapping[str, Any]], rule: str) -> int:
 def _number(record: Mapping[str, Any], position: int, rule: SelectionRule) -> float:
     part = record.get(rule.split or "")
     value = getattr(part, rule.metric, None) if not isinstance(part, Mapping) else part.get(rule.metric)
-    if not isinstance(value, (int, float)) or math.isnan(value):
+    if not isinstance(value, Real) or math.isnan(value):
         raise ValueError(f"records[{position}] must hold a number {rule.split}.{rule.metric}, got {value!r}")
     return float(value)

@@ -9,6 +9,7 @@ import numpy as np
 
 from classmargin._checks import check_choice, check_int, check_number
 from classmargin.evaluation.inputs import FloatArray, check_fraction, to_array
+from classmargin.evaluation.named_classes import shared_names
 from classmargin.evaluation.tiers import RANKINGS
 
 
@@ -42,8 +43,9 @@ def check_settings(
     bootstrap: int = 2000,
     seed: int = 0,
     mean_margin: float = 1.0,
+    class_names: tuple[str, ...] | None = None,
 ) -> AuditSettings:
-    """Return checked settings; ``reference`` may be an audit or class accuracies ``[K]``."""
+    """Return checked settings; ``reference`` may be an audit (of the same ``class_names``) or class accuracies ``[K]``."""
     check_choice("ranking", ranking, RANKINGS)
     if (ranking == "reference") != (reference is not None):
         raise ValueError(
@@ -52,7 +54,7 @@ def check_settings(
         )
     return AuditSettings(
         ranking=ranking,
-        reference=None if reference is None else _reference_accuracy(reference, num_classes),
+        reference=None if reference is None else _reference_accuracy(reference, num_classes, class_names),
         confidence=check_fraction("confidence", confidence),
         bootstrap=check_int("bootstrap", bootstrap, minimum=0),
         seed=check_int("seed", seed, minimum=0),
@@ -60,8 +62,12 @@ def check_settings(
     )
 
 
-def _reference_accuracy(reference: Any, num_classes: int) -> FloatArray:
-    values = reference.by_class["accuracy"] if hasattr(reference, "by_class") else reference
+def _reference_accuracy(reference: Any, num_classes: int, class_names: tuple[str, ...] | None) -> FloatArray:
+    values = reference
+    if hasattr(reference, "by_class"):
+        values = reference.by_class["accuracy"]
+        if class_names is not None and len(reference.class_names) == num_classes:
+            shared_names([class_names, reference.class_names])
     array = to_array("reference", values).astype(np.float64)
     if array.shape != (num_classes,):
         raise ValueError(f"reference must hold one accuracy a class ({num_classes}), got shape {array.shape}")

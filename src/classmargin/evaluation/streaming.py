@@ -97,11 +97,12 @@ class AuditAccumulator:
         if num_classes is None and class_names is None:
             raise ValueError("give num_classes or class_names, got neither")
         count = num_classes if num_classes is not None else len(class_names or ())
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
             raise ValueError(f"num_classes must be a positive int, got {num_classes!r}")
-        if not norm_order >= 1:
+        if isinstance(norm_order, str) or not norm_order >= 1:
             raise ValueError(f"norm_order must be at least 1, got {norm_order!r}")
-        self.class_names = check_class_names(class_names, count)
+        self.class_names = check_class_names(class_names, int(count))
+        self.has_names = class_names is not None
         self.norm_order = float(norm_order)
         self.feature_samples = feature_samples
         self.seed = seed
@@ -132,6 +133,8 @@ class AuditAccumulator:
                 probabilities=probabilities,
                 predictions=predictions,
                 features=features,
+                # Names bring the columns of a frame into class order; numbers in place of names must not be held against it.
+                class_names=self.class_names if self.has_names else None,
                 num_classes=len(self.class_names),
                 sample_id=sample_id,
             )
@@ -177,7 +180,7 @@ class AuditAccumulator:
         from classmargin.evaluation.gathering import gather_evidence
         from classmargin.evaluation.inputs import check_weight
 
-        settings = check_settings(len(self.class_names), **options)
+        settings = check_settings(len(self.class_names), class_names=self.class_names, **options)
         evidence = gather_evidence(self)
         dim = None if evidence.feature_sums is None else evidence.feature_sums.sums.shape[1]
         weight = check_weight(classifier_weight, len(self.class_names), dim)

@@ -8,7 +8,8 @@ Columns: ``label`` and ``prediction`` (class names or class numbers; ``labels`` 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from classmargin._parquet_files import read_parquet_table
 from classmargin.evaluation.inputs import AnyArray
 from classmargin.evaluation.npz_reader import PredictionFileError
 
+SINGLE = ("label", "labels", "prediction", "predictions", "sample_id")
 PREFIXES = {"logit_": "logits", "p_": "probabilities"}
 MOST_NAMED = 30  # a table of a thousand classes has a thousand columns
 MOST_LETTERS = 80  # of a cell in a message
@@ -31,11 +33,18 @@ def read_csv(path: Path, class_names: Sequence[str] | None, max_bytes: int) -> d
         raise PredictionFileError(
             f"{path} has {path.stat().st_size} bytes, more than the limit of {max_bytes}"
         )
+    # compression=None: a renamed gzip must not be unpacked behind our back.
+    options: dict[str, Any] = {"compression": None, "keep_default_na": False, "skipinitialspace": True}
     try:
-        # compression=None: a renamed gzip must not be unpacked behind our back.
-        frame = pd.read_csv(path, compression=None, keep_default_na=False, dtype_backend="numpy_nullable")
+        header = pd.read_csv(path, header=None, nrows=1, dtype=str, **options).iloc[0].tolist()
+        # Classes and identities stay as they are written: 007 and 7, or true and True, need not be the same.
+        frame = pd.read_csv(path, dtype_backend="numpy_nullable", dtype=dict.fromkeys(SINGLE, str), **options)
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError, ValueError) as error:
         raise PredictionFileError(f"{path} is not a readable .csv table ({error})") from error
+    times = Counter(str(name) for name in header)
+    twice = next((name for name, count in times.items() if count > 1 and _is_known(name)), None)
+    if twice is not None:  # pandas would call the second one "p_cat.1", another class
+        raise PredictionFileError(f"{path} must have every column once, got {twice!r} more than once")
     columns = {str(name): frame[name].to_numpy() for name in frame.columns}
     return _arrays(path, columns, class_names, list(columns))
 
@@ -57,8 +66,7 @@ def read_parquet(path: Path, class_names: Sequence[str] | None, max_bytes: int) 
 
 
 def _is_known(name: str) -> bool:
-    single = ("label", "labels", "prediction", "predictions", "sample_id")
-    return name in single or name.startswith(tuple(PREFIXES))
+    return name in SINGLE or name.startswith(tuple(PREFIXES))
 
 
 def _arrays(
@@ -82,9 +90,11 @@ def _arrays(
             break  # logits tell more than probabilities; with both, the former are taken
     if names is not None:
         result["class_names"] = names
-    result["labels"] = _class_numbers(path, label, columns[label], names, origin)
+    classes = {column: _texts(columns[column]) for column in (label, prediction) if column is not None}
+    known = _names_in_use(names, classes.values())
+    result["labels"] = _class_numbers(path, label, classes[label], known, origin)
     if prediction is not None:
-        result["predictions"] = _class_numbers(path, prediction, columns[prediction], names, origin)
+        result["predictions"] = _class_numbers(path, prediction, classes[prediction], known, origin)
     elif "logits" not in result and "probabilities" not in result:
         raise PredictionFileError(
             f"{path} must have a column 'prediction' or one p_<class> or logit_<class> a class"
@@ -158,20 +168,43 @@ def _cell(value: Any, row: int) -> str:
     return f"{content} in row {row + 1} (counted from 1)"
 
 
+def _texts(values: AnyArray) -> list[str]:
+    return [_text(value) for value in values.tolist()]
+
+
+def _names_in_use(names: tuple[str, ...] | None, columns: Iterable[list[str]]) -> tuple[str, ...] | None:
+    """Return the names by which cells may be meant.
+
+    Where the classes are named by numbers, a number is a name if all cells of all columns can be: with the classes 1, 2 and 3, a single
+    0 tells that labels and predictions alike are counted from 0, and then the names are those of the count.
+    """
+    if names is None or not all(name.isdecimal() for name in names):
+        return names
+    position = _positions(names)
+    if all(text in position for column in columns for text in set(column)):
+        return names
+    return tuple(str(k) for k in range(len(names)))
+
+
+def _positions(names: tuple[str, ...] | None) -> dict[str, int]:
+    """Return the class number of each name; a name 007 or 7.0 is also found as 7, unless that is another class."""
+    position = {_plain_number(_plain_float(name)): k for k, name in enumerate(names or ())}
+    return position | {name: k for k, name in enumerate(names or ())}
+
+
 def _class_numbers(
-    path: Path, column: str, values: AnyArray, names: tuple[str, ...] | None, origin: str
+    path: Path, column: str, text: list[str], names: tuple[str, ...] | None, origin: str
 ) -> AnyArray:
     """Turn names or numbers into class numbers; numbers are names where the classes are named by numbers.
 
     Args:
         path: The table, for messages.
         column: The column, for messages.
-        values: Its cells ``[N]``.
+        text: Its cells ``[N]``.
         names: Names in class order, or ``None`` where they are not known.
         origin: Where the names come from, for messages.
     """
-    text = [_text(value) for value in values.tolist()]
-    position = {name: k for k, name in enumerate(names or ())}
+    position = _positions(names)
     if names is not None and all(name in position for name in set(text)):
         return np.array([position[name] for name in text], dtype=np.int64)
     if all(name.isdecimal() for name in set(text)):
@@ -202,6 +235,8 @@ def _as_int64(path: Path, column: str, text: list[str]) -> AnyArray:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return _plain_float(value.strip())
     if isinstance(value, float):
         if math.isnan(value):
             return ""  # how a Parquet column of numbers marks an empty cell
@@ -210,5 +245,21 @@ def _text(value: Any) -> str:
     return "" if value is None else str(value)
 
 
+def _plain_float(text: str) -> str:
+    """Return ``2.0`` as ``2``: what data frames make of whole numbers beside an empty cell."""
+    whole, point, rest = text.partition(".")
+    return whole if point and whole.isdecimal() and not rest.strip("0") else text
+
+
+def _plain_number(text: str) -> str:
+    return (text.lstrip("0") or "0") if text.isdecimal() else text
+
+
 def _identities(values: AnyArray) -> AnyArray:
-    return values if values.dtype.kind in "iu" else np.array([str(value) for value in values.tolist()])
+    if values.dtype.kind in "iu":
+        return values
+    text = [str(value).strip() for value in values.tolist()]
+    # Numbers that are written as numbers are, so that they stay small, and sort as they count.
+    if all(len(name) < 19 and name.isdecimal() and name == _plain_number(name) for name in text):
+        return np.array(text, dtype=np.int64)
+    return np.array(text)

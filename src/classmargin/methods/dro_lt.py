@@ -114,8 +114,10 @@ class DROLT(Method):
 
     def stages(self, epochs: int) -> list[Stage]:
         """Return the three phases, each of at least one epoch; without three epochs the last are left out."""
-        last = max(1, round(self.classifier_share * epochs)) if epochs >= 3 else 0
+        # The loss tells phases by their position, so an earlier one is never left out.
+        last = min(max(1, round(self.classifier_share * epochs)), epochs - 2) if epochs >= 3 else 0
         middle = max(1, round((1 - self.pretrain_share) * epochs) - last) if epochs >= 2 else 0
+        middle = min(middle, epochs - last - 1)
         balanced: dict[str, Any] = {"sampler": "class-balanced"}
         phases = [
             Stage("cross-entropy", epochs - middle - last),

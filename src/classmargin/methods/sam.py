@@ -87,7 +87,11 @@ class SAM(Method):
             return []
         sizes = [p.abs() if self.adaptive else torch.ones((), device=p.device) for p, _ in moved]
         lengths = [(size * grad).float().norm() for size, (_, grad) in zip(sizes, moved, strict=True)]
-        scale = self.rho / (torch.stack(lengths).norm() + 1e-12)
+        length = torch.stack(lengths).norm()
+        if not torch.isfinite(length):
+            # A loss scale that is still too large: the scaler will skip this step, and the weights stay numbers.
+            return []
+        scale = self.rho / (length + 1e-12)
         before = [(p, p.detach().clone()) for p, _ in moved]
         for size, (parameter, gradient) in zip(sizes, moved, strict=True):
             parameter.add_(size.square() * gradient * scale)

@@ -132,7 +132,10 @@ class SupCon(Method):
         return with_parts(total, cross_entropy=plain, contrastive=contrastive)
 
     def _contrastive(self, step: Step) -> Tensor:
-        projections = self.projection(at_least_float32(step.features))
+        features = at_least_float32(step.features)
+        # In the type of the weights, which are half where the whole network is (bf16-true).
+        weights_like = next(self.projection.parameters(), features)
+        projections = self.projection(features.to(weights_like.dtype))
         projections = F.normalize(at_least_float32(projections), dim=1)
         with without_autocast(projections):
             losses, has_positive = contrastive_losses(projections, step.labels, self.temperature)

@@ -84,14 +84,24 @@ def class_positions(bundle: DataBundle, record: ModelRecord) -> torch.Tensor:
 
 
 def _batches(bundle: DataBundle, names: tuple[str, ...], positions: torch.Tensor) -> Iterator[Batch]:
-    offset = 0
+    offsets = _id_offsets(bundle) if len(names) > 1 else {}
     for name in names:
-        split = bundle.split(name)
-        if len(split) == 0:
+        if len(bundle.split(name)) == 0:
             if len(names) == 1:
                 raise ValueError(f"{bundle.name} has no {name} samples")
             continue
         for batch in make_loader(bundle, name, batch_size=BATCH, training=False).epoch(0):
-            yield replace(batch, labels=positions[batch.labels], index=batch.index + offset)
-        # Train and validation share one numbering, test has its own: keep ids of several splits apart.
-        offset = split.full_size if len(names) > 1 and name == "validation" else offset
+            index = batch.index + offsets.get(name, 0)
+            yield replace(batch, labels=positions[batch.labels], index=index)
+
+
+def _id_offsets(bundle: DataBundle) -> dict[str, int]:
+    """Return what keeps the ids of several splits apart: the same id twice would count as one sample.
+
+    Validation samples that were held out of the training part share its numbering; a part of their own has its own, and so
+    has the test part.
+    """
+    train, validation = bundle.train, bundle.validation
+    held_out = not bool(torch.isin(validation.index, train.index).any())
+    start = 0 if held_out else train.full_size
+    return {"train": 0, "validation": start, "test": max(train.full_size, start + validation.full_size)}

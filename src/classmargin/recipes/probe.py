@@ -6,6 +6,7 @@ A second seed, another method or a resumed run finds them again by a fingerprint
 from __future__ import annotations
 
 import hashlib
+import io
 import math
 import os
 from collections.abc import Sequence
@@ -72,17 +73,34 @@ def batch_size_for(input_shape: Sequence[int]) -> int:
 
 
 def data_fingerprint(bundle: DataBundle, name: str) -> str:
-    """Return a hash of the samples of a split as the encoder sees them."""
+    """Return a hash of the samples of a split as the encoder sees them; of files, which ones and when they changed."""
     split = bundle.split(name)
-    digest = hashlib.sha256(repr((bundle.name, name, bundle.mean, bundle.std, bundle.input_shape)).encode())
+    seen = (bundle.name, name, bundle.mean, bundle.std, bundle.input_shape, bundle.resize)
+    digest = hashlib.sha256(repr(seen).encode())
     for tensor in (split.index, split.labels):
         digest.update(_bytes(tensor))
     if split.inputs is not None:
         digest.update(_bytes(split.inputs))
-    else:
-        # Reading every file of a large set would cost as much as the features; names and order must do.
-        digest.update("\n".join(split.paths or []).encode())
+    if split.images is not None:
+        for position in range(len(split)):
+            digest.update(_identity(split.images.open(position)))
     return digest.hexdigest()
+
+
+def _identity(image: Path | io.BytesIO) -> bytes:
+    """Return what tells an image from others.
+
+    Reading every file of a large set would cost as much as the features, so a file is known by its place, size and last
+    change: another folder, or other files under the same names, must not get these features.
+    """
+    if isinstance(image, io.BytesIO):
+        return hashlib.sha256(image.getbuffer()).digest()
+    file = image.resolve()
+    try:
+        found = file.stat()
+        return os.fsencode(file) + b"\0%d %d\n" % (found.st_size, found.st_mtime_ns)
+    except OSError:  # what cannot be opened is told, or left out, by whoever reads it
+        return os.fsencode(file) + b"\0\n"
 
 
 def _bytes(tensor: Tensor) -> Any:

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from classmargin.evaluation.audit import Audit
-from classmargin.report.tables import Column, Table, format_value, frame_rows, is_missing
+from classmargin.report.tables import NO_VALUE, Column, Table, format_value, frame_rows, is_missing
 
 HEADLINES = {
     "overall": "all samples",
@@ -135,7 +135,12 @@ def audit_verdict(audit: Audit) -> str:
     thirds = ""
     if not math.isnan(audit.gap):
         hard = format_value(audit.hard, "percent")
-        thirds = f"; the hard third reaches {hard}, {100 * audit.gap:.1f} points less than the easy third"
+        than = (
+            "less" if audit.gap >= 0 else "more"
+        )  # a ranking from elsewhere, or on other samples, may be upside down
+        thirds = (
+            f"; the hard third reaches {hard}, {100 * abs(audit.gap):.1f} points {than} than the easy third"
+        )
     worst = format_value(audit.worst, "percent")
     return (
         f"{_lagging(audit, present)}{thirds}; the worst class, “{audit.disparity['worst_class']}”, {worst}."
@@ -263,7 +268,7 @@ def geometry_table(audit: Audit) -> Table:
 def correlation_table(audit: Audit) -> Table:
     """Return correlations over classes with their intervals."""
     rows = [
-        row | {"pair": f"{row['x']} – {row['y']}", "range": f"{row['low']:+.2f} to {row['high']:+.2f}"}
+        row | {"pair": f"{row['x']} – {row['y']}", "range": _correlation_range(row["low"], row["high"])}
         for row in frame_rows(audit.correlations)
         if not is_missing(row["value"])
     ]
@@ -275,6 +280,10 @@ def correlation_table(audit: Audit) -> Table:
         Column("classes", "Classes", "count"),
     )
     return Table("Correlations", columns, rows)
+
+
+def _correlation_range(low: float, high: float) -> str:
+    return NO_VALUE if is_missing(low) or is_missing(high) else f"{low:+.2f} to {high:+.2f}"
 
 
 def confusion_table(audit: Audit, top: int) -> Table:

@@ -30,7 +30,7 @@ def comparison_page(
         "baseline_name": pairs[0].baseline_name,
         "level": f"{100 * pairs[0].confidence:g}%",
         "models": parts,
-        "notes": list(dict.fromkeys([*comparison.notes, *(note for pair in pairs for note in pair.notes)])),
+        "notes": comparison.notes,
         "figures": figures,
         "cells": None,
         "sections": [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from classmargin.evaluation.comparison import Comparison, ComparisonSet
@@ -73,8 +74,17 @@ def pair_summary_table(comparison: Comparison) -> Table:
 def change_table(comparison: Comparison) -> Table:
     """Return every class, greatest loss first, with the change of its accuracy and what to think of it."""
     title = f"Classes, {comparison.candidate_name} against {comparison.baseline_name}"
-    return Table(
-        title, CLASS_COLUMNS, frame_rows(comparison.by_class.sort_values("difference", kind="stable"))
+    rows = frame_rows(comparison.by_class.sort_values("difference", kind="stable"))
+    return Table(title, _class_columns(comparison), rows)
+
+
+def _class_columns(comparison: Comparison) -> tuple[Column, ...]:
+    """Return the columns of the classes; several runs are tested otherwise than one of each model."""
+    if comparison.runs == (1, 1):
+        return CLASS_COLUMNS
+    hint = "t-test with the variance of samples and of runs"
+    return tuple(
+        replace(column, hint=hint) if column.key == "p_value" else column for column in CLASS_COLUMNS
     )
 
 
@@ -87,7 +97,7 @@ def top_changes_table(comparison: Comparison, top: int) -> Table:
     )
     note = more_classes(len(frame) - min(top, len(frame)))
     title = f"Strongest changes, {comparison.candidate_name} against {comparison.baseline_name}"
-    return Table(title, CLASS_COLUMNS, frame_rows(strongest.head(top)), note)
+    return Table(title, _class_columns(comparison), frame_rows(strongest.head(top)), note)
 
 
 def report_tables(comparison: Comparison | ComparisonSet, top: int) -> list[Table]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -226,7 +227,13 @@ _LATEX = {
     "–": "--",
     "−": "$-$",
     "∞": r"$\infty$",
+    "α": r"$\alpha$",
     "γ": r"$\gamma$",
+    "δ": r"$\delta$",
+    "λ": r"$\lambda$",
+    "Λ": r"$\Lambda$",
+    "μ\u0302": r"$\hat{\mu}$",  # letters with a combining accent count as one
+    "c\u0304": r"$\bar{c}$",
     "‖": r"$\Vert$",
     "²": "$^2$",
     "°": r"$^\circ$",
@@ -234,8 +241,11 @@ _LATEX = {
 }
 
 
+_LATEX_SPECIAL = re.compile("|".join(map(re.escape, sorted(_LATEX, key=len, reverse=True))))
+
+
 def _escape_latex(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in text)
+    return _LATEX_SPECIAL.sub(lambda found: _LATEX[found[0]], text)
 
 
 def json_text(value: Any, *, indent: int | None = 2) -> str:

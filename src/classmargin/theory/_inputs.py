@@ -7,7 +7,7 @@ a wrong inequality and not a rounding error. Gradients still flow back to the or
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,13 +24,22 @@ Constants: TypeAlias = Literal["correct", "paper"]
 def as_float64(name: str, values: FloatArray, *, dim: int) -> Tensor:
     """Return ``values`` as a finite float64 tensor on the CPU with ``dim`` dimensions."""
     if isinstance(values, np.ndarray):
-        values = torch.as_tensor(values)
+        values = torch.as_tensor(_for_torch(values))
     elif not isinstance(values, Tensor):
         values = torch.as_tensor(values, dtype=torch.float64)
     tensor = check_floating(name, values, dim=dim).to("cpu", torch.float64)
     if not bool(torch.isfinite(tensor).all()):
         raise ValueError(f"{name} must be finite, got NaN or infinity")
     return tensor
+
+
+def _for_torch(values: Any) -> Any:
+    """Copy an array that torch would warn about or refuse: read-only (memory-mapped files), reversed, in foreign byte order."""
+    if not isinstance(values, np.ndarray):
+        return values
+    if values.flags.writeable and values.dtype.isnative and all(step >= 0 for step in values.strides):
+        return values
+    return np.array(values, dtype=values.dtype.newbyteorder("="), order="C")
 
 
 def as_positive(name: str, values: FloatArray, *, dim: int) -> Tensor:
@@ -55,7 +64,7 @@ def as_class_counts(
     values: Tensor | npt.NDArray[np.generic] | Sequence[float], *, num_classes: int
 ) -> Tensor:
     """Return class sizes N_k of shape ``[K]`` as float64; at least one must be above zero, none below."""
-    counts = torch.as_tensor(values).to("cpu", torch.float64)
+    counts = torch.as_tensor(_for_torch(values)).to("cpu", torch.float64)
     if counts.shape != (num_classes,):
         raise ValueError(f"class_counts must have shape ({num_classes},), got {tuple(counts.shape)}")
     if not bool(torch.isfinite(counts).all() and (counts >= 0).all() and (counts > 0).any()):
@@ -65,7 +74,7 @@ def as_class_counts(
 
 def as_labels(labels: LabelArray, *, num_samples: int, num_classes: int) -> Tensor:
     """Return labels of shape ``[N]`` as int64 on the CPU with values in ``[0, K)``."""
-    tensor = torch.as_tensor(labels).cpu()
+    tensor = torch.as_tensor(_for_torch(labels)).cpu()
     check_hard_labels("labels", tensor, batch=num_samples, num_classes=num_classes)
     return tensor.long()
 

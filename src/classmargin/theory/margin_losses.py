@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -154,5 +155,4 @@ def _as_predictions(logits: FloatArray, labels: LabelArray) -> tuple[Tensor, Ten
 def _as_any_shape(name: str, values: FloatArray | float) -> Tensor:
     if isinstance(values, (int, float)):
         return as_float64(name, torch.tensor(float(values), dtype=torch.float64), dim=0)
-    dim = torch.as_tensor(values).dim()
-    return as_float64(name, values, dim=dim)
+    return as_float64(name, values, dim=np.ndim(values))

@@ -70,7 +70,7 @@ def optimal_margins(
         objective: ``"overall"`` (Corollary 1) or ``"balanced"``.
 
     Returns:
-        γ of shape ``[K]``, float64, with mean c̄. Exact while the α_k are within a factor of 1e12 of one
+        γ of shape ``[K]``, float64, with mean c̄. Exact while the α_k are within a factor of 1e36 of one
         another; :func:`~classmargin.mr2.class_margins.class_margins`, which training uses too, lifts
         smaller ones to that.
 

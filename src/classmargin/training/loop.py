@@ -32,9 +32,9 @@ from classmargin.training.errors import DivergedError, StoppedError
 from classmargin.training.evaluate import Accuracies, measure_accuracies, to_device
 from classmargin.training.loaders import Loaders
 from classmargin.training.loggers import Evaluation, few_scalars
-from classmargin.training.machine import memory_format
+from classmargin.training.machine import apply_memory_format, memory_format
 from classmargin.training.meters import LossMeter
-from classmargin.training.module import Position, TrainedModule
+from classmargin.training.module import Position, TrainedModule, state_kept_precise
 from classmargin.training.optimizers import load_optimizer, make_optimizer, set_learning_rate
 from classmargin.training.progress import Watchers, words_of
 from classmargin.training.recorder import Recorder, gather_objects, restore_random_state
@@ -87,6 +87,8 @@ class Loop:
         self.config, self.fabric, self.recorder, self.watchers = config, fabric, recorder, watchers
         self.loaders, self.class_names = ingredients.loaders, ingredients.class_names
         self.method: Method = ingredients.method.to(fabric.device)
+        with state_kept_precise(self.method):
+            fabric.strategy.precision.convert_module(self.method)
         self.position = Position()
         self.stages = self.method.stages(config.loop.epochs)
         self.epochs = sum(stage.epochs for stage in self.stages)
@@ -100,6 +102,11 @@ class Loop:
         if self._validation is None and config.loop.select != "last":
             raise ValueError(
                 f"loop.select={config.loop.select!r} needs validation samples, and data.validation left none"
+            )
+        if config.loop.ema_decay is not None and config.loop.precision in ("bf16-true", "16-true"):
+            raise ValueError(
+                "loop.ema_decay needs weights in full precision, because their average would stand still in "
+                f"{config.loop.precision}; use {config.loop.precision.replace('true', 'mixed')}"
             )
 
     def run(self) -> nn.Module:
@@ -143,7 +150,11 @@ class Loop:
     # Stages
 
     def _use_network(self, network: nn.Module) -> None:
-        self.network = network.to(self.fabric.device)
+        # Also the fresh network of a later stage: a resumed run would otherwise compute in another layout.
+        layout = self.config.machine.memory_format
+        network = apply_memory_format(network.to(self.fabric.device), layout)
+        # Before optimiser and checkpoint come to it: what they hold is of the type of the weights.
+        self.network = self.fabric.strategy.precision.convert_module(network)
         self._probe = is_probe(network)
         self.optimizer = make_optimizer(
             self.config.optimizer, self.network, self.method, self.config.learning_rate
@@ -186,7 +197,11 @@ class Loop:
 
     def _make_stepper(self) -> Stepper:
         module = TrainedModule(self.network, self.method, staged=len(self.stages) > 1)
-        wrapped, optimizer = self.fabric.setup(module, self.optimizer)
+        with state_kept_precise(self.method):
+            wrapped, optimizer = self.fabric.setup(module, self.optimizer)
+        # Not through self: a circle would keep data and network of a finished run until Python looks for
+        # circles, and with this many modules loaded that is after dozens of runs.
+        stop, recorder = self.stop, self.recorder
         return Stepper(
             self.fabric,
             wrapped,
@@ -195,7 +210,7 @@ class Loop:
             self.network,
             accumulate=self.config.loop.accumulate,
             clip_norm=self.config.optimizer.clip_norm,
-            wishes=lambda: (bool(self.stop), self.recorder.save_due),
+            wishes=lambda: (bool(stop), recorder.save_due),
         )
 
     def _context(self) -> HookContext:

@@ -6,6 +6,8 @@ parameters (centres, twin network, projection head) must be inside as well.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -89,6 +91,23 @@ class TrainedModule(nn.Module):
             if bool(torch.isfinite(step.features).all() and torch.isfinite(step.logits).all()):
                 raise
             return MethodLoss(step.logits.sum() * float("nan"), {})
+
+
+@contextlib.contextmanager
+def state_kept_precise(method: Method) -> Iterator[None]:
+    """Let the state of a method keep its precision while the block brings modules to half precision.
+
+    Sums, averages and logarithms that grow by small steps stand still in eight bits. Running statistics of
+    normalisation layers (of a twin network) are not state of the method: they have to be of the type of its weights.
+    """
+    own = [module for module in method.modules() if not hasattr(module, "running_mean")]
+    before = [
+        (module, name, buffer) for module in own for name, buffer in module.named_buffers(recurse=False)
+    ]
+    yield
+    for module, name, buffer in before:
+        if buffer.is_floating_point() and getattr(module, name).element_size() < buffer.element_size():
+            setattr(module, name, buffer.to(getattr(module, name).device))
 
 
 @dataclass(frozen=True)

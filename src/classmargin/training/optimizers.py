@@ -36,7 +36,7 @@ def make_optimizer(
         >>> type(optimizer).__name__, optimizer.param_groups[0]["lr_scale"]
         ('AdamW', 1.0)
     """
-    groups = _network_groups(network, config) + [dict(group) for group in method.parameter_groups()]
+    groups = _network_groups(network, config) + _method_groups(method, config)
     for group in groups:
         group["params"] = list(group["params"])
         group.setdefault("lr_scale", 1.0)
@@ -45,7 +45,12 @@ def make_optimizer(
     # One fused call for all tensors: the loop over them otherwise costs as much as a step of a linear probe.
     if config.name == "adamw":
         return torch.optim.AdamW(groups, betas=config.betas, fused=True, **common)  # type: ignore[arg-type]
-    return torch.optim.SGD(groups, momentum=config.momentum, nesterov=config.nesterov, fused=True, **common)  # type: ignore[arg-type]
+    # PyTorch's fused SGD leaves most half-precision weights on the CPU where they are (seen with 2.13).
+    halves = [
+        p for group in groups for p in group["params"] if p.element_size() < 4 and p.device.type == "cpu"
+    ]
+    options = {"momentum": config.momentum, "nesterov": config.nesterov, "fused": not halves, **common}
+    return torch.optim.SGD(groups, **options)  # type: ignore[arg-type]
 
 
 def _network_groups(network: nn.Module, config: OptimizerConfig) -> list[Group]:
@@ -58,6 +63,28 @@ def _network_groups(network: nn.Module, config: OptimizerConfig) -> list[Group]:
             f"optimizer.layer_decay needs a network that orders its layers, got {type(network).__name__}"
         )
     return [{"params": [p for p in network.parameters() if p.requires_grad]}]
+
+
+def _method_groups(method: Method, config: OptimizerConfig) -> list[Group]:
+    """Return what the method declares, under the rules of the run.
+
+    A network of the method (a twin) has the groups of the network that is trained. Where biases and norms are not
+    decayed, those of the method are not either, unless it says what their decay is.
+    """
+    declared = method.parameter_groups()
+    moving = {parameter for group in declared for parameter in group["params"]}
+    inside = [m for m in method.modules() if hasattr(m, "parameter_groups") and not isinstance(m, Method)]
+    networks = [network for network in inside if not moving.isdisjoint(network.parameters())]
+    theirs = {parameter for network in networks for parameter in network.parameters()}
+    groups: list[Group] = []
+    for group in declared:
+        own = [parameter for parameter in group["params"] if parameter not in theirs]
+        if config.decay_norms or "weight_decay" in group:
+            groups.append({**group, "params": own})
+        else:
+            groups.append({**group, "params": [p for p in own if p.dim() >= 2]})
+            groups.append({**group, "params": [p for p in own if p.dim() < 2], "weight_decay": 0.0})
+    return groups + [group for network in networks for group in _network_groups(network, config)]
 
 
 # What each optimiser keeps for a parameter: fused kernels read it by the size of the parameter, without looking.
@@ -77,6 +104,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: Group) -> None:
         group.update(settings)
         check_number("the learning rate in the checkpoint", group["lr"], minimum=0.0)
     for parameter, kept in optimizer.state.items():
+        _lay_out_like(parameter, kept)
         fits = set(kept) == _KEPT[type(optimizer).__name__] and all(
             _fits(name, value, parameter) for name, value in kept.items() if value is not None
         )
@@ -84,6 +112,16 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: Group) -> None:
             raise ValueError(
                 "the checkpoint does not fit the optimiser: its state is of another shape or kind"
             )
+
+
+def _lay_out_like(parameter: torch.Tensor, kept: Group) -> None:
+    """Give the state of a parameter its strides: fused kernels walk through the memory of both side by side.
+
+    Files hold tensors in plain order. Beside channels-last weights that would be the moments of other weights.
+    """
+    for name, value in kept.items():
+        if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+            kept[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
 def _fits(name: str, value: Any, parameter: torch.Tensor) -> bool:

@@ -66,6 +66,7 @@ class Stepper:
             NotFiniteError: The loss is not a number; no weight has moved.
         """
         micro_batches = split_batch(batch, self._accumulate)
+        self._seen = []
         loss = self._method.optimizer_step(
             lambda update_state: self._closure(micro_batches, position, update_state, plain),
             self._apply,
@@ -82,7 +83,6 @@ class Stepper:
         # As zero_grad does, without its hooks: they are a twentieth of a small step.
         for parameter in self._parameters:
             parameter.grad = None
-        self._seen = []
         losses: list[tuple[float, MethodLoss]] = []
         for number, micro in enumerate(micro_batches):
             last = number == len(micro_batches) - 1
@@ -100,7 +100,8 @@ class Stepper:
                 )
                 self._fabric.backward(loss.total if micro.weight == 1.0 else loss.total * micro.weight)
             losses.append((micro.weight, loss))
-            if seen is not None:
+            # A pass that may not change state is at weights that the method only tries (SAM).
+            if seen is not None and update_state:
                 self._seen.append(seen)
         mean = _weighted(losses)
         self._agreement = self._agree(mean.total)

@@ -31,7 +31,7 @@ def read_cifar10(folder: Path) -> RawData:
     inner = _inner(folder, CIFAR10_FOLDER)
     batches = [inner / f"data_batch_{number}" for number in range(1, 6)]
     return RawData(
-        train=_read_batches([path for path in batches if path.is_file()], "labels"),
+        train=_read_batches(batches, "labels"),
         test=_read_batches([inner / "test_batch"], "labels"),
         class_names=_names(inner / "batches.meta", "label_names"),
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy as np
 from classmargin._array_files import ArrayFileError
 from classmargin._checks import require_extra
 from classmargin._parquet_files import read_parquet_table
-from classmargin.data.errors import DataError, DataNotFoundError
+from classmargin.data.errors import DataError, DataNotFoundError, name_some
 from classmargin.data.image_source import EncodedImages
 from classmargin.data.raw import RawData, RawPart
 
@@ -65,20 +66,30 @@ def read_saved_dataset(folder: Path) -> RawData:
 
 
 def read_parquet(place: Path) -> RawData:
-    """Read parquet files; the part is in the name of the file or its folder (``train-00000-of-00002``)."""
+    """Read parquet files; the part is in the name of the file or its folder (``train-00000-of-00002``).
+
+    Files that name no part are the training part, unless others name it: then they are left aside.
+    """
     arrow = require_extra("pyarrow", "data", _PURPOSE)
+    named = {file: _split_of(file, place) for file in _parquet_files(place)}
+    other = None if "train" in named.values() else "train"
     grouped: dict[str, list[Any]] = {}
-    for file in _parquet_files(place):
+    for file, split in named.items():
+        part = split or other
+        if part is None:
+            continue
         try:
             table = read_parquet_table(file, max_bytes=MAX_BYTES)
         except (ArrayFileError, OSError) as error:
             raise DataError(f"{error}") from error
-        grouped.setdefault(_split_of(file, place), []).append(table)
+        grouped.setdefault(part, []).append(table)
     try:
         joined = {name: arrow.concat_tables(tables) for name, tables in grouped.items()}
     except arrow.ArrowException as error:
         raise DataError(f"the parquet files of {place} do not fit together: {error}") from error
-    return tables_to_raw(joined, str(place))
+    aside = [file.name for file, split in named.items() if split is None and other is None]
+    raw = tables_to_raw(joined, str(place))
+    return replace(raw, notes=(*raw.notes, *_note_aside("the files", aside)))
 
 
 def hub_folder(root: Path, name: str) -> Path:
@@ -119,14 +130,20 @@ def tables_to_raw(tables: dict[str, Any], place: str) -> RawData:
         raise DataError(f"{place} must have a part called train, got {', '.join(tables) or 'nothing'}")
     features = _features(named["train"])
     label = _label_column(named["train"], features, place)
-    parts = {name: _part(table, label, f"{place} ({name})") for name, table in named.items()}
-    notes: tuple[str, ...] = ()
+    columns = _input_columns(named["train"], label, place)
+    parts = {name: _part(table, label, columns[0], f"{place} ({name})") for name, table in named.items()}
+    notes = _note_aside(
+        "the parts", [name for name in tables if name not in _SPLIT_NAMES and len(tables) > 1]
+    )
+    if len(columns) > 1:
+        notes = (*notes, f"the inputs are the column {columns[0]!r}, not {', '.join(map(repr, columns[1:]))}")
     if "test" in parts and len(parts["test"]) and np.all(parts["test"].labels == -1):
         del parts["test"]
-        notes = ("the test part has no labels and is left aside",)
+        notes = (*notes, "the test part has no labels and is left aside")
     names = features.get(label, {}).get("names")
     if names is not None and not isinstance(names, list):
         raise DataError(f"{place}: the names of the classes must be a list, got {type(names).__name__}")
+    _check_same_names(named, label, names, place)
     return RawData(
         parts["train"],
         parts.get("validation"),
@@ -138,19 +155,32 @@ def tables_to_raw(tables: dict[str, Any], place: str) -> RawData:
 
 def _parquet_files(place: Path) -> list[Path]:
     if place.is_file():
-        return [place] if place.suffix == ".parquet" else []
-    patterns = ("*.parquet", "*/*.parquet")
-    return sorted(file for pattern in patterns for file in place.glob(pattern))
+        return [place] if place.suffix.lower() == ".parquet" else []
+    found = [file for pattern in ("*.parquet", "*/*.parquet") for file in place.glob(pattern)]
+    # Hidden ones are copies that other programs made.
+    return sorted(
+        file for file in found if not any(name.startswith(".") for name in file.relative_to(place).parts)
+    )
 
 
-def _split_of(file: Path, place: Path) -> str:
-    for word in (
-        file.stem.split("-")[0].split("_")[0].split(".")[0],
-        file.parent.name if file.parent != place else "",
-    ):
-        if word in _SPLIT_NAMES:
-            return word
-    return "train"
+def _split_of(file: Path, place: Path) -> str | None:
+    """Return the part that the name of the file or of its folder speaks of, if one does."""
+    if file == place:  # a single file is the whole set, whatever it is called
+        return None
+    for name in (file.stem, file.parent.name if file.parent != place else ""):
+        words = re.split(r"[^a-z]+", name.lower())
+        if words[0] in _SPLIT_NAMES:
+            return _SPLIT_NAMES[words[0]]
+        parts = {_SPLIT_NAMES[word] for word in words if word in _SPLIT_NAMES}
+        if len(parts) == 1:
+            return parts.pop()
+    return None
+
+
+def _note_aside(what: str, names: list[str]) -> tuple[str, ...]:
+    if not names:
+        return ()
+    return (f"{what} {name_some(names)} are neither training, validation nor test part and are left aside",)
 
 
 def _features(table: Any) -> dict[str, Any]:
@@ -173,33 +203,57 @@ def _label_column(table: Any, features: dict[str, Any], place: str) -> str:
     )
 
 
-def _part(table: Any, label: str, place: str) -> RawPart:
-    if label not in table.column_names:
-        raise DataError(f"{place} has no column {label!r}; its columns are {table.column_names}")
+def _check_same_names(tables: dict[str, Any], label: str, names: list[Any] | None, place: str) -> None:
+    """Refuse parts that were numbered apart: the same number would mean different classes."""
+    for part, table in tables.items():
+        others = _features(table).get(label, {}).get("names")
+        if names is not None and others is not None and others != names:
+            raise DataError(
+                f"{place}: the {part} part has other class names, or in another order, than the training part"
+            )
+
+
+def _input_columns(table: Any, label: str, place: str) -> list[str]:
+    """Return the columns that can be inputs, in the order of the table."""
+    types = require_extra("pyarrow", "data", _PURPOSE).types
+    kinds = {name: table.schema.field(name).type for name in table.column_names if name != label}
+    found = [name for name, kind in kinds.items() if _is_image(types, kind) or _is_number_list(types, kind)]
+    if not found:
+        raise DataError(
+            f"{place} has neither images nor lists of numbers; its columns are {table.column_names}"
+        )
+    return found
+
+
+def _part(table: Any, label: str, column: str, place: str) -> RawPart:
+    for name in (label, column):
+        if table.column_names.count(name) != 1:
+            raise DataError(f"{place} must have one column {name!r}; its columns are {table.column_names}")
     if table[label].null_count:
         raise DataError(f"{place}: {table[label].null_count} labels are missing")
     types = require_extra("pyarrow", "data", _PURPOSE).types
     if not types.is_integer(table.schema.field(label).type):
         raise DataError(f"{place}: labels must be integers, got {table.schema.field(label).type}")
-    labels = table[label].to_numpy()
-    for name in table.column_names:
-        kind = table.schema.field(name).type
-        if name == label:
-            continue
-        if types.is_struct(kind) and any(field.name == "bytes" for field in kind):
-            return RawPart(labels=labels, images=_encoded(table[name], place))
-        if _is_number_list(types, kind):
-            return RawPart(labels=labels, inputs=_matrix(table[name], place))
-    raise DataError(f"{place} has neither images nor lists of numbers; its columns are {table.column_names}")
+    labels, kind = table[label].to_numpy(), table.schema.field(column).type
+    if _is_image(types, kind):
+        return RawPart(labels=labels, images=_encoded(table[column], place))
+    if _is_number_list(types, kind):
+        return RawPart(labels=labels, inputs=_matrix(table[column], place))
+    raise DataError(f"{place}: the column {column!r} must hold images or lists of numbers, got {kind}")
 
 
 def _encoded(column: Any, place: str) -> EncodedImages:
-    content = _one_array(column).field("bytes")
+    # Chunk by chunk as it is: one array of bytes cannot be larger than 2 GiB.
+    content = require_extra("pyarrow.compute", "data", _PURPOSE).struct_field(column, "bytes")
     if content.null_count:
         raise DataError(
             f"{place}: {content.null_count} images are given by path only; save them with embedded bytes"
         )
     return EncodedImages(content, place)
+
+
+def _is_image(types: Any, kind: Any) -> bool:
+    return bool(types.is_struct(kind) and any(field.name == "bytes" for field in kind))
 
 
 def _is_number_list(types: Any, kind: Any) -> bool:
@@ -208,17 +262,14 @@ def _is_number_list(types: Any, kind: Any) -> bool:
 
 
 def _matrix(column: Any, place: str) -> np.ndarray[Any, Any]:
-    array = _one_array(column)
-    with np.errstate(over="ignore"):  # what no float32 holds becomes infinite, and check_raw names its row
-        values = array.flatten().to_numpy(zero_copy_only=False).astype(np.float32, copy=False)
-    lengths = array.value_lengths().to_numpy(zero_copy_only=False) if len(array) else np.array([0])
-    if array.null_count or len(set(lengths.tolist())) != 1:
+    lengths = {length for chunk in column.chunks for length in chunk.value_lengths().unique().to_pylist()}
+    if column.null_count or len(lengths) > 1:
         raise DataError(f"{place}: all lists of numbers must have the same length")
-    matrix: np.ndarray[Any, Any] = values.reshape(len(array), -1)
+    with np.errstate(over="ignore"):  # what no float32 holds becomes infinite, and check_raw names its row
+        blocks = [
+            chunk.flatten().to_numpy(zero_copy_only=False).astype(np.float32, copy=False)
+            for chunk in column.chunks
+        ]
+    values = np.concatenate([np.zeros(0, dtype=np.float32), *blocks])
+    matrix: np.ndarray[Any, Any] = values.reshape(len(column), next(iter(lengths), 0))
     return matrix
-
-
-def _one_array(column: Any) -> Any:
-    combined = column.combine_chunks()
-    arrow = require_extra("pyarrow", "data", _PURPOSE)
-    return arrow.concat_arrays(combined.chunks) if isinstance(combined, arrow.ChunkedArray) else combined

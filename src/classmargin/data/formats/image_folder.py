@@ -1,13 +1,14 @@
 """Trees of image files in which a folder is a class (the ImageFolder habit).
 
-Either ``train/<class>/*``, with ``val`` and ``test`` beside it, or ``<class>/*`` directly. A tree with
-``train`` and ``val`` but no ``test`` is judged on ``val``: its validation samples are then taken from
-training, because a part that chooses a model must not judge it too.
+Either ``train/<class>/*``, with ``val`` and ``test`` beside it (or ``Training``, ``Valid``, ``Testing`` ...), or
+``<class>/*`` directly. A tree with ``train`` and ``val`` but no ``test`` is judged on ``val``: its validation
+samples are then taken from training, because a part that chooses a model must not judge it too.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,28 +17,75 @@ from classmargin.data.errors import DataError, name_some
 from classmargin.data.image_source import ImageFiles
 from classmargin.data.raw import RawData, RawPart
 
-IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
-VALIDATION_NAMES = ("val", "valid", "validation")
+IMAGE_ENDINGS = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
+# Photographs of telephones and browsers that are not read; to lose them without a word would bias classes.
+UNREAD_ENDINGS = (".heic", ".heif", ".avif", ".jxl", ".jp2", ".dng")
+# In lower case; where a tree has several folders for one part, the first name wins.
+PART_NAMES = {
+    "train": ("train", "training"),
+    "validation": ("val", "valid", "validation"),
+    "test": ("test", "testing"),
+}
 
 
 def looks_like_image_tree(folder: Path) -> bool:
     """Return whether ``folder`` has class folders with images, directly or below ``train``."""
-    base = folder / "train" if (folder / "train").is_dir() else folder
-    return any(_has_images(child) for child in _class_folders(base))
+    return any(_has_images(child) for child in _class_folders(_part_folders(folder).get("train", folder)))
 
 
 def read_image_tree(folder: Path) -> RawData:
     """Read an ImageFolder tree; classes are sorted by name."""
-    if not (folder / "train").is_dir():
+    places = _part_folders(folder)
+    if "train" not in places:
         classes = class_folder_names(folder)
-        return RawData(train=read_class_folders(folder, classes), class_names=classes)
-    classes = class_folder_names(folder / "train")
-    found = {name: folder / name for name in (*VALIDATION_NAMES, "test") if (folder / name).is_dir()}
-    parts = {name: read_class_folders(place, classes) for name, place in found.items()}
-    validation = next((parts[name] for name in VALIDATION_NAMES if name in parts), None)
+        if places and {folder / name for name in classes} <= set(places.values()):
+            raise DataError(f"{folder} has the parts {', '.join(places)}, but no folder called train")
+        train = read_class_folders(folder, classes)
+        return RawData(train=train, class_names=classes, notes=_note_unread([folder], classes))
+    classes = class_folder_names(places["train"])
+    parts = {name: read_class_folders(place, classes) for name, place in places.items()}
+    aside = (place.name for name, place in _named_folders(folder).items() if name not in places)
     return RawData(
-        read_class_folders(folder / "train", classes), validation, parts.get("test"), class_names=classes
+        parts["train"],
+        parts.get("validation"),
+        parts.get("test"),
+        class_names=classes,
+        notes=(
+            *(f"the folder {name} has no class folders with images and is left aside" for name in aside),
+            *_note_unread(list(places.values()), classes),
+        ),
     )
+
+
+def _note_unread(folders: list[Path], classes: tuple[str, ...]) -> tuple[str, ...]:
+    unread = [
+        f"{Path(place).relative_to(folder).as_posix()}/{name}"
+        for folder in folders
+        for class_name in classes
+        for place, files in _walk(folder / class_name)
+        for name in sorted(files)
+        if name.lower().endswith(UNREAD_ENDINGS) and not name.startswith(".")
+    ]
+    return (f"{len(unread)} images of kinds that are not read: {name_some(unread)}",) if unread else ()
+
+
+def _named_folders(folder: Path) -> dict[str, Path]:
+    """Return the folders whose names are those of parts."""
+    found = {child.name.lower(): child for child in reversed(_class_folders(folder))}
+    named = {
+        part: next((found[name] for name in names if name in found), None)
+        for part, names in PART_NAMES.items()
+    }
+    return {part: place for part, place in named.items() if place is not None}
+
+
+def _part_folders(folder: Path) -> dict[str, Path]:
+    """Return the folders that are parts: ``train`` may also be a class, and ``test`` a heap without labels."""
+    return {
+        part: place
+        for part, place in _named_folders(folder).items()
+        if any(_has_images(child) for child in _class_folders(place))
+    }
 
 
 def class_folder_names(folder: Path) -> tuple[str, ...]:
@@ -73,13 +121,20 @@ def _class_folders(folder: Path) -> list[Path]:
 
 
 def _has_images(folder: Path) -> bool:
-    return any(_is_image(name) for _place, _folders, files in os.walk(folder) for name in files)
+    return any(_is_image(name) for _place, files in _walk(folder) for name in files)
+
+
+def _walk(folder: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield the folders below ``folder`` with their files, without hidden ones (copies made by other programs)."""
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith((".", "__"))]
+        yield place, files
 
 
 def _images_below(folder: Path, class_name: str) -> list[str]:
     """Return the images of a class, below any depth of folders, sorted, relative to ``folder``."""
     names: list[str] = []
-    for place, _folders, files in os.walk(folder / class_name):
+    for place, files in _walk(folder / class_name):
         relative = Path(place).relative_to(folder)
         names.extend((relative / name).as_posix() for name in files if _is_image(name))
     return sorted(names)

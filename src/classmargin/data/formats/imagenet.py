@@ -29,7 +29,7 @@ def read_imagenet(folder: Path) -> RawData:
     if images is None:
         raise DataError(f"{folder} must hold train/<synset>/*.JPEG (or ILSVRC/Data/CLS-LOC/train)")
     synsets = class_folder_names(images / "train")
-    if any(child.is_dir() for child in (images / "val").glob("*")):
+    if any(child.is_dir() and not child.name.startswith(".") for child in (images / "val").glob("*")):
         test = read_class_folders(images / "val", synsets)
     else:
         test = _read_flat(folder, images / "val", synsets)
@@ -39,7 +39,13 @@ def read_imagenet(folder: Path) -> RawData:
 
 
 def _read_flat(folder: Path, images: Path, synsets: tuple[str, ...]) -> RawPart:
-    files = sorted(path.name for path in images.glob("*") if path.suffix.lower() in (".jpeg", ".jpg"))
+    files = sorted(
+        path.name
+        for path in images.glob("*")
+        if path.suffix.lower() in (".jpeg", ".jpg") and not path.name.startswith(".")
+    )
+    if not files:
+        raise DataError(f"{images} must hold the validation images, on which ImageNet is judged; it has none")
     if (folder / "LOC_val_solution.csv").is_file():
         of_image = _solution_csv(folder / "LOC_val_solution.csv")
     elif (folder / _DEVKIT / "meta.mat").is_file():

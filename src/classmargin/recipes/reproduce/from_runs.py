@@ -116,8 +116,9 @@ def _group(runs: Sequence[PlannedRun], recipe: Recipe | None, position: int) -> 
 def _row_key(config: RunConfig) -> str:
     tables = {name: part for name, part in config.to_dict().items() if name != "machine"}
     tables["loop"] = {key: value for key, value in tables["loop"].items() if key != "seed"}
-    # Where the data lie is no difference.
-    tables["data"] = {**tables["data"], "root": None, "name": Path(config.data.name).stem}
+    # Where the data lie, and how they got there, is no difference.
+    place = {"root": None, "download": None, "skip_corrupt": None}
+    tables["data"] = {**tables["data"], **place, "name": Path(config.data.name).stem}
     return json.dumps(tables, sort_keys=True, default=list)
 
 

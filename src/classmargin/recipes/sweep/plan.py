@@ -12,7 +12,7 @@ from typing import Any
 
 from classmargin.recipes.session import effective
 from classmargin.recipes.sweep.objective import Objective
-from classmargin.recipes.sweep.space import Parameter, grid_size, settings_of
+from classmargin.recipes.sweep.space import Parameter, check_method, grid_size, settings_of
 from classmargin.training.config import MethodConfig, RunConfig, identity
 from classmargin.training.config_reader import build, differences, replace_machine, with_values
 from classmargin.training.run_folder import write_json
@@ -33,7 +33,8 @@ class SweepPlan:
         study: Name of the study in its storage.
         storage: Address of the data base.
         seed: Of the sampler; trial n always draws from (seed, n).
-        pruner: ``median`` stops trials that are worse than half of the others at the same epoch.
+        pruner: ``median`` stops trials that are worse than half of the others at the same epoch, unless the method
+            trains in stages.
         keep_easy: Whether "easy must not drop" constrains the choice.
         easy_slack: Drop of the easy third that is forgiven, as a fraction.
     """
@@ -60,6 +61,18 @@ class SweepPlan:
         """Whether every combination is tried, so that nothing needs to be drawn."""
         size = grid_size(self.parameters)
         return size is not None and size <= self.trials
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether a trial may train in several stages.
+
+        What such a run shows halfway says little about its end: SupCon has no classifier yet, JTT begins anew.
+        """
+        ends = [
+            {p.key.partition(".")[0]: {p.key.partition(".")[2]: v}} for p in self.parameters for v in p.ends()
+        ]
+        configs = [effective(with_values(self.config, tables)) for tables in ({}, *ends)]
+        return any(len(check_method(config).stages(config.loop.epochs)) > 1 for config in configs)
 
     def trial_config(self, labels: Mapping[str, Any]) -> RunConfig:
         """Return the run of one trial, by what the study suggests."""

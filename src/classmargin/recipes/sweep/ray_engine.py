@@ -111,7 +111,7 @@ def _random_search(plan: SweepPlan) -> Any:
 def _scheduler(plan: SweepPlan) -> Any:
     from ray.tune.schedulers import FIFOScheduler, MedianStoppingRule
 
-    if plan.pruner == "none":
+    if plan.pruner == "none" or plan.is_staged:
         return FIFOScheduler()
     return MedianStoppingRule(
         time_attr="epoch",

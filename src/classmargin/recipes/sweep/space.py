@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from classmargin._checks import check_choice, did_you_mean
-from classmargin.methods import method_info
+from classmargin.methods import Method, method_info
 from classmargin.recipes.session import effective
 from classmargin.training.config import RunConfig
 from classmargin.training.config_reader import parse_overrides, with_values
@@ -240,8 +240,8 @@ def _check_ends(parameter: Parameter, config: RunConfig) -> None:
             raise ValueError(f"--search {parameter.name}={value}: {error}") from error
 
 
-def check_method(config: RunConfig) -> None:
-    """Build the method for a toy task, so that a bad hyper-parameter shows before anything is loaded."""
+def check_method(config: RunConfig) -> Method:
+    """Return the method for a toy task, so that a bad hyper-parameter shows before anything is loaded."""
     import torch
 
     from classmargin.methods import TaskInfo, create
@@ -249,7 +249,7 @@ def check_method(config: RunConfig) -> None:
     labels = torch.arange(3).repeat(4)
     new_model = lambda: torch.nn.Linear(4, 3)  # noqa: E731 - one expression, used once
     task = TaskInfo(3, 4, torch.bincount(labels), labels, config.loop.epochs, 10, new_model)
-    create(config.method.name, task, preset=config.method.preset, **config.method.options)
+    return create(config.method.name, task, preset=config.method.preset, **config.method.options)
 
 
 def settings_of(parameters: Sequence[Parameter], labels: Mapping[str, Any]) -> Tables:

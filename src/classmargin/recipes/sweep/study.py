@@ -139,7 +139,7 @@ def make_sampler(plan: SweepPlan, number: int) -> Any:
 def make_pruner(plan: SweepPlan) -> Any:
     """Return what stops trials that fall behind."""
     optuna = optuna_package()
-    if plan.pruner == "none":
+    if plan.pruner == "none" or plan.is_staged:
         return optuna.pruners.NopPruner()
     epochs = max(1, int(PRUNE_AFTER * plan.config.loop.epochs))
     return optuna.pruners.MedianPruner(

@@ -161,8 +161,10 @@ def _replace(study: Study, frozen: FrozenTrial) -> None:
         study.tell(frozen.number, state=_state("FAIL"))
     except (ValueError, UpdateFinishedTrialError):
         return  # somebody else was faster
-    if frozen.params:
-        study.enqueue_trial(frozen.params)
+    # With what was lined up for it (a point of a grid): its worker may have ended before it read that.
+    values = {**frozen.system_attrs.get("fixed_params", {}), **frozen.params}
+    if values:
+        study.enqueue_trial(values)
 
 
 def _state(name: str) -> Any:
