@@ -9,6 +9,7 @@ import pytest
 
 from classmargin.cli.main import main
 from classmargin.evaluation.prediction_files import read_predictions
+from classmargin.recipes.session import build_session
 from classmargin.recipes.train_run import default_folder, train
 from classmargin.training.recorder import say_once
 from classmargin.training.run_folder import RunFolder
@@ -125,6 +126,20 @@ def test_bad_input_is_refused_before_a_run_begins(tmp_path, small, overrides, wo
     with pytest.raises((ValueError, OSError), match=words):
         train(small(*overrides), tmp_path / "run", show=False)
     assert not (tmp_path / "run" / "checkpoint").exists()
+
+
+def test_a_network_with_statistics_of_its_own_refuses_other_units(tmp_path, small, tiny_images):
+    with np.load(tiny_images) as found:
+        arrays = dict(found)
+    for unit in (255.0, 1.0):
+        floats = {k: v / np.float32(255 / unit) if k.startswith("x_") else v for k, v in arrays.items()}
+        np.savez(tmp_path / f"{unit:g}.npz", **floats)
+    backbone = ("backbone.name=resnet18", "loop.epochs=1")
+    assert build_session(small(*backbone, f"data.name={tmp_path}/1.npz")).bundle.mean
+    with pytest.raises(
+        ValueError, match=r"resnet18 expects images as bytes or .* got numbers between 0 and 255"
+    ):
+        build_session(small(*backbone, f"data.name={tmp_path}/255.npz"))
 
 
 @pytest.mark.parametrize(

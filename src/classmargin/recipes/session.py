@@ -194,6 +194,19 @@ def _head(config: RunConfig, needs: Requirements) -> str | None:
     return needs.head
 
 
+def _check_pixel_units(bundle: DataBundle, backbone: str) -> None:
+    """Refuse numbers that are no pixels in [0, 1] where the network brings the mean and deviation of such pixels."""
+    for split in (bundle.train, bundle.validation, bundle.test):
+        if split.inputs is None or not split.inputs.is_floating_point() or not len(split.inputs):
+            continue
+        low, high = float(split.inputs.min()), float(split.inputs.max())
+        if low < -1e-3 or high > 1.001:
+            raise ValueError(
+                f"{backbone} expects images as bytes or as numbers between 0 and 1, got numbers between {low:g} and "
+                f"{high:g} in {bundle.name}"
+            )
+
+
 def build_session(config: RunConfig) -> Session:
     """Build data, network and method of a run; weights depend on ``loop.seed`` alone.
 
@@ -206,6 +219,7 @@ def build_session(config: RunConfig) -> Session:
     seed_process(config.loop.seed, "weights", 0)
     backbone = build_network(config, record, needs)
     if backbone.input_mean is not None and backbone.input_std is not None:
+        _check_pixel_units(bundle, backbone.name)
         bundle = replace(bundle, mean=backbone.input_mean, std=backbone.input_std)
         record = replace(record, mean=backbone.input_mean, std=backbone.input_std)
     network, cached = backbone, backbone.encoder_frozen and config.backbone.cache
