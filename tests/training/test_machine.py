@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch import nn
 
+from classmargin.training import machine
+from classmargin.training.config import RunConfig
 from classmargin.training.machine import choose_precision
 
 
@@ -39,3 +43,24 @@ def test_a_graphics_card_is_asked_before_the_processor(processor, monkeypatch, n
 def test_a_precision_that_was_asked_for_is_used(processor):
     processor(native=False)
     assert choose_precision("bf16-mixed", "cpu") == "bf16-mixed"
+
+
+def test_a_group_of_processes_outlives_what_ended_it(monkeypatch, tmp_path):
+    """A network in a traceback must not be the last to know its group: to let go of both could then take for ever."""
+    formed = []
+
+    def start(config):
+        store = tmp_path / f"store{len(formed)}"
+        dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
+        formed.append(dist.group.WORLD)
+
+    def train_and_fail():
+        network = nn.parallel.DistributedDataParallel(nn.Linear(3, 2))
+        raise ValueError(f"stopped with {type(network).__name__}")
+
+    monkeypatch.setattr(machine, "start", start)
+    for attempt in range(2):
+        with pytest.raises(ValueError, match="stopped with"), machine.started(RunConfig()):
+            train_and_fail()
+        assert not dist.is_initialized()
+        assert machine._former_group == [formed[attempt]], "this one, and none before it"

@@ -7,6 +7,7 @@ best everywhere: a second thread collapses beside a busy process, and channels-l
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import copy
 import inspect
@@ -61,12 +62,25 @@ def started(config: RunConfig) -> Iterator[Any]:
     state and wants to say 143 or 130 would say 134.
     """
     formed_before = dist.is_available() and dist.is_initialized()
+    _forget_former_group()
     fabric = start(config)
     try:
         yield fabric
     finally:
         if not formed_before and dist.is_available() and dist.is_initialized():
+            _former_group.append(dist.group.WORLD)
             dist.destroy_process_group()
+
+
+# After an error or a stop the traceback keeps the data-parallel network, which would then be the last to know its group. Let go
+# by it, a group waits for its thread without letting other threads run Python, and if its thread has a tensor of
+# Python's to let go, both wait for ever. So the group is kept until the traceback is gone.
+_former_group: list[Any] = []
+
+
+@atexit.register
+def _forget_former_group() -> None:
+    _former_group.clear()
 
 
 def _torchrun_layout() -> tuple[int, int] | None:
