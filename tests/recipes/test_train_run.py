@@ -128,6 +128,24 @@ def test_bad_input_is_refused_before_a_run_begins(tmp_path, small, overrides, wo
     assert not (tmp_path / "run" / "checkpoint").exists()
 
 
+def test_a_disk_that_is_full_when_a_run_begins_does_not_spoil_its_folder(tmp_path, small, monkeypatch):
+    def full(self, config):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RunFolder, "write_config", full)
+        with pytest.raises(OSError, match="No space"):
+            train(small("loop.epochs=1"), tmp_path / "run", show=False)
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/.lock").touch()  # as a run leaves it that was killed before it began
+    with monkeypatch.context() as patched:
+        patched.setattr(RunFolder, "write_config", full)
+        with pytest.raises(OSError, match="No space"):
+            train(small("loop.epochs=1"), tmp_path / "mine", show=False)
+    assert train(small("loop.epochs=1"), tmp_path / "mine", show=False)["steps"] > 0
+
+
 def test_a_network_with_statistics_of_its_own_refuses_other_units(tmp_path, small, tiny_images):
     with np.load(tiny_images) as found:
         arrays = dict(found)

@@ -50,7 +50,7 @@ class ModelRecord:
 
 def write_record(run: RunFolder, record: ModelRecord) -> None:
     """Keep the record in the run folder."""
-    write_json(run.path / "model.json", dataclasses.asdict(record), durable=True)
+    write_json(run.model_file, dataclasses.asdict(record), durable=True)
 
 
 def read_record(run: RunFolder) -> ModelRecord:
@@ -59,7 +59,7 @@ def read_record(run: RunFolder) -> ModelRecord:
     Raises:
         ValueError: The folder is no run, or its record is damaged.
     """
-    path = run.path / "model.json"
+    path = run.model_file
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}

@@ -41,6 +41,7 @@ class RunFolder:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.config_file = self.path / "config.toml"
+        self.model_file = self.path / "model.json"
         self.record_file = self.path / "run.json"
         self.metrics_file = self.path / "metrics.jsonl"
         self.checkpoint_folder = self.path / "checkpoint"
@@ -76,12 +77,17 @@ class RunFolder:
         write_json(self.done_file, summary, durable=True)
 
     def remove_unbegun(self) -> None:
-        """Remove a folder in which no run was begun: its lock, and the folder itself if nothing else is there.
+        """Remove a folder in which no run was begun: what is written before its settings, and itself if nothing else is there.
 
-        Called under the lock, so that nobody else is at work here.
+        Called under the lock, so that nobody else is at work here. The lock goes last: a folder that has it and no
+        settings is one in which a run may begin.
         """
-        if not self.started:
-            with contextlib.suppress(OSError):
+        if self.started:
+            return
+        with contextlib.suppress(OSError):
+            remove_leftovers(self.path)
+            self.model_file.unlink(missing_ok=True)
+            if all(path.name.startswith(LOCK_FILE) for path in self.path.iterdir()):
                 (self.path / LOCK_FILE).unlink(missing_ok=True)
                 self.path.rmdir()
 
