@@ -190,7 +190,7 @@ def test_one_class_and_one_sample():
         ("features must be finite", {"logits": np.zeros((2, 2)), "features": [[1.0], [np.inf]]}),
         ("probabilities must lie", {"probabilities": [[0.9, 0.3], [0.5, 0.5]]}),
         ("labels must lie", {"logits": np.zeros((2, 1))}),
-        ("norm_order must be at least 1", {"logits": np.zeros((2, 2)), "norm_order": 0.5}),
+        ("norm_order must be >= 1", {"logits": np.zeros((2, 2)), "norm_order": 0.5}),
         ("seed must be at least 0", {"logits": np.zeros((2, 2)), "seed": -1}),
     ],
 )

@@ -102,9 +102,9 @@ def test_identities_repeated_in_other_batches_are_refused():
     ("message", "arguments"),
     [
         ("give num_classes or class_names", {}),
-        ("positive int", {"num_classes": 0}),
+        ("num_classes must be at least 1, got 0", {"num_classes": 0}),
         ("class_names must have 3 names, got 2", {"num_classes": 3, "class_names": ["a", "b"]}),
-        ("norm_order must be at least 1", {"num_classes": 2, "norm_order": 0.5}),
+        ("norm_order must be >= 1", {"num_classes": 2, "norm_order": 0.5}),
     ],
 )
 def test_bad_arguments_are_refused_by_name(message, arguments):

@@ -138,6 +138,23 @@ class Toy:
             config, Ingredients(network, method, ToyNetwork, loaders, names), fabric, recorder, Watchers([])
         )
 
+    @staticmethod
+    def run_until(loop: Loop, step: int | None) -> None:
+        """Run, and break off after a step as if killed; None runs to the end."""
+        train_step = loop._train_step
+
+        def step_then_cut(batch):
+            train_step(batch)
+            if loop.position.global_step == step:
+                raise InterruptedError
+
+        loop._train_step = step_then_cut
+        if step is None:
+            loop.run()
+        else:
+            with pytest.raises(InterruptedError):
+                loop.run()
+
 
 @pytest.fixture
 def toy(tmp_path) -> Toy:

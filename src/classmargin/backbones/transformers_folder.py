@@ -64,9 +64,8 @@ class TransformersImageEncoder(nn.Module):
         self.found_options: dict[str, float] = {}
         if self.masked:
             self.model.config.mask_ratio = 0.0
-            self.found_options["mask_ratio"] = (
-                0.0  # features kept with hidden patches must not be found again
-            )
+            # Features kept with hidden patches must not be found again.
+            self.found_options["mask_ratio"] = 0.0
         self.input_mean, self.input_std = _statistics(folder)
         mean, std = self.input_mean or (0.0, 0.0, 0.0), self.input_std or (1.0, 1.0, 1.0)
         self.colour = colour_adapter("hf-image", in_channels, mean, std)

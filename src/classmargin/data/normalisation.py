@@ -23,7 +23,7 @@ def channel_statistics(inputs: Tensor | None, channels: int, info: DataInfo | No
     if channels == 0:
         return (0.0,), (1.0,), ()
     known = None if info is None or info.mean is None or info.std is None else (info.mean, info.std)
-    if known is not None and len(known[0]) == channels and _in_units(inputs):
+    if known is not None and len(known[0]) == channels and pixels_in_units(inputs):
         return *known, ()
     if inputs is None:
         note = "streamed images are normalised with the channel statistics of ImageNet, unless the network has its own"
@@ -34,11 +34,14 @@ def channel_statistics(inputs: Tensor | None, channels: int, info: DataInfo | No
     return tuple(mean for mean, _ in measured), tuple(std for _, std in measured), ()
 
 
-def _in_units(inputs: Tensor | None) -> bool:
-    """Return whether pixels are numbers in [0, 1] as in the literature, not 0 to 255 or normalised already."""
-    if inputs is None or inputs.dtype == torch.uint8:
+def pixels_in_units(inputs: Tensor | None) -> bool:
+    """Return whether pixels count as numbers in [0, 1], as bytes do, and are not 0 to 255 or normalised already.
+
+    Scaling may have put some a little outside.
+    """
+    if inputs is None or inputs.dtype == torch.uint8 or not len(inputs):
         return True
-    return float(inputs.min()) >= 0.0 and float(inputs.max()) <= 1.0
+    return float(inputs.min()) >= -1e-3 and float(inputs.max()) <= 1.001
 
 
 def _measure(values: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> tuple[float, float]:

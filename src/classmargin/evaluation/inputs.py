@@ -6,16 +6,15 @@ keep their type and memory, and are read in chunks later on.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from classmargin._checks import check_number
 from classmargin.evaluation.named_classes import class_numbers, column_names, match_columns
 
 IntArray = NDArray[np.int64]
@@ -318,8 +317,4 @@ def _sample_id(values: Any, total: int) -> AnyArray | None:
 
 def check_fraction(name: str, value: float) -> float:
     """Return ``value`` if it lies strictly between 0 and 1."""
-    if not isinstance(value, Real) or isinstance(value, bool) or not math.isfinite(value):
-        raise TypeError(f"{name} must be a number, got {value!r}")
-    if not 0.0 < value < 1.0:
-        raise ValueError(f"{name} must be > 0 and < 1, got {value}")
-    return float(value)
+    return check_number(name, value, above=0.0, below=1.0)

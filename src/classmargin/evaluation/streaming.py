@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from classmargin._checks import check_int, check_number
 from classmargin.evaluation.feature_geometry import FeatureSums, check_finite
 from classmargin.evaluation.feature_sample import KeptFeatures
 from classmargin.evaluation.inputs import (
@@ -97,13 +98,9 @@ class AuditAccumulator:
         if num_classes is None and class_names is None:
             raise ValueError("give num_classes or class_names, got neither")
         count = num_classes if num_classes is not None else len(class_names or ())
-        if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
-            raise ValueError(f"num_classes must be a positive int, got {num_classes!r}")
-        if isinstance(norm_order, str) or not norm_order >= 1:
-            raise ValueError(f"norm_order must be at least 1, got {norm_order!r}")
-        self.class_names = check_class_names(class_names, int(count))
+        self.class_names = check_class_names(class_names, check_int("num_classes", count, minimum=1))
         self.has_names = class_names is not None
-        self.norm_order = float(norm_order)
+        self.norm_order = check_number("norm_order", norm_order, minimum=1.0, finite=False)
         self.feature_samples = feature_samples
         self.seed = seed
         self.reset()

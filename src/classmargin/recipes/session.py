@@ -23,6 +23,7 @@ from classmargin.backbones.feature_cache import encoder_fingerprint
 from classmargin.data import DataBundle, load_data, make_loader
 from classmargin.data.catalog import find_info
 from classmargin.data.formats.huggingface import HUB_PREFIX
+from classmargin.data.normalisation import pixels_in_units
 from classmargin.methods import Method, Requirements, TaskInfo, create, requirements_of
 from classmargin.methods.registry import resolve_hyperparameters
 from classmargin.recipes.data_loaders import BundleLoaders
@@ -197,10 +198,8 @@ def _head(config: RunConfig, needs: Requirements) -> str | None:
 def _check_pixel_units(bundle: DataBundle, backbone: str) -> None:
     """Refuse numbers that are no pixels in [0, 1] where the network brings the mean and deviation of such pixels."""
     for split in (bundle.train, bundle.validation, bundle.test):
-        if split.inputs is None or not split.inputs.is_floating_point() or not len(split.inputs):
-            continue
-        low, high = float(split.inputs.min()), float(split.inputs.max())
-        if low < -1e-3 or high > 1.001:
+        if split.inputs is not None and not pixels_in_units(split.inputs):
+            low, high = float(split.inputs.min()), float(split.inputs.max())
             raise ValueError(
                 f"{backbone} expects images as bytes or as numbers between 0 and 1, got numbers between {low:g} and "
                 f"{high:g} in {bundle.name}"

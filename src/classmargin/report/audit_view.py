@@ -135,9 +135,8 @@ def audit_verdict(audit: Audit) -> str:
     thirds = ""
     if not math.isnan(audit.gap):
         hard = format_value(audit.hard, "percent")
-        than = (
-            "less" if audit.gap >= 0 else "more"
-        )  # a ranking from elsewhere, or on other samples, may be upside down
+        # A ranking from elsewhere, or on other samples, may be upside down.
+        than = "less" if audit.gap >= 0 else "more"
         thirds = (
             f"; the hard third reaches {hard}, {100 * abs(audit.gap):.1f} points {than} than the easy third"
         )

@@ -54,7 +54,7 @@ def unfinished_runs(folders: Iterable[str | Path]) -> list[Path]:
 
 def _configs(place: Path) -> list[Path]:
     # With a record of its model: a folder may hold other files of that name, e.g. one that a user wrote.
-    return [file for file in _files_named("config.toml", place) if (file.parent / "model.json").exists()]
+    return [file for file in _files_named("config.toml", place) if RunFolder(file.parent).model_file.exists()]
 
 
 def _files_named(name: str, place: Path) -> list[Path]:
