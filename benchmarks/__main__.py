@@ -9,7 +9,19 @@ import sys
 import time
 from pathlib import Path
 
-NAMES = ("loss_speed", "audit_speed", "input_pipeline", "training_speed", "method_cost", "sklearn_speed")
+NAMES = (
+    "loss_speed",
+    "no_harm",
+    "choose_settings",
+    "reviewer_questions",
+    "audit_speed",
+    "coverage",
+    "input_pipeline",
+    "training_speed",
+    "method_cost",
+    "sklearn_speed",
+    "sklearn_quality",
+)
 OUT = Path(__file__).parent / "out"
 
 

@@ -33,12 +33,13 @@ from classmargin.backbones.contract import Backbone
 from classmargin.data.synthetic import synthetic_images
 from classmargin.methods import TaskInfo, create, list_methods, requirements_of
 from classmargin.recipes.data_loaders import BundleLoaders
-from classmargin.training import machine, random_state
+from classmargin.training import devices, process_state
 from classmargin.training.config_reader import build
-from classmargin.training.loop import Ingredients, Loop
-from classmargin.training.progress import Watchers
+from classmargin.training.ingredients import Ingredients
+from classmargin.training.loop import Loop
 from classmargin.training.recorder import Recorder
 from classmargin.training.run_folder import RunFolder
+from classmargin.training.run_progress import Watchers
 
 BACKBONE, SIDE, CLASSES, PER_CLASS, BATCH, EPOCHS = "resnet20", 16, 10, 16, 32, 3
 ALLOWED_EXCESS = 0.10
@@ -92,7 +93,7 @@ def make_training(name: str, folder: Path, counter: RowCounter) -> Loop:
         )
         return counter.watch(network)
 
-    random_state.seed_process(0, "weights", 0)
+    process_state.seed_process(0, "weights", 0)
     loaders = BundleLoaders(bundle, needs, BATCH, "standard", seed=0)
     network = new_network()
     steps = len(loaders.training(sampler=None, views=None, multiplicity=None))
@@ -103,7 +104,7 @@ def make_training(name: str, folder: Path, counter: RowCounter) -> Loop:
     names = tuple(bundle.class_names)
     method = create(name, task, **OPTIONS.get(name, {}))
     ingredients = Ingredients(network, method, new_network, loaders, names)
-    return Loop(config, ingredients, machine.start(config), Recorder(run, config, names), Watchers([]))
+    return Loop(config, ingredients, devices.start(config), Recorder(run, config, names), Watchers([]))
 
 
 def timed_training(name: str) -> tuple[float, RowCounter]:

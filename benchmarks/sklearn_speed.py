@@ -181,8 +181,7 @@ def _above_minimum(model, X: np.ndarray, y: np.ndarray, alpha: float) -> float:
     """
     import torch
 
-    from classmargin.integrations.sklearn_parts.margin_objective import MarginObjective
-    from classmargin.integrations.sklearn_parts.solver import fit_linear_head
+    from classmargin.integrations.sklearn_parts.linear_head import MarginObjective, fit_linear_head
 
     rows, labels = torch.from_numpy(X), torch.from_numpy(y)
     margins = torch.as_tensor(getattr(model, "class_margins_", np.ones(CLASSES)), dtype=rows.dtype)

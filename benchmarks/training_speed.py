@@ -36,13 +36,14 @@ from classmargin.backbones import create_backbone
 from classmargin.data import DataBundle, Split, synthetic_images
 from classmargin.methods import TaskInfo, create, requirements_of
 from classmargin.recipes.data_loaders import BundleLoaders
-from classmargin.recipes.session import frozen_features
-from classmargin.training import machine
+from classmargin.recipes.run_parts import frozen_features
+from classmargin.training import devices
 from classmargin.training.config_reader import build
-from classmargin.training.loop import Ingredients, Loop
-from classmargin.training.progress import Watchers
+from classmargin.training.ingredients import Ingredients
+from classmargin.training.loop import Loop
 from classmargin.training.recorder import Recorder
 from classmargin.training.run_folder import RunFolder
+from classmargin.training.run_progress import Watchers
 
 BATCH, STEPS, CLASSES, SIDE, ROUNDS = 128, 6, 10, 32, 5
 BACKBONE = "resnet32"
@@ -122,11 +123,11 @@ class OurLoop:
         config = build(
             {part: {**defaults.get(part, {}), **tables.get(part, {})} for part in {**defaults, **tables}}
         )
-        fabric = machine.start(config)
+        fabric = devices.start(config)
         size = bundle.input_shape[1:] if bundle.kind == "images" else bundle.input_shape
         torch.manual_seed(0)
         network = create_backbone(config.backbone.name, num_classes=bundle.num_classes, input_size=size)
-        machine.apply_memory_format(network, config.machine.memory_format)
+        devices.apply_memory_format(network, config.machine.memory_format)
         needs, name = requirements_of(config.method.name), config.method.name
         ranks = (fabric.global_rank, fabric.world_size)
         loaders = BundleLoaders(bundle, needs, config.loop.batch_size, "standard", 0, *ranks)
@@ -176,7 +177,7 @@ def medians(calls: dict[str, Callable[[], int]], rounds: int) -> dict[str, float
 def epochs(parts: list[str]) -> dict[str, Any]:
     torch.set_num_threads(1)
     bundle = images()
-    workers = max(1, machine.usable_cores())
+    workers = max(1, devices.usable_cores())
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         plain = PlainLoop(bundle, workers)
@@ -203,15 +204,15 @@ def _line(name: str, value: float, sense: str, target: float) -> dict[str, Any]:
 
 def processes() -> dict[str, Any]:
     """One process with two threads against two with one, in turns."""
-    if machine.usable_cores() < 2:
+    if devices.usable_cores() < 2:
         return {"skipped": "needs two cores"}
     seconds: dict[str, list[float]] = {"one process, two threads": [], "two processes, one thread": []}
     for _ in range(3):
-        for name, devices, threads in (
+        for name, count, threads in (
             ("one process, two threads", 1, 2),
             ("two processes, one thread", 2, 1),
         ):
-            seconds[name].append(_child(devices, threads))
+            seconds[name].append(_child(count, threads))
     middle = {name: statistics.median(values) for name, values in seconds.items()}
     ratio = middle["one process, two threads"] / middle["two processes, one thread"]
     return {"seconds_per_step": middle, **_line("processes", ratio, ">=", 1.1)}
@@ -252,7 +253,7 @@ def features(samples: int = 50_000, size: int = 1280, classes: int = 100) -> Dat
 def probe() -> dict[str, Any]:
     """A whole run of 100 epochs with the batch of the probe's preset, evaluations and checkpoints included."""
     bundle, seconds = features(), {}
-    threads = machine.usable_cores()
+    threads = devices.usable_cores()
     torch.set_num_threads(threads)
     for name in ("erm", "mr2-logit"):
         tables = {

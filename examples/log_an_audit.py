@@ -11,7 +11,7 @@ import numpy as np
 from torch.utils.tensorboard import SummaryWriter
 
 import classmargin
-from classmargin.integrations.loggers import log_audit
+from classmargin.integrations.trackers import log_audit
 
 random = np.random.default_rng(0)
 labels, logits = random.integers(5, size=400), random.standard_normal((400, 5))

@@ -23,22 +23,12 @@ _PRESET_ARGUMENTS = (
     "mean_margin",
     "margin_source",
     "margin_power",
-    "weigh_by_margin",
     "norm_order",
-    "margin_limits",
+    "label_smoothing",
     "representation_weight",
-    "weigh_by_confidence",
-    "temperature",
-    "temperature_factor",
+    "representation",
     "spread_slack",
-    "positives",
-    "estimator",
     "ema_decay",
-    "warmup_steps",
-    "sqnorm_form",
-    "unseen",
-    "representation_reduction",
-    "dimension_scale",
 )
 
 
@@ -193,7 +183,7 @@ def training_presets() -> str:
 
 def recipes() -> str:
     """Return every recipe of ``classmargin reproduce`` with its question."""
-    from classmargin.recipes.reproduce.recipe import list_recipes
+    from classmargin.recipes.recipe import list_recipes
 
     rows = [
         (f"`{recipe.name}`", recipe.source, recipe.question, recipe.scales["laptop"].note)
@@ -204,7 +194,7 @@ def recipes() -> str:
 
 def recipe_doubts() -> str:
     """Return where the paper contradicts itself, recipe by recipe."""
-    from classmargin.recipes.reproduce.recipe import list_recipes
+    from classmargin.recipes.recipe import list_recipes
 
     return "\n".join(f"- `{recipe.name}`: {doubt}" for recipe in list_recipes() for doubt in recipe.doubts)
 

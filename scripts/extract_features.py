@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from classmargin._atomic import atomic_path
-from classmargin.recipes.session import build_session
+from classmargin.recipes.run_parts import build_run
 from classmargin.training.config import BackboneConfig, DataConfig, RunConfig
 
 
@@ -31,7 +31,7 @@ def main() -> None:
         image_size=options.image_size,
     )
     probe = BackboneConfig(name=options.backbone, mode="probe", pretrained=True)
-    features = build_session(RunConfig(data=data, backbone=probe)).bundle
+    features = build_run(RunConfig(data=data, backbone=probe)).bundle
     arrays: dict[str, np.ndarray] = {"class_names": np.array(features.class_names)}
     for split, key in (("train", "train"), ("validation", "val"), ("test", "test")):
         part = features.split(split)

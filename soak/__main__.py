@@ -1,6 +1,7 @@
-"""``make soak``: everything that must not break is broken on purpose, within 15 minutes; prints and writes counts.
+"""``make soak``: everything that must not break is broken on purpose, within 20 minutes; prints and writes counts.
 
-``python -m soak [NAME ...]`` runs only the named parts; ``--seed N`` draws other moments.
+``python -m soak [NAME ...]`` runs only the named parts; ``--seed N`` draws other moments; ``--page`` writes the figures of
+parts that ran to their end into ``docs/reliability.md``.
 
 Ends with 0 if every part ran to its end and every promise held, 1 if one broke, 2 if time ran out: then what was not
 run is named, and nothing is claimed for it.
@@ -23,18 +24,23 @@ from typing import Any
 
 from soak.budget import OutOfTimeError, share, time_until
 from soak.children import end_all
+from soak.figures import write_figures
 
 # Shares of the time; what a part leaves over goes to the later ones.
 PARTS = {
     "checkpoint_kills": 1.0,
     "crash_matrix": 7.0,
     "pool_kills": 5.0,
+    "step_kills": 2.0,
     "long_haul": 2.5,
+    "many_classes": 1.0,
     "determinism": 1.5,
     "fuzzing": 4.0,
+    "hostile_commands": 3.0,
 }
 OUT = Path(__file__).parent / "out"
-MINUTES = 15.0
+PAGE = Path(__file__).parents[1] / "docs" / "reliability.md"
+MINUTES = 20.0
 BROKEN, NOT_ALL_RUN = 1, 2
 # A part that was cut short still has to end its processes and write its numbers.
 RESERVE = 20.0
@@ -49,6 +55,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--quick", action="store_true", help="seconds instead of minutes")
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--minutes", type=float, default=MINUTES, help="all of it ends within this time")
+    parser.add_argument("--page", action="store_true", help="write the figures into docs/reliability.md")
     chosen = parser.parse_args(words)
     unknown = [name for name in chosen.names if name not in PARTS]
     if unknown:
@@ -63,7 +70,10 @@ def main(words: list[str]) -> int:
         record = _run_part(name, chosen.out, seed=chosen.seed, quick=chosen.quick, deadline=deadline)
         _write(chosen.out / f"{name}.json", record)
         records.append(record)
-    return _conclude(records, chosen.out, time.monotonic() - begin)
+    code = _conclude(records, chosen.out, time.monotonic() - begin)
+    if chosen.page:
+        write_figures(PAGE, records)
+    return code
 
 
 def _run_part(name: str, out: Path, *, seed: int, quick: bool, deadline: float) -> Record:

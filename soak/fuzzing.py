@@ -59,6 +59,7 @@ def run(folder: Path, *, seed: int = 0, quick: bool = False) -> dict[str, Any]:
 def _start(files: list[str], seed: int, quick: bool, count: Path, output: Any) -> subprocess.Popen[bytes]:
     # As many inputs as fit beside the other parts; CLASSMARGIN_FUZZ_FACTOR asks for more.
     environment = {"CLASSMARGIN_FUZZ_FACTOR": "0.4", **os.environ, "CLASSMARGIN_FUZZ_COUNT": str(count)}
+    environment["CLASSMARGIN_HYPOTHESIS"] = "explore"
     marker = "not slow" if quick else "slow"  # the others run with every make test
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-m", marker]
     command += ["--timeout=0", f"--hypothesis-seed={seed}", *files]

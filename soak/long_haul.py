@@ -105,12 +105,12 @@ def _fork_rank(rank: int, port: int, data: Path, folder: Path, seed: int, steps:
 
 def _train(rank: int, data: Path, folder: Path, seed: int, steps: int) -> None:
     from classmargin.recipes.run_options import gather_config
-    from classmargin.recipes.session import build_session, effective
-    from classmargin.training import machine
+    from classmargin.recipes.run_parts import build_run, effective
+    from classmargin.training import devices
     from classmargin.training.loop import Loop
-    from classmargin.training.progress import Watchers
     from classmargin.training.recorder import Recorder
     from classmargin.training.run_folder import RunFolder
+    from classmargin.training.run_progress import Watchers
 
     steps_per_epoch = 160 * CLASSES // 32
     config = effective(
@@ -118,7 +118,7 @@ def _train(rank: int, data: Path, folder: Path, seed: int, steps: int) -> None:
             flags={
                 "data": {"name": str(data)},
                 "backbone": {"name": "mlp", "hidden": 32, "batch_norm": True, "dropout": 0.1},
-                "method": {"name": "mr2", "positives": "memory"},
+                "method": {"name": "mr2"},
                 "loop": {
                     "epochs": steps // steps_per_epoch, "batch_size": 32, "seed": seed, "evaluate_every": 5,
                 },
@@ -127,8 +127,8 @@ def _train(rank: int, data: Path, folder: Path, seed: int, steps: int) -> None:
             }
         )
     )  # fmt: skip
-    fabric = machine.start(config)
-    session = build_session(config)
+    fabric = devices.start(config)
+    session = build_run(config)
     run_folder = RunFolder(folder / "run")
     run_folder.path.mkdir(exist_ok=True)
     recorder = Recorder(run_folder, config, tuple(session.bundle.class_names))

@@ -29,14 +29,12 @@ def train_words(
     data: Path, method: str, out: Path, *, epochs: int = 5, extra: tuple[str, ...] = ()
 ) -> list[str]:
     """Return the words of ``classmargin train`` for a run of about 55 steps; the same words resume it."""
-    options = ["positives=memory"] if method.split("+")[-1] == "mr2" else []
     settings = [
         "backbone.hidden=16", "backbone.batch_norm=true", "backbone.dropout=0.1",
-        *(f"method.{option}" for option in options),
         "loop.batch_size=16", "loop.checkpoint_steps=4", "loop.checkpoint_seconds=0",
         "optimizer.learning_rate=0.05",
-        "machine.accelerator=cpu", "machine.memory_format=contiguous", "machine.report=false", *extra,
+        "machine.accelerator=cpu", "machine.report=false", *extra,
     ]  # fmt: skip
     words = ["train", "--data", str(data), "--backbone", "mlp", "--method", method, "--epochs", str(epochs)]
-    words += ["--threads", "1", "--out", str(out), "--resume"]
+    words += ["--out", str(out), "--resume"]
     return words + [word for setting in settings for word in ("--set", setting)]

@@ -8,19 +8,22 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.4.0"
+__version__ = "0.5.0"
 
 if TYPE_CHECKING:
     from classmargin import functional, theory
     from classmargin._types import LossTerms, ModelOutput
     from classmargin.evaluation import Audit, Comparison, compare
-    from classmargin.evaluation.audit import audit  # the function, not the module of the same name
+    from classmargin.evaluation.auditing import audit
+    from classmargin.evaluation.model_audit import audit_model
     from classmargin.integrations.capture import FeatureCapture, capture_features
     from classmargin.integrations.sklearn_classifier import MR2Classifier
+    from classmargin.integrations.sklearn_offsets import ClassOffsetClassifier
     from classmargin.mr2 import ClassStatistics, FeatureCollapseWarning, MR2Loss
 
 _HOME_OF = {
     "Audit": "classmargin.evaluation",
+    "ClassOffsetClassifier": "classmargin.integrations.sklearn_offsets",
     "ClassStatistics": "classmargin.mr2",
     "Comparison": "classmargin.evaluation",
     "FeatureCapture": "classmargin.integrations.capture",
@@ -30,6 +33,7 @@ _HOME_OF = {
     "MR2Loss": "classmargin.mr2",
     "ModelOutput": "classmargin._types",
     "audit": "classmargin.evaluation",
+    "audit_model": "classmargin.evaluation.model_audit",
     "capture_features": "classmargin.integrations.capture",
     "compare": "classmargin.evaluation",
 }
@@ -37,6 +41,7 @@ _MODULES = ("functional", "theory")
 
 __all__ = [
     "Audit",
+    "ClassOffsetClassifier",
     "ClassStatistics",
     "Comparison",
     "FeatureCapture",
@@ -47,6 +52,7 @@ __all__ = [
     "ModelOutput",
     "__version__",
     "audit",
+    "audit_model",
     "capture_features",
     "compare",
     "functional",

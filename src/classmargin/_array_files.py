@@ -1,23 +1,26 @@
 """Reading NumPy files from a stranger: nothing is unpickled, nothing is allocated on trust.
 
-Sizes are compared before any memory is taken: what the zip directory declares, what the array header claims, and how
-strongly the data is packed (real scores and images pack less than a hundred to one; a zip bomb a thousand to one).
+Sizes are compared before any memory is taken: what the zip directory declares, what the array headers claim, and how
+strongly the data is packed (real scores and images pack less than a hundred to one; a zip bomb a thousand to one). All
+members that are wanted count together: sixty small bombs are a large one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from classmargin._files import UnfitFileError, open_regular, over_budget
 from classmargin._progress import progress
 
 AnyArray = npt.NDArray[Any]
@@ -49,19 +52,13 @@ def is_suspicious(size: int, packed: int) -> bool:
     return size > SMALL_ENOUGH and size > SUSPICIOUS_RATIO * max(packed, 1)
 
 
-def member_names(path: Path) -> list[str]:
-    """Return the names of the arrays in an ``.npz`` file.
-
-    Raises:
-        ArrayFileError: Not a zip archive.
-    """
+@contextlib.contextmanager
+def _archive(path: Path) -> Iterator[zipfile.ZipFile]:
     try:
-        with zipfile.ZipFile(path) as archive:
-            return [
-                info.filename.removesuffix(".npy")
-                for info in archive.infolist()
-                if info.filename.endswith(".npy")
-            ]
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
+            yield archive
+    except UnfitFileError as error:
+        raise ArrayFileError(str(error)) from error
     except _BROKEN as error:
         raise ArrayFileError(f"{path} is not a complete .npz file ({error})") from error
 
@@ -72,20 +69,54 @@ def read_npz_arrays(path: Path, names: Iterable[str], *, max_bytes: int) -> dict
     Raises:
         ArrayFileError: Not a zip, truncated, object arrays, sizes that do not fit or are too large.
     """
+    with _archive(path) as archive:
+        members = _wanted(path, archive, names)
+        total = _check_sizes(path, members.values(), max_bytes)
+        for (
+            info
+        ) in members.values():  # all headers before the first array: a lie in the last one costs nothing
+            with archive.open(info) as stream:
+                _check_header(stream, f"{path}: {info.filename!r}", info.file_size)
+        # Unpacking hundreds of megabytes takes seconds; small files are there at once.
+        shown = progress(
+            members.items(),
+            "reading arrays",
+            total=len(members),
+            show=None if total > SMALL_ENOUGH else False,
+        )
+        return {name: _read_member(path, archive, info) for name, info in shown}
+
+
+def archive_names(path: Path) -> list[str]:
+    """Return the names of the members of ``path``, unread.
+
+    Raises:
+        ArrayFileError: Not a zip.
+    """
+    with _archive(path) as archive:
+        return archive.namelist()
+
+
+def check_archive(path: Path, *, max_bytes: int) -> None:
+    """Refuse a file of weights that a library would unpack without asking how large it becomes.
+
+    Raises:
+        ArrayFileError: Not a regular file, larger than ``max_bytes``, or a zip archive whose members are.
+    """
     try:
-        with zipfile.ZipFile(path) as archive:
-            members = _wanted(path, archive, names)
-            total = _check_sizes(path, members.values(), max_bytes)
-            # Unpacking hundreds of megabytes takes seconds; small files are there at once.
-            shown = progress(
-                members.items(),
-                "reading arrays",
-                total=len(members),
-                show=None if total > SMALL_ENOUGH else False,
-            )
-            return {name: _read_member(path, archive, info) for name, info in shown}
-    except _BROKEN as error:
-        raise ArrayFileError(f"{path} is not a complete .npz file ({error})") from error
+        with open_regular(path) as file:
+            size = packed = os.fstat(file.fileno()).st_size
+            if zipfile.is_zipfile(file):
+                with zipfile.ZipFile(file) as archive:
+                    size = max(size, sum(info.file_size for info in archive.infolist()))
+    except UnfitFileError as error:
+        raise ArrayFileError(str(error)) from error
+    except _BROKEN:
+        return  # its reader says better what is wrong with it
+    if size > max_bytes:
+        raise ArrayFileError(over_budget(path, size, max_bytes))
+    if is_suspicious(size, packed):
+        raise ArrayFileError(f"{path} would unpack to {size} bytes: refused as a possible zip bomb")
 
 
 def _wanted(path: Path, archive: zipfile.ZipFile, names: Iterable[str]) -> dict[str, zipfile.ZipInfo]:
@@ -102,25 +133,27 @@ def _wanted(path: Path, archive: zipfile.ZipFile, names: Iterable[str]) -> dict[
 
 def _check_sizes(path: Path, members: Iterable[zipfile.ZipInfo], max_bytes: int) -> int:
     """Return the unpacked size of all members, or refuse them."""
-    total = 0
+    total = packed = 0
     for info in members:
-        total += info.file_size
+        total, packed = total + info.file_size, packed + info.compress_size
         if is_suspicious(info.file_size, info.compress_size):
             raise ArrayFileError(
                 f"{path} declares {info.file_size} bytes for {info.filename!r} in {info.compress_size} packed bytes, "
                 "which no real data need; refused as a possible zip bomb"
             )
+    if is_suspicious(total, packed):
+        raise ArrayFileError(
+            f"{path} declares {total} bytes for its arrays in {packed} packed bytes, which no real data need; refused "
+            "as a possible zip bomb"
+        )
     if total > max_bytes:
-        raise ArrayFileError(f"{path} would need {total} bytes, more than the limit of {max_bytes}")
+        raise ArrayFileError(over_budget(path, total, max_bytes))
     return total
 
 
 def _read_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> AnyArray:
-    where = f"{path}: {info.filename!r}"
     with archive.open(info) as stream:
-        _check_header(stream, where, info.file_size)
-    with archive.open(info) as stream:
-        return _read_checked(stream, where)
+        return _read_checked(stream, f"{path}: {info.filename!r}")
 
 
 def read_npy_array(path: Path, *, max_bytes: int) -> AnyArray:
@@ -129,10 +162,14 @@ def read_npy_array(path: Path, *, max_bytes: int) -> AnyArray:
     Raises:
         ArrayFileError: Not such a file, cut short, too large, or one that holds Python objects.
     """
-    size = os.stat(path).st_size
-    if size > max_bytes:
-        raise ArrayFileError(f"{path} has {size} bytes, more than the limit of {max_bytes}")
-    with open(path, "rb") as stream:
+    try:
+        stream = open_regular(path)
+    except UnfitFileError as error:
+        raise ArrayFileError(str(error)) from error
+    with stream:
+        size = os.fstat(stream.fileno()).st_size
+        if size > max_bytes:
+            raise ArrayFileError(over_budget(path, size, max_bytes))
         _check_header(stream, str(path), size)
         stream.seek(0)
         return _read_checked(stream, str(path))
@@ -147,6 +184,8 @@ def _check_header(stream: IO[bytes], where: str, size: int) -> None:
         raise ArrayFileError(f"{where} is not a NumPy array ({_words(error)})") from error
     if dtype.hasobject:
         raise ArrayFileError(f"{where} holds pickled Python objects, which are never loaded")
+    if dtype.itemsize == 0:  # any number of them fits into no bytes at all
+        raise ArrayFileError(f"{where} claims shape {shape} of items without size ({dtype.str}): refused")
     if any(length < 0 for length in shape) or math.prod(shape) * dtype.itemsize > size:
         raise ArrayFileError(f"{where} claims shape {shape} of {dtype}, more than its {size} bytes hold")
 

@@ -37,10 +37,10 @@ def atomic_path(target: str | os.PathLike[str], *, durable: bool = False) -> Ite
         yield temporary
         os.chmod(temporary, 0o666 & ~_umask())
         if durable:
-            _flush(temporary)
+            flush(temporary)
         os.replace(temporary, final)
         if durable:
-            _flush(final.parent)
+            flush(final.parent)
     except OSError as error:
         if error.errno is not None and error.filename is None:  # a failed write does not say of which file
             error.filename = str(final)
@@ -70,7 +70,8 @@ def _umask() -> int:
     return mask
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
+    """Wait until a file or folder is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -6,10 +6,18 @@ import difflib
 import math
 from collections.abc import Iterable
 from numbers import Integral, Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# torch is imported inside the checks of tensors: an audit needs none of it, and it takes seconds to load.
+
+# Side of a training image in pixels; larger ones are a slip of the keyboard, found out when memory ends.
+LARGEST_SIDE = 4096
+# Resampled copies behind an interval; more move no digit that is printed.
+MOST_RESAMPLES = 1_000_000
+HALF_TOLERANCE = 2e-2  # of the sum of probabilities given in half precision
 
 
 def check_int(name: str, value: Any, *, minimum: int, maximum: int | None = None) -> int:
@@ -97,7 +105,9 @@ def did_you_mean(word: str, options: Iterable[str]) -> str:
 
 def check_floating(name: str, tensor: Any, *, dim: int) -> Tensor:
     """Return ``tensor`` if it is a floating-point tensor with ``dim`` dimensions."""
-    if not isinstance(tensor, Tensor):
+    import torch
+
+    if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
     if not tensor.is_floating_point():
         raise TypeError(f"{name} must be floating point, got dtype {tensor.dtype}")
@@ -108,7 +118,9 @@ def check_floating(name: str, tensor: Any, *, dim: int) -> Tensor:
 
 def check_label_shape(name: str, labels: Any, *, batch: int) -> None:
     """Check that labels are integers of shape ``[B]``."""
-    if not isinstance(labels, Tensor):
+    import torch
+
+    if not isinstance(labels, torch.Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, got {type(labels).__name__}")
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise TypeError(f"{name} must hold integer classes, got dtype {labels.dtype}")
@@ -124,6 +136,8 @@ def check_hard_labels(
     The range check reads the values, which makes an accelerator wait; it therefore runs on the CPU only and
     never while ``torch.compile`` traces.
     """
+    import torch
+
     check_label_shape(name, labels, batch=batch)
     if torch.compiler.is_compiling() or labels.device.type != "cpu" or batch == 0:
         return
@@ -137,6 +151,46 @@ def check_hard_labels(
             + (f" or equal ignore_index={ignore_index}" if ignore_index is not None else "")
             + f", got values from {int(valid.min())} to {int(valid.max())}"
         )
+
+
+def check_class_vector(name: str, vector: Tensor | None, num_classes: int) -> None:
+    """Check an optional ``[K]`` vector."""
+    if vector is not None and tuple(check_floating(name, vector, dim=1).shape) != (num_classes,):
+        raise ValueError(f"{name} must have shape ({num_classes},), got {tuple(vector.shape)}")
+
+
+def check_targets(labels: Any, *, batch: int, num_classes: int, ignore_index: int | None) -> None:
+    """Check classes ``[B]`` or class probabilities ``[B, K]``.
+
+    Values are read on the CPU only: reading them would make an accelerator wait.
+    """
+    import torch
+
+    if not (isinstance(labels, torch.Tensor) and labels.is_floating_point()):
+        check_hard_labels("labels", labels, batch=batch, num_classes=num_classes, ignore_index=ignore_index)
+        return
+    if tuple(labels.shape) != (batch, num_classes):
+        raise ValueError(
+            f"labels given as probabilities must have shape ({batch}, {num_classes}), got {tuple(labels.shape)}"
+        )
+    if labels.device.type != "cpu" or torch.compiler.is_compiling() or not batch:
+        return
+    if not bool(are_probabilities(labels)):
+        smallest, sums = float(labels.min()), labels.double().sum(1)
+        raise ValueError(
+            "labels given as probabilities must be rows >= 0 that sum to 1, got a smallest entry of "
+            f"{smallest:g} and sums from {float(sums.min()):g} to {float(sums.max()):g}; "
+            "several independent labels per sample are not supported"
+        )
+
+
+def are_probabilities(labels: Tensor, tolerance: float | None = None) -> Tensor:
+    """Return whether every row is >= 0 and sums to 1 within ``tolerance`` (None: the rounding of its type), bool scalar."""
+    import torch
+
+    if tolerance is None:
+        tolerance = 1e-3 if labels.dtype in (torch.float32, torch.float64) else HALF_TOLERANCE
+    return (labels >= 0).all() & ((labels.sum(1) - 1.0).abs() <= tolerance).all()
 
 
 def require_extra(package: str, extra: str, purpose: str) -> Any:
@@ -153,5 +207,5 @@ def require_extra(package: str, extra: str, purpose: str) -> Any:
     except ImportError as error:
         raise ImportError(
             f"{purpose} needs the package {package.split('.')[0]!r}, which is not usable here ({error}). "
-            f"Install it with: pip install 'classmargin[{extra}]'"
+            f"Install it with: pip install 'classmargin[{extra}]' (in a checkout: pip install -c constraints.txt -e '.[{extra}]')"
         ) from error

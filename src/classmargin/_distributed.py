@@ -1,4 +1,4 @@
-"""The four collective operations that class statistics and pair losses need, each a no-op in one process.
+"""The collective operations of class statistics, pair losses and bookkeeping, each a no-op in one process.
 
 Convention for gradients: data-parallel training (DDP) *averages* the gradients of the ranks. A loss that is a
 mean over the global batch is therefore returned as ``world size x local sum / global count``; its gradient,
@@ -37,6 +37,15 @@ def all_reduce_sum(tensor: Tensor) -> Tensor:
     total = tensor.detach().clone()
     dist.all_reduce(total)
     return total
+
+
+def gather_objects(value: Any) -> list[Any]:
+    """Return the values of all processes in rank order."""
+    if not is_distributed():
+        return [value]
+    values: list[Any] = [None] * world_size()
+    dist.all_gather_object(values, value)
+    return values
 
 
 def global_mean(per_sample: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -86,6 +95,15 @@ class _GatherWithGradient(torch.autograd.Function):
         dist.all_reduce(total)
         start = dist.get_rank() * ctx.rows
         return total[start : start + ctx.rows]
+
+
+def gather_blocks(block: Tensor) -> Tensor:
+    """Return the blocks of all ranks one after another; each rank's must have the same shape.
+
+    The gradient of a block is summed over ranks and flows back to where it came from.
+    """
+    gathered: Tensor = _GatherWithGradient.apply(block) if is_distributed() else block  # type: ignore[no-untyped-call]
+    return gathered
 
 
 def gather_rows(rows: Tensor) -> tuple[Tensor, int]:

@@ -1,4 +1,4 @@
-"""Text of others on a terminal: class names and messages of libraries come from files that nobody has looked at."""
+"""Text from elsewhere, made safe to show: class names and messages of libraries come from files that nobody has looked at."""
 
 from __future__ import annotations
 
@@ -27,3 +27,15 @@ def _printable_character(character: str) -> str:
     # make one name look like another. Joiners (also Cf) stay: several scripts need them.
     hidden = unicodedata.category(character) in ("Cc", "Cs") or character in _DIRECTION_OVERRIDES
     return "\ufffd" if hidden else character
+
+
+def escape_markdown(text: str) -> str:
+    r"""Return ``text`` on one line such that Markdown, and the HTML inside it, shows exactly its characters.
+
+    Example:
+        >>> escape_markdown("a|b <c>")
+        'a\\|b &lt;c>'
+    """
+    text = printable(text).replace("&", "&amp;").replace("<", "&lt;")
+    # No round brackets: renderers with formulas take an escaped one for the start of a formula.
+    return "".join(f"\\{character}" if character in "\\`*_[]|~$#" else character for character in text)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 Item = TypeVar("Item")
+
+# Pieces of long work take a few tenths of a second each; with no more than this many the bar would only flicker
+# (once per batch, in a training loop that feeds an accumulator).
+FEW_PIECES = 4
 
 
 def progress(
@@ -34,3 +38,13 @@ def progress(
     yield from track(
         items, description=description, total=total, console=Console(stderr=True), transient=True
     )
+
+
+def progress_if_long(pieces: Sequence[Item], description: str) -> Iterator[Item]:
+    """Yield ``pieces``, with a bar on a terminal if there are more than a few.
+
+    Example:
+        >>> list(progress_if_long([1, 2], "counting"))
+        [1, 2]
+    """
+    return progress(pieces, description, show=None if len(pieces) > FEW_PIECES else False)

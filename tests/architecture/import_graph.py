@@ -18,10 +18,10 @@ PACKAGE = "classmargin"
 # Modules that *are* a class of another framework (they subclass one of its classes) and therefore import it at once. They
 # are reached only through a lazy public name, and start with require_extra, which names the extra where it is missing.
 FACES = {
-    "integrations.lightning_callback": "lightning",
+    "integrations.lightning": "lightning",
     "integrations.sklearn_classifier": "sklearn",
-    "integrations.torchmetrics_metrics": "torchmetrics",
-    "mr2.compiled_table": "numba",
+    "integrations.sklearn_offsets": "sklearn",
+    "integrations.torchmetrics": "torchmetrics",
 }
 
 
@@ -29,8 +29,8 @@ class Import(NamedTuple):
     """One import of one module.
 
     Attributes:
-        importer: Dotted name of the importing module below the package: ``"evaluation.audit"``, ``""`` for the root.
-        target: Dotted name of what is imported: ``"classmargin.report.render"`` or ``"numpy"``.
+        importer: Dotted name of the importing module below the package: ``"evaluation.auditing"``, ``""`` for the root.
+        target: Dotted name of what is imported: ``"classmargin.report.html_pages"`` or ``"numpy"``.
         late: Whether it runs only when a function is called.
         typing: Whether it is for type checkers only.
         line: Line of the file.
@@ -103,7 +103,7 @@ def targets(node: ast.AST, importer: str, is_package: bool) -> list[str]:
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom):
         base = absolute(node, importer, is_package)
-        # "from classmargin.report import render" may name a module: the longer name is the safer one to judge by
+        # "from classmargin.report import tables" may name a module: the longer name is the safer one to judge by
         names = {f"{base}.{alias.name}" for alias in node.names}
         known = {f"{PACKAGE}.{name}" for name in module_names()}
         return sorted(names & known) or [base]

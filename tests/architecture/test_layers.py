@@ -7,8 +7,10 @@ SHARED = {
     "_types",
     "_checks",
     "_distributed",
+    "_precision",
     "_progress",
     "_atomic",
+    "_files",
     "_array_files",
     "_parquet_files",
     "_printable",
@@ -48,10 +50,9 @@ MAY_IMPORT = {
 # (importer, imported) that break the table, each with its reason; they must be late.
 EXCEPTIONS = {
     (
-        "evaluation.audit",
+        "evaluation.audit_result",
         "report",
-    ): "Audit.to_html renders itself; the audit works without the report installed",
-    ("evaluation.comparison", "report"): "Comparison.to_html, for the same reason",
+    ): "Audit.to_html and Audit.to_markdown hand the audit to the report; audits work without the report installed",
 }
 
 # What a method may import from its own package.
@@ -115,16 +116,16 @@ def test_reader_sees_early_late_and_hidden_imports():
         "from typing import TYPE_CHECKING\n"
         "from classmargin.mr2 import MR2Loss\n"
         "from . import tables\n"
-        "from ..evaluation.audit import Audit\n"
+        "from ..evaluation.audit_result import Audit\n"
         "if TYPE_CHECKING:\n    import pandas\n"
         "def f():\n    import plotly.express\n    require_extra('sklearn.manifold', 'report', 'maps')\n"
     )
-    found = {(i.target, i.late, i.typing) for i in imports_in(source, "report.plots")}
+    found = {(i.target, i.late, i.typing) for i in imports_in(source, "report.figures")}
     assert found == {
         ("typing", False, False),
         ("classmargin.mr2", False, False),
         ("classmargin.report.tables", False, False),
-        ("classmargin.evaluation.audit", False, False),
+        ("classmargin.evaluation.audit_result", False, False),
         ("pandas", False, True),
         ("plotly.express", True, False),
         ("sklearn.manifold", True, False),
@@ -134,7 +135,7 @@ def test_reader_sees_early_late_and_hidden_imports():
 def test_table_refuses_what_it_should():
     refused = Import("mr2.objective", "classmargin.methods.base", True, False, 1)
     partly = Import("training.loop", "classmargin.methods.registry", False, False, 1)
-    early = Import("evaluation.audit", "classmargin.report.render", False, False, 1)
+    early = Import("evaluation.audit_result", "classmargin.report.html_pages", False, False, 1)
     assert not is_allowed(refused)
     assert not is_allowed(partly)
     assert is_allowed(partly._replace(target="classmargin.methods.base"))

@@ -10,9 +10,14 @@ from safetensors.torch import save_file
 from torch import nn
 
 from classmargin.backbones import create_backbone
-from classmargin.backbones.clip_activation import clip_activation
-from classmargin.backbones.clip_names import text_to_transformers, vision_to_transformers
-from classmargin.backbones.clip_text import load_text_tower, load_tokenizer, tokenize, write_vocabulary
+from classmargin.backbones.clip_files import clip_activation, text_to_transformers, vision_to_transformers
+from classmargin.backbones.clip_text import (
+    ENSEMBLE,
+    load_text_tower,
+    load_tokenizer,
+    tokenize,
+    write_vocabulary,
+)
 from classmargin.backbones.pretrained import CLIP_MEAN, CLIP_STD
 
 RESNET = {"input_size": 64, "depths": (1, 2, 1, 1), "width": 8, "output_dim": 6}
@@ -349,6 +354,9 @@ def test_merges_of_openai_make_the_vocabulary_of_clip(merges_file, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"class_names": ["n01440764", "cat"]}, "must be words that a sentence can hold, got 'n01440764'"),
+        ({"class_names": ["flower 1", "flower 2"]}, "must be words that a sentence can hold, got 'flower 1'"),
+        ({"class_names": None, "head_start": "prompts"}, "head_start='prompts' needs class_names"),
         ({"class_names": ["cat"]}, "class_names must name all 2 classes, got 1"),
         ({"head": "linear"}, "class_names start a head of kind 'cosine'; this one is a LinearHead"),
         ({"tokenizer": None}, "class_names need tokenizer="),
@@ -366,6 +374,33 @@ def test_checkpoint_of_the_visual_tower_alone_has_no_prompts(resnet_state, saved
     options = {"checkpoint": saved(resnet_state), "class_names": ["cat", "dog"], "tokenizer": merges_file}
     with pytest.raises(ValueError, match="text tower of CLIP, which the checkpoint does not hold"):
         create_backbone("clip-resnet50", num_classes=2, **options, **RESNET)
+
+
+def test_names_and_templates_may_come_from_files(full_state, saved, merges_file, tmp_path):
+    (tmp_path / "names.txt").write_text("cat\n\nbig dog\n")
+    (tmp_path / "templates.txt").write_text("a {}.\nthe {}!\n")
+    options = {"checkpoint": saved(full_state), "tokenizer": merges_file, "num_classes": 2, **VIT}
+    given = {"class_names": ["cat", "big dog"], "prompt_templates": ["a {}.", "the {}!"]}
+    files = {"class_names": tmp_path / "names.txt", "prompt_templates": str(tmp_path / "templates.txt")}
+    first, second = (create_backbone("clip-vit-b32", **options, **more) for more in (given, files))
+    assert torch.equal(first.head.weight, second.head.weight)
+    seven = {"class_names": given["class_names"], "prompt_templates": "ensemble", "head_start": "prompts"}
+    third = create_backbone("clip-vit-b32", **options, **seven)
+    fourth = create_backbone("clip-vit-b32", **options, **seven | {"prompt_templates": ENSEMBLE})
+    assert len(ENSEMBLE) == 7
+    assert torch.equal(third.head.weight, fourth.head.weight)
+    assert not torch.allclose(third.head.weight, first.head.weight)
+
+
+def test_network_says_where_its_head_starts(full_state, saved, merges_file, tmp_path):
+    options = {"checkpoint": saved(full_state), "num_classes": 2, **VIT}
+    random = create_backbone("clip-vit-b32", **options)
+    prompted = create_backbone("clip-vit-b32", class_names=["cat", "dog"], tokenizer=merges_file, **options)
+    save_file(prompted.state_dict(), tmp_path / "run.safetensors")
+    trained = create_backbone("clip-vit-b32", **options | {"checkpoint": tmp_path / "run.safetensors"})
+    assert [b.head_start for b in (random, prompted, trained)] == ["random", "prompts", "checkpoint"]
+    trained.replace_head("cosine")
+    assert trained.head_start == "random"
 
 
 def test_trained_clip_network_keeps_its_head_when_class_names_are_given(full_state, saved, tmp_path):

@@ -69,6 +69,16 @@ def test_release_checkpoint_loads(release_file, release_state):
     assert torch.equal(backbone.encoder.pos_embed, release_state["pos_embed"])
 
 
+def test_head_on_pretrained_features_starts_near_zero(release_file):
+    torch.manual_seed(0)
+    fresh = create_backbone("mae-vit-b16", num_classes=500, checkpoint=release_file, **SIZES)
+    # 8 000 draws of N(0, (2e-5)^2), cut off far outside.
+    assert fresh.head.weight.std().item() == pytest.approx(2e-5, rel=0.03)
+    assert fresh.head.bias.abs().max() == 0
+    scratch = create_backbone("mae-vit-b16", num_classes=500, **SIZES)
+    assert scratch.head.weight.std() > 1e-2
+
+
 def test_class_token_features_equal_those_of_transformers(hub_model, tmp_path, make_noise):
     encoder = create_backbone("mae-vit-b16", num_classes=3, pooling="class-token", **SIZES).encoder.eval()
     encoder.load_state_dict(convert_mae(hub_state(hub_model, tmp_path)).encoder)
@@ -133,7 +143,7 @@ def test_image_must_be_whole_patches():
 
 
 def test_dropped_paths_keep_the_mean_and_rest_in_evaluation():
-    from classmargin.backbones.vision_transformer import drop_path
+    from classmargin.backbones.mae import drop_path
 
     torch.manual_seed(0)
     ones = torch.ones(20000, 1, 1)

@@ -89,3 +89,10 @@ def test_layer_decay_needs_layers():
 def test_values_out_of_range_are_refused(vit, option, value):
     with pytest.raises(ValueError, match=option):
         vit.parameter_groups(**{"weight_decay": 0.1, option: value})
+
+
+def test_means_of_a_gaussian_head_learn_twice_as_fast():
+    backbone = create_backbone("mlp", num_classes=3, input_size=4, hidden=(5,), head="gaussian")
+    scales = {id(p): group["lr_scale"] for group in backbone.parameter_groups(0.1) for p in group["params"]}
+    assert scales[id(backbone.head.means)] == 2.0
+    assert {scales[id(p)] for p in backbone.encoder.parameters()} == {1.0}

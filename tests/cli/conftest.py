@@ -74,7 +74,6 @@ def run_process() -> Callable[..., Outcome]:
             command,
             capture_output=True,
             text=True,
-            timeout=120,
             env={**os.environ, **(env or {})},
             check=False,
         )

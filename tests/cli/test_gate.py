@@ -12,7 +12,7 @@ def models(predictions):
 
 def test_a_better_model_passes_with_code_zero(run, models):
     good, bad = models
-    outcome = run("gate", good, "--baseline", bad)
+    outcome = run("gate", good, "--baseline", bad, "--allow-blind")
     assert outcome.code == 0
     assert outcome.out.startswith("PASS")
 
@@ -31,12 +31,31 @@ def test_the_gate_prints_its_own_power(run, models):
 
 
 def test_a_model_does_not_fail_against_itself(run, models):
-    assert [run("gate", model, "--baseline", model).code for model in models] == [0, 0]
+    assert [run("gate", model, "--baseline", model, "--allow-blind").code for model in models] == [0, 0]
+
+
+def test_too_few_samples_to_see_a_drop_are_code_three(run, models):
+    outcome = run("gate", models[1], "--baseline", models[1])
+    assert outcome.code == 3
+    assert outcome.out.startswith("CANNOT TELL: a drop of 12 points")
+    shown = run("gate", models[1], "--baseline", models[1], "--no-drop-beyond", 0.001)
+    assert shown.code == 3
+    assert "not excluded for" in shown.out
+
+
+def test_github_gets_annotations_and_a_summary(run, models, tmp_path, monkeypatch):
+    page = tmp_path / "summary.md"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(page))
+    outcome = run("gate", models[1], "--baseline", models[0], "--format", "github")
+    assert outcome.code == 1
+    assert outcome.out.startswith("::error title=classmargin gate::overall accuracy fell from")
+    assert "96.0 %25" in outcome.out or "%25 to" in outcome.out
+    assert page.read_text(encoding="utf-8").startswith("### Gate: failed")
 
 
 def test_min_worst_is_a_floor_for_every_class(run, models):
     bad = models[1]
-    assert run("gate", bad, "--baseline", bad, "--min-worst", 0.0).code == 0
+    assert run("gate", bad, "--baseline", bad, "--min-worst", 0.0, "--allow-blind").code == 0
     outcome = run("gate", bad, "--baseline", bad, "--min-worst", 0.95)
     assert outcome.code == 1
 
@@ -54,7 +73,7 @@ def test_classes_below_the_minimum_without_support_are_named(run, models):
 
 def test_a_tolerance_of_everything_passes_anything(run, models):
     good, bad = models
-    assert run("gate", bad, "--baseline", good, "--max-drop", 0.99).code == 0
+    assert run("gate", bad, "--baseline", good, "--max-drop", 0.99, "--allow-blind").code == 0
 
 
 def test_json_holds_the_decision(run, models):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -82,7 +83,7 @@ def test_permission_to_download_is_no_part_of_the_question(run, words, tmp_path,
         asked.append(more["download"])
         raise ValueError("fetched enough")
 
-    monkeypatch.setattr("classmargin.recipes.session.load_data", load)
+    monkeypatch.setattr("classmargin.recipes.run_parts.load_data", load)
     for more, download in (((), False), (("--download",), True)):
         done = run(*words, "--data", "mnist", *more)
         assert "fetched enough" in done.err
@@ -102,14 +103,11 @@ def test_a_missing_package_is_named_with_its_extra(run, words, monkeypatch):
     assert "classmargin[sweep]" in done.err
 
 
-def in_process(study, plan, folder, jobs):
-    from classmargin.recipes.sweep.worker import work
-
-    work(plan, folder)
-
-
 def test_the_result_is_shown_in_every_format(run, words, tmp_path, monkeypatch):
-    monkeypatch.setattr("classmargin.recipes.sweep.run.run_processes", in_process)
+    from classmargin.recipes import run_sweep
+
+    here = partial(run_sweep.run_sweep, engine="inline")
+    monkeypatch.setattr(run_sweep, "run_sweep", lambda plan, out, *, engine, **more: here(plan, out, **more))
     searched = [*words, "--search", "mean_margin=1,2", "--set", "machine.threads=1", "--free-easy"]
     done = run(*searched)
     assert done.code == 0, done.err
@@ -139,6 +137,6 @@ def test_a_sweep_from_the_command_line_with_real_processes(run, words, tmp_path)
     assert (tmp_path / "out" / "report.html").exists()
     again = run(*words, "--search", "mean_margin=1,2", "--jobs", 2)
     assert again.code == 0
-    assert "2 of 2 trials have ended already" in again.err
+    assert "2 of 2 runs are finished already" in again.err
     assert "on validation" in again.out
     assert "looked at once for this trial alone" in again.out

@@ -9,13 +9,14 @@ from classmargin.backbones.contract import Backbone
 from classmargin.data.synthetic import synthetic_features
 from classmargin.methods import TaskInfo, create, requirements_of
 from classmargin.recipes.data_loaders import BundleLoaders
-from classmargin.training import random_state
+from classmargin.training import process_state
 from classmargin.training.config_reader import build
-from classmargin.training.loop import Ingredients, Loop
-from classmargin.training.machine import start
-from classmargin.training.progress import Watchers
+from classmargin.training.devices import start
+from classmargin.training.ingredients import Ingredients
+from classmargin.training.loop import Loop
 from classmargin.training.recorder import Recorder
 from classmargin.training.run_folder import RunFolder
+from classmargin.training.run_progress import Watchers
 
 CLASSES, EPOCHS, BATCH = 4, 5, 12
 BUNDLE = synthetic_features(
@@ -37,7 +38,7 @@ def make_loop(name: str, folder: Path) -> Loop:
         }
     )
     needs = requirements_of(name)
-    random_state.seed_process(0, "weights", 0)
+    process_state.seed_process(0, "weights", 0)
 
     def new_network() -> Backbone:
         return create_backbone(

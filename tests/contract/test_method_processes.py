@@ -16,7 +16,7 @@ def test_two_processes_equal_one(tmp_path):
         for r in (0, 1)
     ]
     alone = outcomes()
-    errors = [process.communicate(timeout=200)[1].decode() for process in processes]
+    errors = [process.communicate()[1].decode() for process in processes]
     assert [process.returncode for process in processes] == [0, 0], errors
     ranks = [torch.load(tmp_path / f"rank{r}.pt", weights_only=True) for r in (0, 1)]
     different = {

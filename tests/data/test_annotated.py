@@ -270,3 +270,43 @@ def test_imagenet_without_validation_images_is_refused(tmp_path):
         path.unlink()
     with pytest.raises(DataError, match="must hold the validation images"):
         load_data("imagenet", root=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "train", "official"),
+    [
+        ("flowers-102", write_flowers, 9, 3),
+        ("fgvc-aircraft", write_aircraft, 12, 6),
+    ],
+)
+def test_without_validation_the_official_validation_part_is_trained_on(
+    tmp_path, name, write, train, official
+):
+    write(tmp_path / name)
+    apart, together = (load_data(name, root=tmp_path, validation=share) for share in (None, 0.0))
+    assert (len(apart.train), len(apart.validation)) == (train, official)
+    assert (len(together.train), len(together.validation)) == (train + official, 0)
+    assert together.train.full_size == train + official
+    assert together.train.index.tolist() == list(range(train + official))
+    assert together.train.paths == [*apart.train.paths, *apart.validation.paths]
+    assert together.train.labels.tolist() == [*apart.train.labels.tolist(), *apart.validation.labels.tolist()]
+    assert any(
+        f"the {official} samples of the validation part are trained on" in note for note in together.notes
+    )
+
+
+@pytest.mark.parametrize(
+    "lines",
+    ["tench\ngoldfish\nwhite shark\n", "n01484850 white shark\nn01440764 tench\nn01443537 goldfish\n"],
+)
+def test_imagenet_classes_have_the_names_of_a_file_beside_them(tmp_path, lines):
+    write_imagenet(tmp_path / "imagenet")
+    (tmp_path / "imagenet" / "class_names.txt").write_text(lines)
+    assert load_data("imagenet", root=tmp_path).class_names == ("tench", "goldfish", "white shark")
+
+
+def test_a_file_of_names_for_other_classes_is_refused(tmp_path):
+    write_imagenet(tmp_path / "imagenet")
+    (tmp_path / "imagenet" / "class_names.txt").write_text("tench\ngoldfish\n")
+    with pytest.raises(DataError, match="must name 3 classes, one on each line, got 2 lines"):
+        load_data("imagenet", root=tmp_path)

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from classmargin.data import DataError, load_data
-from classmargin.data.formats.cifar import read_cifar10, read_cifar100
-from classmargin.data.formats.restricted_pickle import load_pickled_arrays
+from classmargin.data.formats.cifar import load_pickled_arrays, read_cifar10, read_cifar100
 
 from .conftest import random_images
 

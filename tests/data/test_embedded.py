@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from classmargin.data import DataError, load_data
 from classmargin.data.entries import FASHION_CLASSES
-from classmargin.data.formats.embedded_set import EMBEDDED, MINI_FILE, read_checksums, read_embedded
+from classmargin.data.formats.arrays import EMBEDDED, MINI_FILE, read_checksums, read_embedded
 
 from .conftest import write_idx_set
 

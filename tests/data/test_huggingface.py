@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from classmargin.data import DataError, DataNotFoundError, load_data, make_loader
-from classmargin.data.formats.huggingface import tables_to_raw
+from classmargin.data.formats.arrow_tables import tables_to_raw
 
 from .conftest import random_images
 
@@ -116,7 +116,7 @@ def test_tables_that_cannot_be_used_are_refused_with_their_columns(tmp_path, con
 
 def test_a_damaged_parquet_file_is_refused(tmp_path):
     (tmp_path / "set.parquet").write_bytes(b"PAR1 nothing")
-    with pytest.raises(DataError, match="not a readable parquet"):
+    with pytest.raises(DataError, match=r"not a readable \.parquet table"):
         load_data(str(tmp_path / "set.parquet"))
 
 

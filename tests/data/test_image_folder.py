@@ -1,9 +1,12 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from classmargin.data import CorruptImageError, DataError, MixedSizeError, load_data, make_loader
+from classmargin.data import CorruptImageError, DataError, Framing, MixedSizeError, load_data, make_loader
+from classmargin.data.augment import draw_crop_box
 
 from .conftest import write_image, write_tree
 
@@ -340,3 +343,66 @@ def test_a_class_too_small_to_be_held_out_is_named(tmp_path):
     notes = load_data(str(tmp_path / "set")).notes
     assert "1 of 3 classes have no test sample ('unicorn'): accuracy unknown" in notes
     assert "1 of 3 classes have no validation sample ('unicorn'): accuracy unknown" in notes
+
+
+CLIP_FRAMING = Framing((0.9, 1.0), centre_share=1.0, interpolation="bicubic", flip=False)
+
+
+def test_evaluation_scales_bicubic_and_cuts_the_centre_as_clip_does(tmp_path):
+    bundle = load_data(large_tree(tmp_path / "set", per_class=6), image_size=70, framing=CLIP_FRAMING)
+    assert bundle.resize == 70
+    assert not bundle.flip
+    loader = make_loader(
+        replace(bundle, mean=(0.0,) * 3, std=(1.0,) * 3), "test", batch_size=1, training=False
+    )
+    found = next(loader.epoch(0)).inputs[0].numpy() * 255
+    with Image.open(tmp_path / "set" / bundle.test.paths[0]) as image:
+        scale = 70 / min(image.size)
+        scaled = image.resize(
+            (round(image.width * scale), round(image.height * scale)), Image.Resampling.BICUBIC
+        )
+    left, top = (scaled.width - 70) // 2, (scaled.height - 70) // 2
+    expected = np.asarray(scaled.crop((left, top, left + 70, top + 70))).transpose(2, 0, 1)
+    assert np.abs(found - expected).max() < 1e-3
+
+
+def test_crops_keep_the_wanted_share_of_the_area():
+    random = np.random.default_rng(0)
+    boxes = [draw_crop_box(random, 400, 300, scale=(0.9, 1.0)) for _ in range(300)]
+    shares = [(right - left) * (bottom - top) / 120_000 for left, top, right, bottom in boxes]
+    assert min(shares) > 0.89
+    assert max(shares) <= 1.0
+    assert max(shares) - min(shares) > 0.08
+
+
+def test_training_without_mirroring_never_mirrors(tmp_path):
+    """Of a crop of the whole image, bicubic at the same size, nothing is left to chance."""
+    write_image(tmp_path / "set" / "a" / "1.png", size=(70, 70), seed=1)
+    write_image(tmp_path / "set" / "b" / "2.png", size=(70, 70), seed=2)
+    whole = Framing((1.0, 1.0), centre_share=1.0, interpolation="bicubic", flip=False)
+    bundle = load_data(str(tmp_path / "set"), image_size=70, framing=whole, validation=0.0)
+    training = make_loader(bundle, "train", batch_size=1, training=True, augmentation="standard")
+    plain = {
+        int(b.index[0]): b.inputs for b in make_loader(bundle, "train", batch_size=1, training=False).epoch(0)
+    }
+    for epoch in range(6):
+        for batch in training.epoch(epoch):
+            # A crop of the whole area has another shape unless the drawn sides are those of the image.
+            mirrored = plain[int(batch.index[0])].flip(-1)
+            assert (batch.inputs - mirrored).abs().mean() > (
+                batch.inputs - plain[int(batch.index[0])]
+            ).abs().mean()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"crop_scale": (0.0, 1.0)}, "crop_scale"),
+        ({"crop_scale": (0.5, 0.4)}, "crop_scale"),
+        ({"centre_share": 1.5}, "centre_share"),
+        ({"interpolation": "bicubik"}, "did you mean 'bicubic'"),
+    ],
+)
+def test_framings_that_cannot_be_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        Framing(**options)

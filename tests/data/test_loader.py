@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from classmargin.data import load_data, make_loader, synthetic_features, synthetic_images
-from classmargin.data.streaming import shard_of
+from classmargin.data.loader import shard_of
 
 AUGMENTATIONS = ["none", "standard", "randaugment", "autoaugment"]
 
@@ -238,3 +238,31 @@ def test_an_empty_validation_split_has_no_batches_and_cannot_be_trained_on():
     assert list(make_loader(bundle, "validation", batch_size=10, training=False).epoch(0)) == []
     with pytest.raises(ValueError, match="empty"):
         make_loader(bundle, "validation", batch_size=10, training=True)
+
+
+def test_images_travel_to_a_device_as_bytes_and_become_numbers_there(monkeypatch):
+    bundle = synthetic_images(num_classes=3, side=8, channels=3, samples_per_class=20).bundle
+    loader = make_loader(bundle, "train", batch_size=8, training=True, augmentation="standard")
+    moved = []
+    plain = torch.Tensor.to
+
+    def to(self, *arguments, **options):
+        result = plain(self, *arguments, **options)
+        if result.device != self.device and self.shape == (8, 3, 8, 8):
+            moved.append((self.dtype, options.get("non_blocking")))
+        return result
+
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    batch = next(loader.epoch(0, device="meta", memory_format=torch.channels_last))
+    assert moved == [(torch.uint8, True)]
+    assert {part.device.type for part in (batch.inputs, batch.labels, batch.index)} == {"meta"}
+    assert batch.inputs.dtype == torch.float32
+    assert batch.inputs.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_the_memory_format_changes_no_number():
+    bundle = synthetic_images(num_classes=3, side=8, channels=3, samples_per_class=20).bundle
+    loader = make_loader(bundle, "train", batch_size=8, training=True, augmentation="standard")
+    for plain, other in zip(loader.epoch(1), loader.epoch(1, memory_format=torch.channels_last), strict=True):
+        assert torch.equal(plain.inputs, other.inputs)
+        assert plain.inputs.is_contiguous()

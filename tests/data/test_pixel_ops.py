@@ -5,9 +5,9 @@ import pytest
 from PIL import Image, ImageEnhance, ImageOps
 
 from classmargin.data import policies
-from classmargin.data.pixel_ops import OPERATIONS
 from classmargin.data.policies import (
     NAMES,
+    OPERATIONS,
     DrawnPolicy,
     apply_policy,
     draw_autoaugment,

@@ -2,15 +2,9 @@ import numpy as np
 import pytest
 import torch
 
-from classmargin.data.normalisation import channel_statistics
+from classmargin.data.augment import crop_and_flip, crop_padding, draw_crop_and_flip
+from classmargin.data.normalisation import bring_to_size, channel_statistics, normalise
 from classmargin.data.randomness import Purpose, stream
-from classmargin.data.transforms import (
-    bring_to_size,
-    crop_and_flip,
-    crop_padding,
-    draw_crop_and_flip,
-    normalise,
-)
 
 from .conftest import random_images
 
@@ -98,5 +92,5 @@ def test_streams_are_equal_at_one_address_and_differ_between_addresses():
 def test_a_constant_channel_is_not_scaled(dtype):
     # The mean of seven such bytes, as numbers in [0, 1], is off by one rounding.
     images = torch.tensor([5, 7]).view(1, 2, 1, 1).expand(7, 2, 1, 1).to(dtype)
-    _mean, std, _notes = channel_statistics(images, 2, None)
+    _mean, std, _notes = channel_statistics(images, 2)
     assert std == (1.0, 1.0)

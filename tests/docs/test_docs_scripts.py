@@ -73,7 +73,7 @@ class TestParts:
 
     def test_recipes_and_commands_are_all_listed(self, parts):
         from classmargin.cli.main import VERBS
-        from classmargin.recipes.reproduce.recipe import list_recipes
+        from classmargin.recipes.recipe import list_recipes
 
         assert parts.recipes().count("\n") == len(list_recipes()) + 1
         assert re.findall(r"\{ #([\w-]+) \}", parts.command_line()) == list(VERBS)
@@ -136,7 +136,7 @@ class TestDocstrings:
         assert self.griffe.with_return_type("Returns:\n    Rows.", "Tensor") == "Returns:\n    Rows."
 
     def test_entries_are_those_of_the_reference(self):
-        assert "classmargin.mr2.objective.MR2Loss" in self.griffe.entries()
+        assert "classmargin.mr2.loss.MR2Loss" in self.griffe.entries()
 
 
 class TestReference:

@@ -6,10 +6,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from classmargin.evaluation.estimates import estimate_headlines
-from classmargin.evaluation.headlines import HEADLINES, TierRule, even_run_weights, headline_values
-from classmargin.evaluation.outcomes import OutcomeTable, block_sizes
-from classmargin.evaluation.settings import check_settings
+from classmargin.evaluation.headline_intervals import check_settings, estimate_headlines
+from classmargin.evaluation.headlines import (
+    HEADLINES,
+    OutcomeTable,
+    TierRule,
+    block_sizes,
+    even_run_weights,
+    headline_values,
+)
 from classmargin.evaluation.tiers import tier_codes
 
 Truth = tuple[np.ndarray, np.ndarray]

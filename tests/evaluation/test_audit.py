@@ -19,7 +19,9 @@ def test_hand_values():
     labels = np.repeat([0, 1, 2], 10)
     predictions = labels.copy()
     predictions[[0, 10, 11, 12, 20, 21, 22, 23, 24]] = [1, 0, 0, 2, 0, 0, 0, 0, 1]
-    result = audit(labels, predictions=predictions, class_names=["cat", "dog", "fox"], bootstrap=200)
+    result = audit(
+        labels, predictions=predictions, class_names=["cat", "dog", "fox"], ranking="own", bootstrap=200
+    )
     assert (result.overall, result.easy, result.medium, result.hard) == pytest.approx((0.7, 0.9, 0.7, 0.5))
     assert (result.worst, result.gap) == pytest.approx((0.5, 0.4))
     assert result.disparity["worst_class"] == "fox"
@@ -166,7 +168,14 @@ def test_absent_classes_are_shown_and_left_out():
 @pytest.mark.parametrize(("right", "value"), [(True, 1.0), (False, 0.0)])
 def test_all_right_and_all_wrong_audit_without_a_warning(toy, right, value):
     predictions = toy.labels if right else (toy.labels + 1) % 7
-    result = audit(toy.labels, predictions=predictions, num_classes=7, features=toy.features, bootstrap=100)
+    result = audit(
+        toy.labels,
+        predictions=predictions,
+        num_classes=7,
+        features=toy.features,
+        ranking="own",
+        bootstrap=100,
+    )
     assert result.overall == result.hard == result.worst == value
     low, high = result.interval("hard")
     assert low < high
@@ -175,7 +184,14 @@ def test_all_right_and_all_wrong_audit_without_a_warning(toy, right, value):
 
 
 def test_one_class_and_one_sample():
-    result = audit([0], logits=[[1.0]], features=[[2.0, 1.0]], classifier_weight=[[1.0, 0.0]], bootstrap=50)
+    result = audit(
+        [0],
+        logits=[[1.0]],
+        features=[[2.0, 1.0]],
+        classifier_weight=[[1.0, 0.0]],
+        ranking="own",
+        bootstrap=50,
+    )
     assert result.overall == result.worst == 1.0
     assert np.isnan(result.hard)
     data = json.loads(json.dumps(result.to_dict(), allow_nan=False))
@@ -222,11 +238,12 @@ def test_markdown_shows_the_worst_classes_and_escapes_names(toy):
     names = ["<b>x</b>", "a|b", "c`d", "e_f", "g*h", "i\nj", "k"]
     text = full(toy, class_names=names).to_markdown(top=7)
     assert "<b>" not in text
-    assert "\\<b\\>x\\</b\\>" in text
+    assert "&lt;b>x&lt;/b>" in text
     assert "a\\|b" in text
     assert "i j" in text
-    short = full(toy).to_markdown(top=2)
-    assert "and 5 more classes" in short
+    lagging = int(full(toy).by_class["lags"].sum())
+    assert lagging > 1
+    assert f"and {lagging - 1} more class" in full(toy).to_markdown(top=1)
 
 
 def test_feature_sample_leads_back_to_the_samples(toy):

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from classmargin.evaluation.class_tests import class_differences
-from classmargin.evaluation.significance import mcnemar_p_values
+from classmargin.evaluation.paired_tests import class_differences, mcnemar_p_values
 
 
 def test_one_run_each_is_an_exact_mcnemar_test():

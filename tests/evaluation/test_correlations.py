@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from classmargin.evaluation.correlations import (
+from classmargin.evaluation.class_diagnosis import (
     accuracy_correlations,
     correlation_interval,
     mean_ranks,
@@ -76,3 +76,10 @@ def test_what_does_not_vary_has_no_correlation_whatever_the_rounding(count):
     assert np.isnan(pearson(constant, other))
     assert np.isnan(pearson(other, constant))
     assert np.isnan(pearson(constant, np.full(count, 0.7)))
+
+
+@pytest.mark.parametrize("unit", [5e-324, 1e-200, 1e307], ids=["subnormal", "tiny", "huge"])
+def test_a_correlation_has_no_unit(unit):
+    x, y = np.array([0.0, 1.0, 3.0, 4.0]), np.array([1.0, 0.0, 2.0, 5.0])
+    assert pearson(unit * x, y) == pytest.approx(pearson(x, y))
+    assert pearson(unit * x, unit * y) == pytest.approx(stats.pearsonr(x, y).statistic)

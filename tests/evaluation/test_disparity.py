@@ -5,8 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score
 
-from classmargin.evaluation.class_metrics import class_accuracy, confusion_counts
-from classmargin.evaluation.disparity import disparity_measures, generalized_entropy, gini, worst_k
+from classmargin.evaluation.class_metrics import (
+    class_accuracy,
+    confusion_counts,
+    disparity_measures,
+    generalized_entropy,
+    gini,
+    worst_k,
+)
 
 ACCURACY = np.array([0.9, 0.5, 0.7, 0.3])
 
@@ -39,13 +45,61 @@ def test_theil_and_mean_log_deviation_are_limits():
         assert generalized_entropy(ACCURACY, order) == pytest.approx(near, abs=1e-5)
 
 
+SMALLEST = 5e-324  # the smallest number above zero that float64 knows
+THREE = {  # two of three classes right and one at zero, in units that squares or sums do not survive
+    "one": 1.0,
+    "subnormal": SMALLEST,
+    "tiny": 1e-200,
+    "huge": 1.7e308,
+}
+
+
+@pytest.mark.parametrize("unit", THREE.values(), ids=THREE)
+def test_indices_of_very_small_and_very_large_values_are_those_of_ordinary_ones(unit):
+    values = np.array([0.0, unit, unit])
+    measures = disparity_measures(values, ("a", "b", "c"))
+    assert generalized_entropy(values) == pytest.approx(0.25)
+    assert generalized_entropy(values, 1.0) == pytest.approx(np.log(1.5))
+    assert generalized_entropy(values, 0.0) == generalized_entropy(values, -1.0) == np.inf
+    assert generalized_entropy(values, 0.5) == pytest.approx(4 * (1 - np.sqrt(2 / 3)))
+    assert gini(values) == pytest.approx(1 / 3)
+    assert measures["gini"] == pytest.approx(1 / 3)
+    assert measures["std"] / unit == pytest.approx(np.sqrt(2) / 3, abs=0.6 if unit == SMALLEST else 1e-12)
+    assert measures["mean_class_accuracy"] / unit == pytest.approx(
+        2 / 3, abs=0.6 if unit == SMALLEST else 1e-12
+    )
+    assert measures["ratio"] == 0.0
+    assert measures["range"] == unit
+
+
+@pytest.mark.parametrize("unit", THREE.values(), ids=THREE)
+def test_equal_classes_have_no_inequality_in_any_unit(unit):
+    for values in (np.full(3, unit), np.full(1, unit)):
+        measures = disparity_measures(values, ("a", "b", "c"))
+        for name in ("gini", "generalized_entropy", "theil"):
+            assert measures[name] == pytest.approx(0.0, abs=1e-12), name
+        assert measures["std"] / unit == pytest.approx(0.0, abs=1e-12)
+        assert measures["range"] == 0.0
+        assert generalized_entropy(values, 0.0) == pytest.approx(0.0, abs=1e-12)
+        assert measures["ratio"] == 1.0
+
+
+def test_a_class_far_below_the_others_is_not_taken_for_zero():
+    values = np.array([SMALLEST, 1.7e308])
+    mean_log = (np.log(SMALLEST) + np.log(1.7e308)) / 2
+    expected = np.log(1.7e308) - np.log(2.0) - mean_log
+    assert generalized_entropy(values, 0.0) == pytest.approx(expected)
+    assert generalized_entropy(values) == pytest.approx(0.5)
+    assert gini(values) == pytest.approx(0.5)
+
+
 @given(accuracies)
 def test_equal_classes_have_no_inequality_and_indices_are_never_negative(values):
     assert gini(np.full(5, values[0])) == pytest.approx(0, abs=1e-12)
     assert generalized_entropy(np.full(5, values[0])) == pytest.approx(0, abs=1e-12)
-    assert gini(values) >= -1e-12
-    for order in (1.0, 2.0):
-        assert generalized_entropy(values, order) >= -1e-9
+    assert 0 <= gini(values) < 1
+    for order in (-1.0, 0.0, 0.5, 1.0, 2.0, 3.0):
+        assert generalized_entropy(values, order) >= 0
 
 
 @given(accuracies, st.floats(0.1, 5.0))

@@ -7,16 +7,16 @@ import pytest
 from simulated_sets import beta, coverage, gaussian, table_of
 
 from classmargin.evaluation import AuditAccumulator, audit
-from classmargin.evaluation.estimates import estimate_headlines
+from classmargin.evaluation.headline_intervals import check_settings, estimate_headlines
 from classmargin.evaluation.headlines import HEADLINES
 from classmargin.evaluation.intervals import centred_interval
-from classmargin.evaluation.settings import check_settings
 
 
 def estimates(right, n, **options):
     n = np.broadcast_to(n, np.shape(right)).copy()
     return estimate_headlines(
-        table_of(np.asarray(right), n), check_settings(len(n), **{"bootstrap": 400, **options})
+        table_of(np.asarray(right), n),
+        check_settings(len(n), **{"ranking": "own", "bootstrap": 400, **options}),
     )
 
 
@@ -158,10 +158,10 @@ def test_a_reference_must_rank_every_class_with_samples():
 @pytest.mark.parametrize(
     ("message", "options"),
     [
-        ("ranking must be one of own, reference, crossfit", {"ranking": "best"}),
+        ("ranking must be one of corrected, own, reference, crossfit", {"ranking": "best"}),
         ("go together", {"ranking": "reference"}),
         ("go together", {"reference": [0.1, 0.2, 0.3]}),
-        (r"one accuracy a class \(3\)", {"ranking": "reference", "reference": [0.1]}),
+        (r"one accuracy per class \(3\)", {"ranking": "reference", "reference": [0.1]}),
         (r"accuracies in \[0, 1\]", {"ranking": "reference", "reference": [0.1, 2.0, 0.3]}),
         ("confidence must be > 0 and < 1", {"confidence": 1.0}),
         ("bootstrap must be at least 0", {"bootstrap": -1}),

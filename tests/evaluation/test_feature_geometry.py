@@ -154,3 +154,22 @@ def test_features_that_are_not_finite_are_refused_with_their_row(value):
     rows[2, 1] = value
     with pytest.raises(ValueError, match=r"features must be finite.*row 7"):
         check_finite("features", rows, first_row=5)
+
+
+@pytest.mark.parametrize("unit", [2.0**-1070, 1e-200, 1e300], ids=["subnormal", "tiny", "huge"])
+def test_lengths_and_angles_have_no_unit(unit):
+    weight = np.array([[1.0, 0.0], [0.0, 2.0], [3.0, 1.0]])
+    plain, other = weight_diagnostics(weight), weight_diagnostics(unit * weight)
+    assert other.pop("weight_norm_mean") / unit == pytest.approx(plain.pop("weight_norm_mean"), rel=1e-2)
+    assert other == {name: pytest.approx(value) for name, value in plain.items()}
+    if unit < 1:  # squares of huge features overflow in the sums themselves
+        labels = np.repeat(np.arange(3), 2)
+        plain, other = (
+            collapse_diagnostics(sums_of(u * weight[labels], labels, 3), weight) for u in (1.0, unit)
+        )
+        for name in ("mean_equinorm_cv", "mean_equiangularity", "mean_max_angle_gap", "self_duality"):
+            assert other[name] == pytest.approx(plain[name], rel=0.05 if unit < 1e-300 else 1e-9), name
+
+
+def test_weights_at_zero_have_no_variation():
+    assert weight_diagnostics(np.zeros((3, 2)))["weight_norm_cv"] is None

@@ -1,6 +1,6 @@
 import numpy as np
 
-from classmargin.evaluation.feature_sample import KeptFeatures, priorities_of
+from classmargin.evaluation.evidence import KeptFeatures, priorities_of
 
 
 def kept_of(features, ids, parts, limit=50):

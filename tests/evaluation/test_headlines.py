@@ -7,10 +7,10 @@ from classmargin.evaluation.headlines import (
     TierRule,
     even_run_weights,
     observed_headlines,
+    outcome_table,
     random_run_weights,
     resampled_headlines,
 )
-from classmargin.evaluation.outcomes import outcome_table
 from classmargin.evaluation.tiers import tier_codes
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 
-from classmargin.evaluation.label_quality import label_issues
-from classmargin.evaluation.sample_scores import score_samples
+from classmargin.evaluation.class_diagnosis import label_issues
+from classmargin.evaluation.evidence import score_samples
 
 
 def issues_of(probabilities, labels):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from classmargin import _array_files
-from classmargin.evaluation.long_work import watched
+from classmargin._progress import progress_if_long
 
 
 class Terminal:
@@ -27,7 +27,7 @@ def test_many_pieces_show_a_bar_on_a_terminal_and_few_do_not(monkeypatch):
     for count, shown in ((3, False), (50, True)):
         screen = Terminal()
         monkeypatch.setattr(sys, "stderr", screen)
-        assert list(watched(range(count), "reading scores")) == list(range(count))
+        assert list(progress_if_long(range(count), "reading scores")) == list(range(count))
         assert ("reading scores" in screen.text) == shown
 
 
@@ -43,5 +43,5 @@ def test_reading_a_large_file_shows_a_bar(tmp_path, monkeypatch, small_enough, s
 
 
 def test_nothing_is_shown_where_there_is_no_terminal(capsys):
-    assert list(watched(range(50), "reading scores")) == list(range(50))
+    assert list(progress_if_long(range(50), "reading scores")) == list(range(50))
     assert capsys.readouterr().err == ""

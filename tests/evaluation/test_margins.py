@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from classmargin.evaluation.margins import weight_angles
+from classmargin.evaluation.feature_geometry import weight_angles
 
 
 def test_hand_values():

@@ -6,7 +6,8 @@ import zipfile
 import numpy as np
 import pytest
 
-from classmargin.evaluation.npz_reader import PredictionFileError, read_npz
+from classmargin.evaluation.prediction_files import read_npz
+from classmargin.evaluation.prediction_tables import PredictionFileError
 
 
 def npy_bytes(array, **options):

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from classmargin.evaluation.outcomes import (
+from classmargin.evaluation.headlines import (
     OutcomeTable,
     block_sizes,
     deal,

@@ -72,25 +72,22 @@ def test_a_run_without_predictions_says_how_they_come_about(tmp_path):
         read_predictions(folder)
 
 
-def test_predictions_alone_wait_for_the_number_of_classes(tmp_path):
+def test_predictions_alone_take_a_number_of_classes_or_those_seen(tmp_path):
     np.savez(tmp_path / "a.npz", labels=[0, 1, 1], predictions=[0, 1, 0])
     found = read_predictions(tmp_path / "a.npz")
     assert found.audit(num_classes=4, bootstrap=0).num_classes == 4
-    with pytest.raises(
-        PredictionFileError, match=r"a\.npz: the number of classes .* give num_classes or class_names"
-    ):
-        found.audit()
+    assert found.audit(bootstrap=0).num_classes == 2
     assert read_predictions(tmp_path / "a.npz", class_names=["a", "b"]).audit(bootstrap=0).class_names == (
         "a",
         "b",
     )
 
 
-@pytest.mark.parametrize("options", [{}, {"num_classes": 2}], ids=["nothing", "number"])
-def test_text_without_names_asks_for_the_names_at_once_and_names_the_file(tmp_path, options):
+def test_text_with_a_number_of_classes_asks_for_their_names_and_names_the_file(tmp_path):
     np.savez(tmp_path / "a.npz", labels=["cat", "dog"], predictions=["cat", "cat"])
     with pytest.raises(PredictionFileError, match=r"a\.npz: labels .*got text.*: give class_names$"):
-        read_predictions(tmp_path / "a.npz").audit(**options)
+        read_predictions(tmp_path / "a.npz").audit(num_classes=3)
+    assert read_predictions(tmp_path / "a.npz").audit(bootstrap=0).class_names == ("cat", "dog")
     found = read_predictions(tmp_path / "a.npz", class_names=["cat", "dog"])
     assert found.audit(bootstrap=0).overall == 0.5
 
@@ -192,12 +189,13 @@ def test_numbers_stand_for_named_classes_too(tmp_path):
     assert read_predictions(tmp_path / "a.csv").audit(bootstrap=0).overall == 1.0
 
 
-def test_labels_and_predictions_need_names_or_a_number(tmp_path):
+def test_labels_and_predictions_take_names_a_number_or_what_is_seen(tmp_path):
     pd.DataFrame({"label": ["cat", "dog"], "prediction": ["cat", "cat"]}).to_csv(
         tmp_path / "a.csv", index=False
     )
-    with pytest.raises(PredictionFileError, match="give class_names"):
-        read_predictions(tmp_path / "a.csv")
+    seen = read_predictions(tmp_path / "a.csv").audit(bootstrap=0)
+    assert seen.class_names == ("cat", "dog")
+    assert "those seen in labels and predictions" in seen.notes[0]
     found = read_predictions(tmp_path / "a.csv", class_names=["cow", "dog", "cat"])
     np.testing.assert_array_equal(found.labels, [2, 1])
     pd.DataFrame({"label": [0, 1], "prediction": [0, 0]}).to_csv(tmp_path / "b.csv", index=False)
@@ -299,10 +297,10 @@ def test_plural_column_names_are_the_same_as_singular_ones(tmp_path, suffix):
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_a_table_without_labels_names_all_its_columns(tmp_path, suffix):
-    frame = pd.DataFrame({"target": [0], "p_a": [1.0], "comment": ["x"]})
+    frame = pd.DataFrame({"answer": [0], "p_a": [1.0], "comment": ["x"]})
     file = tmp_path / f"a{suffix}"
     frame.to_csv(file, index=False) if suffix == ".csv" else frame.to_parquet(file)
-    with pytest.raises(PredictionFileError, match=r"must have a column 'label', got target, p_a, comment$"):
+    with pytest.raises(PredictionFileError, match=r"must have a column 'label', got answer, p_a, comment$"):
         read_predictions(file)
 
 
@@ -410,3 +408,45 @@ def test_names_in_other_bytes_than_utf_8_name_the_file(tmp_path):
     )
     with pytest.raises(PredictionFileError, match=r"x\.npz: class_names must hold text in UTF-8"):
         read_predictions(tmp_path / "x.npz")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz"])
+def test_usual_names_of_columns_and_arrays_are_understood_with_a_note(tmp_path, suffix):
+    file = tmp_path / f"a{suffix}"
+    frame = pd.DataFrame({"y_true": [0, 1, 1], "y_pred": [0, 0, 1]})
+    if suffix == ".npz":
+        np.savez(file, y_true=frame["y_true"], y_pred=frame["y_pred"])
+    else:
+        frame.to_csv(file, index=False) if suffix == ".csv" else frame.to_parquet(file)
+    found = read_predictions(file).audit(bootstrap=0)
+    assert found.overall == pytest.approx(2 / 3)
+    assert [note.split(": ")[1].split(" was")[0].split()[-1] for note in found.notes[:2]] == [
+        "'y_true'",
+        "'y_pred'",
+    ]
+
+
+def test_the_own_name_of_a_column_wins_over_its_aliases(tmp_path):
+    pd.DataFrame({"target": [1, 1], "label": [0, 1], "pred": [0, 1]}).to_csv(tmp_path / "a.csv", index=False)
+    assert read_predictions(tmp_path / "a.csv").audit(bootstrap=0).overall == 1.0
+
+
+def test_an_npz_without_labels_names_the_arrays_that_it_holds(tmp_path):
+    np.savez(tmp_path / "a.npz", output=np.eye(2), ids=[0, 1])
+    with pytest.raises(
+        PredictionFileError, match=r"must hold an array 'labels'.*got the arrays output, ids$"
+    ):
+        read_predictions(tmp_path / "a.npz")
+
+
+def test_pictures_and_texts_are_read_beside_the_predictions(tmp_path):
+    frame = pd.DataFrame(
+        {"label": [0, 1], "prediction": [0, 1], "text": ["a", "b"], "image_path": ["x.png", "y.png"]}
+    )
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    found = read_predictions(tmp_path / "a.csv")
+    assert found.text.tolist() == ["a", "b"]
+    assert found.image_path.tolist() == ["x.png", "y.png"]
+    np.savez(tmp_path / "a.npz", labels=[0, 1], predictions=[0, 1], images=np.zeros((3, 4, 4)))
+    with pytest.raises(PredictionFileError, match="images must have as many rows as labels"):
+        read_predictions(tmp_path / "a.npz")

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from classmargin.evaluation.inputs import row_chunks
-from classmargin.evaluation.sample_scores import join_scores, score_samples
+from classmargin.evaluation.evidence import join_scores, score_samples
+from classmargin.evaluation.input_checks import row_chunks
 
 
 def test_hand_values():

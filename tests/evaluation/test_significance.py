@@ -4,7 +4,7 @@ from scipy.stats import binomtest
 from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
 
-from classmargin.evaluation.significance import benjamini_hochberg, drop_p_values, holm, mcnemar_p_values
+from classmargin.evaluation.paired_tests import benjamini_hochberg, drop_p_values, holm, mcnemar_p_values
 
 PAIRS = [(0, 0), (5, 0), (3, 3), (1, 9), (40, 22), (0, 1), (200, 150)]
 

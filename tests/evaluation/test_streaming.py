@@ -115,7 +115,7 @@ def test_bad_arguments_are_refused_by_name(message, arguments):
 def test_the_head_must_fit_the_features(toy):
     with pytest.raises(ValueError, match=r"as many columns as features \(5\)"):
         fed(toy, [np.arange(50)]).compute(classifier_weight=np.ones((7, 4)))
-    with pytest.raises(ValueError, match=r"one row a class \(7\)"):
+    with pytest.raises(ValueError, match=r"one row per class \(7\)"):
         fed(toy, [np.arange(50)]).compute(classifier_weight=np.ones((6, 5)))
 
 

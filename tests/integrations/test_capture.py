@@ -173,15 +173,15 @@ def test_closed_capture_leaves_no_hook(network):
 
 
 def test_loss_lets_go_of_the_graph(network):
-    # The short step of this preset is a Python function: its node is one that a weak reference can be had of.
-    criterion = capture_features(network).criterion(preset="plain")
+    criterion = capture_features(network).criterion()
     inputs, labels = batch(8, 0)
-    loss = criterion(network(inputs), labels)
-    node = weakref.ref(loss.grad_fn)
+    logits = network(inputs)
+    kept = weakref.ref(logits)
+    loss = criterion(logits, labels)
     loss.backward()
-    del loss
+    del loss, logits
     gc.collect()
-    assert node() is None
+    assert kept() is None
     assert criterion.capture._slot.features is None
 
 
@@ -282,6 +282,294 @@ def test_number_of_classes_must_be_known():
     assert capture_features(model, "1").criterion(5).loss.num_classes == 5
 
 
+# --- the proof that features and logits belong together
+
+
+def silent_no_grad(network, inputs, other):
+    logits = network(inputs)
+    with torch.no_grad():
+        network(other)
+    return logits
+
+
+def silent_second_call(network, inputs, other):
+    logits = network(inputs)
+    network(other)
+    return logits
+
+
+def silent_second_call_of_the_head(network, inputs, other):
+    logits = network(inputs).float() / 2
+    network.head(torch.randn(len(inputs), WIDTH))
+    return logits
+
+
+@pytest.mark.parametrize(
+    ("forward", "reason"),
+    [
+        (
+            silent_no_grad,
+            "a forward pass without gradients .* is the last one, and the logits have gradients",
+        ),
+        (silent_second_call, "output of an earlier call; the head has been called again since"),
+        (
+            silent_second_call_of_the_head,
+            "(an earlier call or another layer made them|output of an earlier call)",
+        ),
+    ],
+)
+def test_another_pass_of_the_same_size_before_the_loss_is_refused(network, forward, reason):
+    criterion = capture_features(network).criterion()
+    (inputs, labels), (other, _) = batch(8, 0), batch(8, 1)
+    logits = forward(network, inputs, other)
+    with pytest.raises(
+        ValueError, match=rf"features of layer 'head' may not belong.*{reason}.*features=\.\.\.\)"
+    ):
+        criterion(logits, labels)
+    assert int(criterion.loss.statistics.updates) == 0
+
+
+class TwoHeads(nn.Module):
+    """Two heads of one width: the first makes the logits, the second is an auxiliary task or a second answer."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.first, self.second = (
+            nn.Linear(INPUTS, WIDTH),
+            *(nn.Linear(WIDTH, NUM_CLASSES) for _ in range(2)),
+        )
+
+    def forward(self, inputs):
+        features = self.encoder(inputs)
+        return self.first(features), self.second(features.tanh())
+
+
+@pytest.mark.parametrize("compiled", [None, "eager", "aot_eager"])
+def test_loss_on_the_other_of_two_equal_heads_is_refused(compiled):
+    model = TwoHeads()
+    call = torch.compile(model, backend=compiled) if compiled else model
+    criterion = capture_features(model).criterion()
+    inputs, labels = batch(8, 0)
+    with pytest.raises(ValueError, match=r"layer 'second' may not belong.*another layer made them"):
+        criterion(call(inputs)[0], labels)
+    assert criterion(call(inputs)[1], labels).isfinite()
+    torch._dynamo.reset()  # a second hook
+    named = capture_features(model, "first").criterion()
+    assert named(call(inputs)[0], labels).isfinite()
+
+
+def test_sum_of_two_heads_is_the_output_of_neither():
+    model = TwoHeads()
+    criterion = capture_features(model).criterion()
+    inputs, labels = batch(8, 0)
+    with pytest.raises(ValueError, match="another layer made them"):
+        criterion(sum(model(inputs)), labels)
+
+
+class Unused(TwoHeads):
+    def forward(self, inputs):
+        return self.first(self.encoder(inputs))
+
+
+def test_last_layer_that_is_never_called_is_named():
+    model = Unused()
+    with pytest.raises(RuntimeError, match="layer 'second' has not been called"):
+        capture_features(model).criterion()(model(batch(8, 0)[0]), batch(8, 0)[1])
+
+
+TEMPERATURE = nn.Parameter(torch.tensor(0.3))
+ROW_WISE = {
+    "itself": lambda logits: logits,
+    "cast": lambda logits: logits.double(),
+    "temperature": lambda logits: logits / 2 + torch.arange(NUM_CLASSES),
+    "learned temperature": lambda logits: logits * TEMPERATURE.exp(),
+    "in place": lambda logits: logits.div_(2).float().add_(1),
+    "masked": lambda logits: logits.masked_fill(torch.eye(8, NUM_CLASSES).bool(), -9.0),
+    "view": lambda logits: logits[:, None].squeeze(1).view(-1, NUM_CLASSES),
+    "capped": lambda logits: 5 * torch.tanh(logits / 5),
+}
+
+
+@pytest.mark.parametrize("name", ROW_WISE)
+def test_logits_may_be_changed_row_by_row(network, name):
+    criterion = capture_features(network).criterion()
+    inputs, labels = batch(8, 0)
+    logits = ROW_WISE[name](network(inputs))
+    expected = MR2Loss.preset("recommended", NUM_CLASSES)(logits, labels, expected_features(network, inputs))
+    torch.testing.assert_close(criterion(logits, labels), expected)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda logits: logits.flip(0),
+        lambda logits: logits[torch.arange(len(logits) - 1, -1, -1)],
+        lambda logits: logits @ torch.eye(NUM_CLASSES),
+        lambda logits: logits.detach().clone().requires_grad_(),
+    ],
+    ids=["flip", "index", "product", "copy without graph"],
+)
+def test_logits_whose_rows_may_have_moved_are_refused(network, change):
+    criterion = capture_features(network).criterion()
+    inputs, labels = batch(8, 0)
+    with pytest.raises(ValueError, match="an operation that may reorder or mix rows"):
+        criterion(change(network(inputs)), labels)
+
+
+def test_features_may_be_given_instead_of_captured(network):
+    criterion, by_hand = capture_features(network).criterion(), MR2Loss.preset("recommended", NUM_CLASSES)
+    inputs, labels = batch(8, 0)
+    logits, features = network(inputs).flip(0), expected_features(network, inputs).flip(0)
+    torch.testing.assert_close(
+        criterion(logits, labels, features=features), by_hand(logits, labels, features)
+    )
+    with pytest.raises(RuntimeError, match="no features"):  # what was captured is gone
+        criterion(logits, labels)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_backbone_may_be_checkpointed(network, reentrant):
+    from torch.utils.checkpoint import checkpoint
+
+    class Checkpointed(Network):
+        def forward(self, inputs):
+            return self.head(3.0 * checkpoint(self.encoder, inputs, use_reentrant=reentrant))
+
+    model = Checkpointed()
+    model.load_state_dict(network.state_dict())
+    inputs, labels = batch(8, 0)
+    for part in (network, model):
+        capture_features(part).criterion()(part(inputs.clone().requires_grad_()), labels).backward()
+    for ours, theirs in zip(model.parameters(), network.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+@pytest.mark.parametrize(("reentrant", "fits"), [(True, False), (False, True)])
+def test_head_in_a_reentrant_checkpoint_is_refused(network, reentrant, fits):
+    """Its features have no graph then, so the representation margin would train nothing."""
+    from torch.utils.checkpoint import checkpoint
+
+    criterion = capture_features(network).criterion()
+    inputs, labels = batch(8, 0)
+    logits = checkpoint(network, inputs.requires_grad_(), use_reentrant=reentrant)
+    if fits:
+        assert criterion(logits, labels).isfinite()
+        return
+    with pytest.raises(ValueError, match="reentrant checkpoint around the head"):
+        criterion(logits, labels)
+
+
+class Casting(Network):
+    """What autocast wrappers do: the head in half precision, the logits that leave the model in full."""
+
+    def forward(self, inputs):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            logits = super().forward(inputs)
+        return logits.float()
+
+
+@pytest.mark.parametrize("compiled", [None, "eager", "aot_eager"])
+def test_logits_cast_inside_the_model_are_recognised(compiled):
+    torch.manual_seed(0)
+    model = Casting()
+    call = torch.compile(model, backend=compiled) if compiled else model
+    criterion = capture_features(model).criterion()
+    for seed in range(3):
+        inputs, labels = batch(8, seed)
+        criterion(call(inputs), labels).backward()
+    assert int(criterion.loss.statistics.updates) == 3
+
+
+def test_proof_reads_no_values(network):
+    """On the meta device there are none to read."""
+    model = network.to("meta")
+    captured = capture_features(model)
+    logits = model(torch.empty(8, INPUTS, device="meta"))
+    assert captured.take(logits.float() / 2).shape == (8, WIDTH)
+
+
+def test_head_inside_an_adapter_is_the_adapted_layer(network):
+    """PEFT puts two low-rank layers beside the one it adapts; the last of them is as wide as the head."""
+
+    class Adapted(nn.Module):
+        def __init__(self, base_layer):
+            super().__init__()
+            self.base_layer = base_layer
+            self.lora_A = nn.ModuleDict({"default": nn.Linear(WIDTH, 2, bias=False)})
+            self.lora_B = nn.ModuleDict({"default": nn.Linear(2, NUM_CLASSES, bias=False)})
+            self.in_features, self.out_features = WIDTH, NUM_CLASSES
+
+        def forward(self, inputs):
+            return self.base_layer(inputs) + self.lora_B["default"](self.lora_A["default"](inputs))
+
+    network.head = Adapted(network.head)
+    captured = capture_features(network)
+    assert (captured.layer_name, captured.feature_dim) == ("head", WIDTH)
+    inputs, labels = batch(8, 0)
+    assert captured.criterion()(network(inputs), labels).isfinite()
+
+
+# --- evaluation
+
+
+SETTINGS = {"weight": torch.linspace(0.5, 2.0, NUM_CLASSES), "label_smoothing": 0.2, "ignore_index": 1}
+
+
+@pytest.mark.parametrize("settings", [{}, SETTINGS], ids=["plain", "with settings"])
+def test_evaluation_is_the_plain_cross_entropy(network, settings):
+    criterion = capture_features(network).criterion(**settings)
+    plain = nn.CrossEntropyLoss(**{"label_smoothing": 0.1, **settings})  # part of the recommended settings
+    inputs, labels = batch(8, 0)
+    for _ in range(3):
+        criterion(network(inputs), labels)
+    with torch.no_grad():
+        assert torch.equal(criterion(network(inputs), labels), plain(network(inputs), labels))
+        half = network(inputs).bfloat16()
+        assert torch.equal(criterion(half, labels), plain(half.float(), labels))
+    criterion.eval()
+    assert torch.equal(criterion(network(inputs), labels), plain(network(inputs), labels))
+    if not settings:
+        soft = torch.softmax(torch.randn(8, NUM_CLASSES), 1)
+        assert torch.equal(criterion(network(inputs), soft), plain(network(inputs), soft))
+
+
+def test_evaluation_needs_no_features(network):
+    criterion = capture_features(network).criterion().eval()
+    logits, labels = torch.randn(4, NUM_CLASSES), torch.tensor([0, 1, 2, 3])
+    assert torch.equal(
+        criterion(logits, labels), nn.functional.cross_entropy(logits, labels, label_smoothing=0.1)
+    )
+
+
+def test_parts_of_mr2_are_to_be_had_in_evaluation(network):
+    criterion = capture_features(network).criterion()
+    inputs, labels = batch(8, 0)
+    criterion(network(inputs), labels)
+    with torch.no_grad():
+        logits = network(inputs)
+        features = criterion.capture.features
+        expected = criterion.loss.terms(logits, labels, features, update_statistics=False)
+        assert torch.equal(torch.stack(criterion.terms(logits, labels)), torch.stack(expected))
+
+
+def test_early_stopping_by_hand_keeps_the_step_of_least_cross_entropy(network):
+    """A plain loop: the validation loss is the cross-entropy, whatever the training loss does."""
+    criterion = capture_features(network).criterion(label_smoothing=0.0)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    (inputs, labels), (held_out, truth) = batch(64, 0), batch(64, 1)
+    ours, expected = [], []
+    for _ in range(30):
+        optimizer.zero_grad()
+        criterion(network(inputs), labels).backward()
+        optimizer.step()
+        with torch.no_grad():
+            logits = network(held_out)
+            ours.append(criterion(logits, truth).item())
+            expected.append(nn.functional.cross_entropy(logits, truth).item())
+    assert ours == expected
+    assert min(range(30), key=ours.__getitem__) == min(range(30), key=expected.__getitem__)
+
+
 # --- the loss object
 
 
@@ -292,7 +580,7 @@ def test_criterion_equals_the_loss_with_features_by_hand(network):
         inputs, labels = batch(9, seed)
         logits = network(inputs)
         expected = by_hand(logits, labels, expected_features(network, inputs))
-        torch.testing.assert_close(criterion(logits, labels), expected, rtol=0, atol=0)
+        torch.testing.assert_close(criterion(logits, labels), expected, rtol=1e-6, atol=1e-6)
     assert criterion.loss.state_dict().keys() == by_hand.state_dict().keys()
     for name, value in by_hand.state_dict().items():
         assert torch.equal(criterion.loss.state_dict()[name], value)
@@ -308,6 +596,18 @@ def test_evaluation_never_moves_the_statistics(network):
     criterion.eval()(network(inputs), labels)
     criterion.train()(network(inputs), labels, update_statistics=False)
     assert all(torch.equal(before[name], value) for name, value in criterion.state_dict().items())
+
+
+def test_eight_micro_batches_move_the_statistics_once(network):
+    criterion = capture_features(network).criterion(accumulate=8)
+    moved = []
+    for step in range(16):
+        inputs, labels = batch(8, step)
+        before = criterion.loss.statistics.class_mean.clone() if step else None
+        criterion(network(inputs), labels).backward()
+        moved.append(before is None or not torch.equal(before, criterion.loss.statistics.class_mean))
+    assert moved == [step % 8 == 0 for step in range(16)]
+    assert int(criterion.loss.statistics.updates) == 2
 
 
 def test_presets_and_saved_state_of_the_criterion(network):
@@ -374,11 +674,14 @@ def test_two_processes_train_as_one(work, tmp_path):
     started = [subprocess.Popen([*command, str(rank), str(tmp_path)]) for rank in (0, 1)]
     alone = getattr(toy_training, work)(None)  # meanwhile
     assert [process.wait(timeout=200) for process in started] == [0, 0]
-    for rank in (0, 1):
-        found = torch.load(tmp_path / f"rank{rank}.pt", weights_only=True)
+    ranks = [torch.load(tmp_path / f"rank{rank}.pt", weights_only=True) for rank in (0, 1)]
+    for found in ranks:
         assert found.keys() == alone.keys()
-        for name, value in alone.items():
-            torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-9)
+    for name, value in alone.items():
+        # The loss of a rank is its share: the mean over ranks is the mean over all rows. Weights and state are everybody's.
+        values = [found[name] for found in ranks]
+        for seen in [torch.stack(values).mean(0)] if name.endswith("losses") else values:
+            torch.testing.assert_close(seen, value, rtol=1e-9, atol=1e-9)
 
 
 # --- heads over all tokens

@@ -1,10 +1,15 @@
 """Every integration is an extra, and the versions it was tested with are pinned."""
 
 import re
+import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
+
+from classmargin._checks import require_extra
+from classmargin.cli.main import main
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -12,9 +17,8 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).parents[2]
-EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
-    "optional-dependencies"
-]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = PROJECT["optional-dependencies"]
 INTEGRATIONS = (
     *("sklearn", "lightning", "huggingface", "timm", "open-clip", "torchmetrics"),
     *("tensorboard", "wandb", "mlflow", "fairlearn", "polars"),
@@ -49,3 +53,59 @@ def test_extras_that_messages_name_exist():
     named = set(re.findall(r"require_extra\(\s*\"[\w.]+\",\s*\"([\w-]+)\"", source))
     assert len(named) > 8
     assert named <= EXTRAS.keys()
+
+
+def test_torch_has_no_upper_bound_for_users_and_a_pin_for_development():
+    core = PROJECT["dependencies"]
+    assert [line for line in core if re.search(r"<|==", line.split(";")[0])] == []
+    assert re.search(r"^torch==", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def test_extra_all_has_every_extra_that_installs_beside_the_others():
+    (together,) = EXTRAS["all"]
+    named = set(re.fullmatch(r"classmargin\[([\w,-]+)\]", together)[1].split(","))
+    assert named == EXTRAS.keys() - {"all", "demo", "docs", "test", "timm", "open-clip", "mlflow", "ray"}
+
+
+def test_lowest_versions_are_those_of_pyproject():
+    listed = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "lowest_versions.py", "sweep,sklearn"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    assert "torch==2.4" in listed
+    assert "scikit-learn==1.6" in listed  # report wants 1.4: the higher bound counts
+    assert "lightning==2.4" in listed  # by way of sweep
+
+
+def test_missing_package_is_named_with_both_ways_to_install_it():
+    with pytest.raises(ImportError) as error:
+        require_extra("no_such_package", "report", "a report")
+    assert "pip install 'classmargin[report]'" in str(error.value)
+    assert "pip install -c constraints.txt -e '.[report]'" in str(error.value)
+
+
+def test_demo_without_its_extra_says_so_before_it_trains(without_package, capsys, tmp_path):
+    without_package("plotly")
+    assert main(["demo", "--out", str(tmp_path / "demo")]) == 2
+    assert "classmargin[demo]" in capsys.readouterr().err
+    assert not (tmp_path / "demo").exists()
+
+
+def test_files_of_the_wheel_take_less_than_five_megabytes():
+    files = [path for path in (ROOT / "src").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    assert sum(len(zlib.compress(path.read_bytes())) for path in files) < 5 * 10**6
+
+
+def test_licences_of_all_core_packages_are_stated():
+    listed = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "list_licences.py"], capture_output=True, text=True, check=True
+    ).stdout
+    rows = {
+        normal(cells[1].strip()): cells[3].strip()
+        for line in listed.splitlines()
+        if len(cells := line.split("|")) > 3
+    }
+    for package in ("numpy", "pandas", "rich", "safetensors", "scipy", "torch", "typer"):
+        assert rows[package] not in ("", "not stated"), package

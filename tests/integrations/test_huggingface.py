@@ -1,6 +1,9 @@
 """MR² in the Hugging Face Trainer: same loss, right under accumulation, exact on resume; images and text."""
 
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -64,9 +67,9 @@ def samples(kind, count=24):
 MODELS = {"image": tiny_vit, "text": tiny_bert}
 
 
-def make_trainer(kind, folder, *, settings=None, margin=None, **arguments):
+def make_trainer(kind, folder, *, settings=None, margin=None, callbacks=(), model_init=None, **arguments):
     torch.manual_seed(0)
-    model = MODELS[kind]()
+    model = None if model_init else MODELS[kind]()
     margin = TrainerMargin(model, **(margin or {}))
     options = {
         "output_dir": str(folder),
@@ -86,7 +89,8 @@ def make_trainer(kind, folder, *, settings=None, margin=None, **arguments):
         train_dataset=samples(kind),
         eval_dataset=samples(kind),
         compute_loss_func=margin,
-        callbacks=[margin.callback],
+        callbacks=[margin.callback, *callbacks],
+        model_init=model_init,
         **arguments,
     )
     trainer.remove_callback(transformers.PrinterCallback)
@@ -214,7 +218,7 @@ def test_loss_of_the_trainer_is_that_of_the_two_line_change(tmp_path):
     logits = model(**batch).logits
     expected = by_hand(logits, labels, captured.features)
     margin.begin_step()
-    assert torch.equal(margin({"logits": logits}, labels), expected)
+    torch.testing.assert_close(margin({"logits": logits}, labels), expected)
 
 
 def test_rows_that_do_not_count_are_left_out_of_the_share(tmp_path):
@@ -253,6 +257,173 @@ def test_label_smoothing_of_the_training_arguments_counts(given, expected, tmp_p
     trainer, margin = make_trainer("text", tmp_path, settings=settings, margin=given)
     trainer.train()
     assert margin.loss.label_smoothing == expected
+
+
+def test_label_smoothing_is_not_applied_to_probabilities(tmp_path):
+    """Whoever mixes labels has smoothed them already."""
+    settings = {"label_smoothing_factor": 0.1, "num_train_epochs": 1}
+    trainer, margin = make_trainer("image", tmp_path, settings=settings)
+    images = torch.stack([row["pixel_values"] for row in samples("image", 6)])
+    soft = torch.softmax(torch.randn(6, K, generator=torch.Generator().manual_seed(0)), 1)
+    logits = trainer.model.eval()(images).logits
+    margin.begin_step()
+    expected = MR2Loss(K, label_smoothing=0.0)(logits, soft, margin.criterion.capture.features)
+    torch.testing.assert_close(margin({"logits": logits}, soft), expected)
+    assert margin.loss.label_smoothing == 0.1
+
+
+# --- selection and logs
+
+
+class Record(transformers.TrainerCallback):
+    """At each evaluation: its ``eval_loss``, and the cross-entropy of the model on the same samples by hand."""
+
+    def __init__(self, kind):
+        self.rows, self.logged, self.expected = samples(kind), [], []
+
+    def on_evaluate(self, args, state, control, metrics, model, **kwargs):
+        batch = {name: torch.stack([row[name] for row in self.rows]) for name in self.rows[0]}
+        labels = batch.pop("labels")
+        with torch.no_grad():
+            self.expected.append(
+                torch.nn.functional.cross_entropy(model.eval()(**batch).logits, labels).item()
+            )
+        self.logged.append(metrics["eval_loss"])
+        model.train()
+
+
+def test_best_model_and_early_stopping_follow_the_cross_entropy(tmp_path):
+    """A weight λ that ramps up all along lets the MR² loss rise while the cross-entropy falls."""
+    record = Record("text")
+    settings = {
+        "num_train_epochs": 20,
+        "eval_strategy": "steps",
+        "save_strategy": "steps",
+        "eval_steps": 4,
+        "save_steps": 4,
+        "learning_rate": 3e-2,
+        "per_device_eval_batch_size": 24,
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "eval_loss",
+    }
+    trainer, _ = make_trainer(
+        "text",
+        tmp_path,
+        settings=settings,
+        margin={"representation_weight": 5.0, "label_smoothing": 0.0},
+        callbacks=[record, transformers.EarlyStoppingCallback(early_stopping_patience=3)],
+    )
+    trainer.train()
+    assert record.logged == pytest.approx(record.expected, rel=1e-5)
+    best = min(range(len(record.expected)), key=record.expected.__getitem__)
+    assert best > 2
+    assert trainer.state.best_global_step == 4 * (best + 1)
+    assert trainer.state.best_metric == pytest.approx(record.expected[best], rel=1e-5)
+    assert len(record.logged) == min(best + 4, 30)
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(record.expected[best], rel=1e-5)
+
+
+def test_parts_of_mr2_are_logged_with_the_training_loss(tmp_path):
+    class Reporter(transformers.TrainerCallback):
+        def on_log(self, args, state, control, logs, **kwargs):
+            reported.append(dict(logs))
+
+    reported = []
+    trainer, margin = make_trainer(
+        "text", tmp_path, settings={"num_train_epochs": 1, "logging_steps": 3}, callbacks=[Reporter()]
+    )
+    # Reporters stand before callbacks; the documented line puts the margin's callback first.
+    trainer.add_callback(trainer.pop_callback(margin.callback))
+    trainer.callback_handler.callbacks.sort(key=lambda callback: callback is not margin.callback)
+    terms, compute = [], margin.criterion.terms
+
+    def recorded(*arguments, **options):
+        terms.append(compute(*arguments, **options))
+        return terms[-1]
+
+    margin.criterion.terms = recorded
+    trainer.train()
+    logs = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert len(logs) == 2
+    for number, entry in enumerate(logs):
+        for name in ("logit_margin", "representation_margin"):
+            values = [getattr(part, name).item() for part in terms[3 * number : 3 * number + 3]]
+            assert entry[f"mr2_{name}"] == pytest.approx(sum(values) / 3)
+    assert [entry["mr2_logit_margin"] for entry in reported if "loss" in entry] == [
+        entry["mr2_logit_margin"] for entry in logs
+    ]
+
+
+# --- models that the Trainer makes
+
+
+def test_margin_follows_a_model_of_model_init(tmp_path):
+    """The Trainer makes one model when it is made, and another for each training."""
+    trainer, margin = make_trainer("text", tmp_path, model_init=tiny_bert, margin={"mean_margin": 2.0})
+    first = trainer.model
+    assert margin.criterion.capture.layer is first.classifier
+    trainer.train()
+    assert trainer.model is not first
+    assert margin.criterion.capture.layer is trainer.model.classifier
+    assert not first.classifier._forward_hooks
+    assert margin.loss.mean_margin == 2.0
+    assert int(margin.loss.statistics.updates) == trainer.state.global_step
+    again, other = make_trainer("text", tmp_path, model_init=tiny_bert, margin={"mean_margin": 2.0})
+    again.train()
+    again.train()  # a new model again, with statistics of its own
+    assert_same(everything(again, other), everything(trainer, margin))
+
+
+def test_second_training_of_the_same_model_keeps_its_statistics(tmp_path):
+    trainer, margin = make_trainer("text", tmp_path)
+    trainer.train()
+    trainer.train()
+    assert int(margin.loss.statistics.updates) == 2 * trainer.state.global_step
+
+
+def test_hyperparameter_search_trains_each_trial_afresh(tmp_path):
+    optuna = pytest.importorskip("optuna")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    trainer, margin = make_trainer(
+        "text", tmp_path, model_init=tiny_bert, settings={"eval_strategy": "epoch", "num_train_epochs": 1}
+    )
+    updates = []
+
+    class Count(transformers.TrainerCallback):
+        def on_train_end(self, *_, **kwargs):
+            updates.append(int(margin.loss.statistics.updates))
+
+    trainer.add_callback(Count())
+    best = trainer.hyperparameter_search(
+        hp_space=lambda trial: {"learning_rate": trial.suggest_float("learning_rate", 1e-4, 1e-2, log=True)},
+        backend="optuna",
+        n_trials=2,
+        direction="minimize",
+    )
+    assert updates == [6, 6]
+    assert best.objective > 0
+
+
+def test_margin_without_a_model_takes_that_of_the_trainer(tmp_path):
+    torch.manual_seed(0)
+    model, margin = tiny_bert(), TrainerMargin()
+    with pytest.raises(RuntimeError, match=r"callbacks=\[margin.callback\]"):
+        _ = margin.loss
+    arguments = transformers.TrainingArguments(str(tmp_path), report_to=[], use_cpu=True, disable_tqdm=True)
+    transformers.Trainer(model, arguments, compute_loss_func=margin, callbacks=[margin.callback])
+    assert margin.criterion.capture.layer is model.classifier
+
+
+@pytest.mark.parametrize("settings", [{"gradient_checkpointing": True}, {"bf16": True}])
+def test_checkpointed_and_half_precision_training_works(settings, tmp_path):
+    trained = []
+    for given in ({}, settings):
+        trainer, margin = make_trainer("text", tmp_path, settings=given)
+        trainer.train()
+        assert int(margin.loss.statistics.updates) == trainer.state.global_step
+        trained.append(everything(trainer, margin))
+    if "gradient_checkpointing" in settings:
+        assert_same(*trained)
 
 
 # --- checkpoints
@@ -400,6 +571,30 @@ def test_label_that_the_trainer_would_count_is_an_error():
         TrainerMargin(tiny_vit(), ignore_index=-1)
 
 
+def test_several_labels_per_sample_are_refused():
+    model = tiny_bert()
+    model.config.problem_type = "multi_label_classification"
+    with pytest.raises(
+        ValueError, match="'multi_label_classification': MR² needs exactly one class per sample"
+    ):
+        TrainerMargin(model)
+    model.config.problem_type = "single_label_classification"
+    assert TrainerMargin(model).loss.num_classes == K
+
+
+def test_labels_per_token_are_refused():
+    config = transformers.BertConfig(vocab_size=20, max_position_embeddings=12, num_labels=K, **TEXT)
+    model = transformers.AutoModelForTokenClassification.from_config(config)
+    with pytest.raises(
+        ValueError, match="got BertForTokenClassification: MR² has no form for a label per token"
+    ):
+        TrainerMargin(model)
+    margin = TrainerMargin(torch.nn.Sequential(torch.nn.Linear(4, K)))
+    for context in (torch.no_grad, torch.enable_grad):
+        with context(), pytest.raises(ValueError, match=r"one row per sample, got \(2, 5, 3\)"):
+            margin({"logits": torch.zeros(2, 5, K)}, torch.zeros(2, 5, dtype=torch.long))
+
+
 def test_wrong_head_is_an_error():
     model = tiny_vit()
     model.config.num_labels = 5
@@ -417,7 +612,7 @@ def test_missing_package_names_the_extra(without_package):
 def test_thirds_equal_the_audit():
     random = np.random.default_rng(0)
     labels, scores = random.integers(K, size=90), random.standard_normal((90, K))
-    result = classmargin.audit(labels, logits=scores, bootstrap=0)
+    result = classmargin.audit(labels, logits=scores, ranking="own", bootstrap=0)
     for predictions in (scores, (scores, "hidden states")):
         ours = class_tier_metrics(SimpleNamespace(predictions=predictions, label_ids=labels))
         assert ours == pytest.approx({name: getattr(result, name) for name in ours}, rel=1e-12)
@@ -427,3 +622,33 @@ def test_example_of_the_trainer_runs(run_example):
     printed = run_example("huggingface_trainer.py")
     assert "resumed" in printed
     assert "hard" in printed
+
+
+def test_example_of_accelerate_trains_alone(run_example):
+    assert "1 processes, 32 steps of the statistics" in run_example("accelerate_loop.py")
+
+
+def test_example_of_accelerate_trains_in_two_processes(tmp_path):
+    """By torch's launcher, which ``accelerate launch`` calls for several devices; on CPUs accelerate itself starts one process."""
+    example = Path(__file__).parents[2] / "examples" / "accelerate_loop.py"
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*launcher, str(example)], capture_output=True, text=True, timeout=300, cwd=tmp_path
+    )
+    assert "2 processes, 16 steps of the statistics" in done.stdout, done.stderr
+
+
+def test_lora_adapters_train_with_the_head(tmp_path):
+    peft = pytest.importorskip("peft", reason="peft is not installed here; make test-newest runs this")
+    torch.manual_seed(0)
+    config = peft.LoraConfig(target_modules=["query", "value"], modules_to_save=["classifier"], r=2)
+    model = peft.get_peft_model(tiny_bert(), config)
+    margin = TrainerMargin(model)
+    assert "classifier" in margin.criterion.capture.layer_name
+    margin.configure(SimpleNamespace(), model)
+    margin.begin_step()
+    tokens, labels = torch.randint(0, 20, (8, 6)), torch.arange(8) % K
+    margin(model(input_ids=tokens), labels).backward()
+    moved = {name for name, part in model.named_parameters() if part.grad is not None and part.grad.any()}
+    assert any("lora" in name for name in moved)
+    assert any("classifier" in name for name in moved)

@@ -1,6 +1,7 @@
 """MR² in Lightning: the module's cross-entropy becomes MR², thirds are logged, a resumed run is the same run."""
 
 import copy
+import importlib
 import sys
 
 import pytest
@@ -11,7 +12,6 @@ from toy_training import NUM_CLASSES, Network, batch, new_network
 
 import classmargin
 from classmargin import MR2Loss, capture_features
-from classmargin.integrations import lightning as ours
 
 pytest.importorskip("lightning")
 import lightning.pytorch as pl
@@ -44,7 +44,7 @@ class Lit(pl.LightningModule):
     def training_step(self, rows, _):
         return self.criterion(self(rows[0]), rows[1])
 
-    def validation_step(self, rows, _):
+    def validation_step(self, rows, _, dataloader_idx=0):
         self.log("val_loss", self.criterion(self(rows[0]), rows[1]))
 
     test_step = validation_step
@@ -57,7 +57,7 @@ def loader(rows, size=8):
     return DataLoader(TensorDataset(*rows), batch_size=size)
 
 
-def make_trainer(callbacks, folder, epochs=1, **settings):
+def make_trainer(callbacks, folder, epochs=1, enable_checkpointing=False, **settings):
     return pl.Trainer(
         max_epochs=epochs,
         accelerator="cpu",
@@ -66,7 +66,7 @@ def make_trainer(callbacks, folder, epochs=1, **settings):
         enable_progress_bar=False,
         enable_model_summary=False,
         default_root_dir=folder,
-        enable_checkpointing=False,
+        enable_checkpointing=enable_checkpointing,
         callbacks=callbacks,
         **settings,
     )
@@ -88,12 +88,12 @@ def by_hand(steps_of, epochs=1, **options):
     for _ in range(epochs):
         for number, (inputs, labels) in enumerate(loader(TRAIN)):
             first = number % steps_of == 0
-            value = loss(network(inputs), labels, captured.features, update_statistics=first)
-            (value / steps_of).backward()
+            terms = loss.terms(network(inputs), labels, captured.features, update_statistics=first)
+            (terms.total / steps_of).backward()
             if number % steps_of == steps_of - 1:
                 optimizer.step()
                 optimizer.zero_grad()
-    return network, loss
+    return network, loss, terms
 
 
 def assert_same(one, other):
@@ -105,7 +105,7 @@ def assert_same(one, other):
 def test_training_equals_the_loss_by_hand(accumulate, tmp_path):
     settings = {"accumulate_grad_batches": accumulate}
     trainer, module, callback = fit(tmp_path, 2, trainer_settings=settings, mean_margin=2.0)
-    network, loss = by_hand(accumulate, epochs=2, mean_margin=2.0)
+    network, loss, _ = by_hand(accumulate, epochs=2, mean_margin=2.0)
     for name, value in network.state_dict().items():
         torch.testing.assert_close(module.net.state_dict()[name], value)
     assert int(callback.loss.statistics.updates) == int(loss.statistics.updates) == trainer.global_step
@@ -132,7 +132,7 @@ def test_checkpoint_has_the_statistics_and_loads_without_the_callback(tmp_path):
 def test_logged_thirds_are_those_of_the_audit(tmp_path):
     trainer, module, _ = fit(tmp_path)
     logits = module(VALIDATION[0]).detach()
-    result = classmargin.audit(VALIDATION[1], logits=logits, bootstrap=0)
+    result = classmargin.audit(VALIDATION[1], logits=logits, ranking="own", bootstrap=0)
     for name in ("overall", "easy", "medium", "hard", "worst", "gap"):
         assert trainer.callback_metrics[f"val_{name}"].item() == pytest.approx(
             getattr(result, name), abs=1e-6
@@ -193,7 +193,7 @@ def test_settings_of_the_cross_entropy_go_on_to_count(tmp_path):
 
 def test_thirds_can_be_left_out(tmp_path):
     trainer, _, _ = fit(tmp_path, log_thirds=False)
-    assert set(trainer.callback_metrics) == {"val_loss"}
+    assert set(trainer.callback_metrics) == {"val_loss", "mr2_logit_margin", "mr2_representation_margin"}
 
 
 def test_validation_without_the_loss_warns_and_goes_on(tmp_path):
@@ -203,6 +203,85 @@ def test_validation_without_the_loss_warns_and_goes_on(tmp_path):
 
     with pytest.warns(UserWarning, match="no thirds can be logged"):
         fit(tmp_path, module=Silent())
+
+
+def test_several_validation_sets_have_thirds_of_their_own(tmp_path):
+    torch.manual_seed(0)
+    module, other = Lit(), batch(40, 2)
+    trainer = make_trainer([MR2Callback()], tmp_path)
+    trainer.fit(module, loader(TRAIN), [loader(VALIDATION), loader(other)])
+    for number, (inputs, labels) in enumerate((VALIDATION, other)):
+        result = classmargin.audit(labels, logits=module(inputs).detach(), ranking="own", bootstrap=0)
+        for name in ("overall", "hard", "worst"):
+            found = trainer.callback_metrics[f"val_{name}/loader_{number}"].item()
+            assert found == pytest.approx(getattr(result, name), abs=1e-6)
+    assert "val_hard" not in trainer.callback_metrics
+
+
+def test_thirds_of_the_only_validation_set_with_a_loss_need_no_suffix(tmp_path):
+    class FirstOnly(Lit):
+        def validation_step(self, rows, _, dataloader_idx):
+            if dataloader_idx == 0:
+                super().validation_step(rows, _)
+
+    trainer = make_trainer([MR2Callback()], tmp_path)
+    trainer.fit(FirstOnly(), loader(TRAIN), [loader(VALIDATION), loader(TRAIN)])
+    assert "val_hard" in trainer.callback_metrics
+
+
+# --- selection
+
+
+class Overfitting(Lit):
+    """Learns so fast that its validation loss turns; remembers the cross-entropy of each validation."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def on_validation_epoch_end(self):
+        if not self.trainer.sanity_checking:
+            logits = self(VALIDATION[0])
+            self.seen.append(nn.functional.cross_entropy(logits, VALIDATION[1]).item())
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.02, momentum=0.9)
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["callback", "two lines inside"])
+def test_early_stopping_and_checkpoints_follow_the_cross_entropy(inside, tmp_path):
+    torch.manual_seed(0)
+    module, options = Overfitting(), {"label_smoothing": 0.0, "representation_weight": 2.0}
+    margin = [] if inside else [MR2Callback(**options)]
+    if inside:
+        module.criterion = capture_features(module.net).criterion(**options)
+    logged, patience = [], 4
+
+    class Record(pl.Callback):
+        def on_validation_end(self, trainer, _):
+            if not trainer.sanity_checking:
+                logged.append(trainer.callback_metrics["val_loss"].item())
+
+    stop = pl.callbacks.EarlyStopping("val_loss", patience=patience)
+    keep = pl.callbacks.ModelCheckpoint(tmp_path, monitor="val_loss", filename="{epoch}")
+    trainer = make_trainer([*margin, Record(), stop, keep], tmp_path, 40, enable_checkpointing=True)
+    trainer.fit(module, loader(TRAIN), loader(VALIDATION, len(VALIDATION[1])))
+    assert logged == pytest.approx(module.seen, rel=1e-6)
+    best = min(range(len(logged)), key=module.seen.__getitem__)
+    assert 0 < best < 39 - patience
+    assert len(logged) == best + patience + 1
+    assert keep.best_model_path.endswith(f"epoch={best}.ckpt")
+    assert keep.best_model_score.item() == pytest.approx(module.seen[best], rel=1e-6)
+
+
+def test_parts_of_mr2_are_logged_under_their_own_names(tmp_path):
+    trainer, _, _ = fit(tmp_path)
+    names = {"mr2_logit_margin", "mr2_representation_margin"}
+    assert names <= trainer.callback_metrics.keys()
+    expected = by_hand(1)[2]
+    for name in names:
+        value = getattr(expected, name.removeprefix("mr2_"))
+        torch.testing.assert_close(trainer.callback_metrics[name], value.detach())
 
 
 def test_module_with_the_two_lines_inside_needs_no_callback(tmp_path):
@@ -235,6 +314,34 @@ def test_module_without_a_cross_entropy_is_told_what_to_do():
         find_criterion(two, "c")
 
 
+@pytest.mark.parametrize("automatic", [True, False])
+def test_callback_that_changes_nothing_is_an_error(automatic, tmp_path):
+    class Functional(Lit):
+        def training_step(self, rows, _):
+            loss = nn.functional.cross_entropy(self(rows[0]), rows[1])
+            if automatic:
+                return loss
+            self.manual_backward(loss)
+            self.optimizers().step()
+            return None
+
+    module = Functional()
+    module.automatic_optimization = automatic
+    with pytest.raises(RuntimeError, match=r"changes nothing: training_step of Functional did not call"):
+        fit(tmp_path, module=module)
+    assert not module.net.head._forward_hooks
+
+
+@pytest.mark.filterwarnings("ignore:`training_step` returned `None`")
+def test_batch_that_the_module_skips_is_no_error(tmp_path):
+    class Skips(Lit):
+        def training_step(self, rows, number):
+            return None if number == 0 else super().training_step(rows, number)
+
+    _, _, callback = fit(tmp_path, module=Skips())
+    assert int(callback.loss.statistics.updates) == len(loader(TRAIN)) - 1
+
+
 def test_sum_of_losses_is_refused(tmp_path):
     with pytest.raises(ValueError, match="reduction='mean' to become MR², got 'sum'"):
         fit(tmp_path, module=Lit(reduction="sum"))
@@ -242,14 +349,9 @@ def test_sum_of_losses_is_refused(tmp_path):
 
 def test_missing_package_names_the_extra(without_package, monkeypatch):
     without_package("lightning")
-    monkeypatch.delitem(sys.modules, "classmargin.integrations.lightning_callback")
+    monkeypatch.delitem(sys.modules, "classmargin.integrations.lightning")
     with pytest.raises(ImportError, match=r"pip install 'classmargin\[lightning\]'"):
-        _ = ours.MR2Callback
-
-
-def test_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="no attribute 'MR3Callback'"):
-        _ = ours.MR3Callback
+        importlib.import_module("classmargin.integrations.lightning")
 
 
 def test_example_of_lightning_runs(run_example):

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def open_clip():
-    from classmargin.backbones.open_clip_family import load_open_clip
+    from classmargin.backbones.library_families import load_open_clip
 
     try:
         return load_open_clip()

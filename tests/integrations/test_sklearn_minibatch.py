@@ -1,64 +1,72 @@
 """The loss of the hidden layer is MR2Loss with its recommended settings; weights count rows in it."""
 
+import copy
+
+import numpy as np
 import pytest
 import torch
 
-from classmargin import MR2Loss
-from classmargin.integrations.sklearn_parts.minibatch import MovingMargins
+from classmargin import MR2Classifier, MR2Loss
+from classmargin.integrations.sklearn_parts.minibatch import EpochData, FeatureNetwork, MinibatchTrainer
+
+K, D, H = 5, 7, 6
 
 
-def batches(count=4):
-    generator = torch.Generator().manual_seed(0)
+def data(seed=0, rows=32):
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(0, K, (rows,), generator=generator)
+    features = torch.randn(rows, D, generator=generator, dtype=torch.float64) * (1 + labels[:, None])
+    return EpochData(features, labels, torch.ones(rows, dtype=torch.float64))
+
+
+def trainer_of(**options):
+    network = FeatureNetwork(
+        D, K, hidden=H, cosine=False, scale=None, intercept=True, seed=0, dtype=torch.float64
+    )
+    return MinibatchTrainer(network, MR2Loss(K, **options), learning_rate=0.01, alpha=0.0)
+
+
+def steps(trainer, batch, count=4):
     for _ in range(count):
-        labels = torch.randint(0, 5, (32,), generator=generator)
-        yield (
-            torch.randn(32, 5, generator=generator, dtype=torch.float64),
-            labels,
-            torch.randn(32, 7, generator=generator, dtype=torch.float64) * (1 + labels[:, None]),
-        )
+        trainer.epoch(batch, np.random.RandomState(0), batch_size=len(batch.labels), fixed_margins=None)
+    return [parameter.detach() for parameter in trainer.network.parameters()]
 
 
-@pytest.mark.parametrize("warmup_steps", [2, 200])  # margins set in on the way; the whole test is warm-up
 @pytest.mark.parametrize("representation_weight", [0.0, 3.0])
-def test_equal_weights_give_the_recommended_loss_of_the_package(warmup_steps, representation_weight):
-    loss = MR2Loss.preset(
-        "recommended",
-        5,
-        mean_margin=2.0,
-        representation_weight=representation_weight,
-        warmup_steps=warmup_steps,
-    )
-    margins = MovingMargins(
-        5, 7, mean_margin=2.0, norm_order=2.0, representation_weight=representation_weight
-    )
-    margins.warmup_steps = warmup_steps
-    for logits, labels, features in batches():
-        logits.requires_grad_()
-        features.requires_grad_()
-        expected = loss(logits, labels, features)
-        margins.update(features.detach(), labels, torch.ones(32, dtype=torch.float64))
-        logit, pull = margins.losses(logits, labels, features)
-        ours = (logit + pull).mean()
-        assert float(ours.detach()) == pytest.approx(float(expected.detach()), rel=1e-6)
-        torch.testing.assert_close(margins.margins, loss.class_margins, rtol=1e-6, atol=0)
-        wanted = torch.autograd.grad(expected, (logits, features), allow_unused=True, materialize_grads=True)
-        got = torch.autograd.grad(ours, (logits, features), allow_unused=True, materialize_grads=True)
-        for one, other in zip(got, wanted, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-9)
+def test_the_classifier_takes_the_settings_of_the_package(representation_weight):
+    X, y, _ = data()
+    options = {"mean_margin": 2.0, "representation_weight": representation_weight}
+    model = MR2Classifier(hidden=(H,), epochs=1, **options).fit(X.numpy(), y.numpy())
+    assert model._trainer.loss.extra_repr() == MR2Loss(K, **options).extra_repr()
 
 
-def test_a_row_of_weight_two_counts_twice_in_the_statistics():
-    twice, weighted = (
-        MovingMargins(5, 7, mean_margin=1.0, norm_order=2.0, representation_weight=0.1) for _ in range(2)
-    )
-    _, labels, features = next(batches())
-    weight = torch.ones(32, dtype=torch.float64)
-    weight[::3] = 2.0
-    weighted.update(features, labels, weight)
-    index = torch.arange(32).repeat_interleave(weight.long())
-    twice.update(features[index], labels[index], torch.ones(len(index), dtype=torch.float64))
-    for margins in (twice, weighted):
-        margins.warmup_steps = 0
-    torch.testing.assert_close(weighted.margins, twice.margins)
-    assert weighted.margins.std() > 0
-    torch.testing.assert_close(weighted.statistics.class_spread, twice.statistics.class_spread)
+@pytest.mark.parametrize("representation_weight", [0.0, 3.0])
+def test_equal_weights_give_the_steps_of_the_plain_loss(representation_weight):
+    trainer = trainer_of(representation_weight=representation_weight)
+    network, loss = copy.deepcopy(trainer.network), MR2Loss(K, representation_weight=representation_weight)
+    optimizer, batch = torch.optim.Adam(network.parameters(), lr=0.01), data()
+    for _ in range(4):
+        features, logits = network(batch.rows)
+        optimizer.zero_grad()
+        loss(logits, batch.labels, features).backward()
+        optimizer.step()
+    for ours, expected in zip(steps(trainer, batch), network.parameters(), strict=True):
+        torch.testing.assert_close(ours, expected.detach())
+
+
+def test_a_row_of_weight_two_counts_twice_in_statistics_and_steps():
+    options = {"margin_source": "sqnorm"}
+    weighted, twice, plain = trainer_of(**options), trainer_of(**options), trainer_of(**options)
+    batch = data()
+    batch.weight[::3] = 2.0
+    index = torch.arange(len(batch.labels)).repeat_interleave(batch.weight.long())
+    repeated = EpochData(batch.rows[index], batch.labels[index], torch.ones(len(index), dtype=torch.float64))
+    # Weights of mean 1, as fit gives them; else a step would count the rows it stands for.
+    scaled = batch._replace(weight=batch.weight / batch.weight.mean())
+    found, expected, unweighted = steps(weighted, scaled), steps(twice, repeated), steps(plain, data())
+    for ours, wanted in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, wanted)
+    assert any((ours - other).abs().max() > 1e-4 for ours, other in zip(found, unweighted, strict=True))
+    torch.testing.assert_close(weighted.loss.class_margins, twice.loss.class_margins)
+    assert weighted.loss.class_margins.std() > 0
+    torch.testing.assert_close(weighted.loss.statistics.class_spread, twice.loss.statistics.class_spread)

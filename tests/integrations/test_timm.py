@@ -1,13 +1,20 @@
 """MR² for timm: the loss object on a stand-in everywhere, on timm itself where it is installed (``make test-timm``)."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 from toy_training import NUM_CLASSES, Network, batch
 
 from classmargin import MR2Loss
 from classmargin.backbones import create_backbone
-from classmargin.integrations.timm import mr2_loss
+from classmargin.integrations.timm import keep_statistics, mr2_loss
 
 
 class TimmLike(Network):
@@ -42,6 +49,15 @@ def test_mixed_targets_are_taken():
     assert torch.isfinite(mr2_loss(model)(model(inputs), mixed))
 
 
+def test_mixed_targets_are_not_smoothed_again():
+    """timm's mixup puts the smoothing into the targets that it makes."""
+    model = TimmLike()
+    inputs, _ = batch(8, 0)
+    mixed = torch.softmax(torch.randn(8, NUM_CLASSES), 1)
+    values = [mr2_loss(model, smoothing=smoothing)(model(inputs), mixed) for smoothing in (0.0, 0.1)]
+    assert torch.equal(*values)
+
+
 @pytest.mark.parametrize(("accumulate", "updates"), [(1, 6), (2, 3), (3, 2)])
 def test_statistics_move_once_an_optimiser_step(accumulate, updates):
     model = TimmLike()
@@ -52,6 +68,68 @@ def test_statistics_move_once_an_optimiser_step(accumulate, updates):
         with torch.no_grad():  # an evaluation in between counts for nothing
             loss_fn(model(inputs), labels)
     assert int(loss_fn.loss.statistics.updates) == updates
+
+
+class TaskLike:
+    """The part of ``timm.task.TrainingTask`` that keeps what is no weight of the model."""
+
+    def __init__(self):
+        self.loaded = "nothing"
+
+    def get_task_state(self, module=None, ema=False):
+        return {"own": 1}
+
+    def load_task_state(self, state, strict=True, module=None, ema=False):
+        self.loaded = state
+
+
+def trained_loss(model, steps):
+    loss_fn = mr2_loss(model, preset="paper")
+    for seed in range(steps):
+        inputs, labels = batch(8, seed)
+        loss_fn(model(inputs), labels).backward()
+    return loss_fn
+
+
+def test_statistics_survive_in_the_state_of_a_task():
+    before, after = trained_loss(TimmLike(), 45), trained_loss(TimmLike(), 0)
+    tasks = TaskLike(), TaskLike()
+    for loss_fn, task in zip((before, after), tasks, strict=True):
+        keep_statistics(loss_fn, task)
+    assert mr2_loss(TimmLike()).loss.class_margins.allclose(torch.ones(NUM_CLASSES))
+    assert before.loss.class_margins.std() > 1e-3  # long enough that margins are no longer equal
+    tasks[1].load_task_state(tasks[0].get_task_state(), strict=True)
+    assert tasks[1].loaded == {"own": 1}
+    assert int(after.loss.statistics.updates) == 45
+    assert torch.equal(after.loss.class_margins, before.loss.class_margins)
+    tasks[1].load_task_state(None)  # a checkpoint of another loss
+
+
+@pytest.mark.parametrize("resumes_first", [True, False], ids=["before the loss is made", "after it"])
+def test_statistics_survive_in_the_state_of_an_optimizer(resumes_first, tmp_path):
+    model = TimmLike()
+    before, optimizer = trained_loss(model, 45), torch.optim.AdamW(model.parameters())
+    keep_statistics(before, optimizer)
+    torch.save(optimizer.state_dict(), tmp_path / "state.pt")
+    state = torch.load(tmp_path / "state.pt", weights_only=True)
+    model, other = TimmLike(), None
+    other = torch.optim.AdamW(model.parameters())
+    after = trained_loss(model, 0)
+    if resumes_first:
+        other.load_state_dict(state)
+    keep_statistics(after, other)
+    if not resumes_first:
+        other.load_state_dict(state)
+    assert int(after.loss.statistics.updates) == 45
+    assert torch.equal(after.loss.class_margins, before.loss.class_margins)
+    inputs, labels = batch(8, 0)
+    after(model(inputs), labels).backward()
+    other.step()
+
+
+def test_statistics_need_a_keeper():
+    with pytest.raises(TypeError, match=r"keeper must be a task of timm or an optimizer, got Network"):
+        keep_statistics(mr2_loss(TimmLike()), Network())
 
 
 def test_other_models_are_refused():
@@ -99,7 +177,7 @@ TINY = {  # name: options that make it small
 
 @pytest.fixture
 def timm():
-    from classmargin.backbones.timm_family import load_timm
+    from classmargin.backbones.library_families import load_timm
 
     try:
         return load_timm()
@@ -157,7 +235,123 @@ def test_timm_model_trains_with_the_loss_object(timm, name):
     images, labels = torch.randn(4, 3, 224, 224), torch.tensor([0, 1, 2, 0])
     logits = model(images)
     features = loss_fn.capture.features
-    torch.testing.assert_close(model.get_classifier()(features), logits)
+    head = model.get_classifier()  # not called: another call of the head would be the last one
+    torch.testing.assert_close(torch.nn.functional.linear(features, head.weight, head.bias), logits)
     loss_fn(logits, labels).backward()
     assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
     assert model.get_classifier().weight.grad.abs().sum() > 0
+
+
+# --- timm's own train.py -------------------------------------------------------------------------------------------
+
+DOCUMENTED = (
+    (
+        "    train_loss_fn = train_loss_fn.to(device=device)\n",
+        (
+            "    from classmargin.integrations.timm import keep_statistics, mr2_loss\n"
+            "    train_loss_fn = mr2_loss(model, smoothing=args.smoothing, accumulate=args.grad_accum_steps)\n"
+        ),
+    ),
+    (
+        "    model = task.get_trainable_module()\n    eval_model = task.get_eval_model()\n\n    optimizer",
+        "    keep_statistics(train_loss_fn, task)\n",
+    ),
+)
+LAUNCH = """
+import runpy, sys
+from torch.nn.parallel import DistributedDataParallel
+from classmargin.backbones.timm_family import load_timm
+load_timm()
+own = DistributedDataParallel.__init__
+def on_the_cpu(self, module, device_ids=None, **more):  # timm's script gives the CPU as device_ids, which torch refuses
+    own(self, module, **more)
+DistributedDataParallel.__init__ = on_the_cpu
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.fixture
+def train_script(tmp_path, timm):
+    """Return a function that runs timm's train.py with the documented lines and returns the updates in its checkpoint.
+
+    The script is in timm's repository and not in its package: ``TIMM_TRAIN_SCRIPT`` names a copy.
+    """
+    if "TIMM_TRAIN_SCRIPT" not in os.environ:
+        pytest.skip("TIMM_TRAIN_SCRIPT does not name timm's train.py")
+    text = Path(os.environ["TIMM_TRAIN_SCRIPT"]).read_text(encoding="utf-8")
+    for place, lines in DOCUMENTED:
+        assert text.count(place) == 1, f"another train.py: {place!r}"
+        text = text.replace(place, lines + place)
+    (tmp_path / "train.py").write_text(text, encoding="utf-8")
+    (tmp_path / "launch.py").write_text(LAUNCH, encoding="utf-8")
+    draw = np.random.default_rng(0)
+    for part, count in (("train", 16), ("validation", 6)):
+        for k in range(3):
+            folder = tmp_path / "data" / part / f"class{k}"
+            folder.mkdir(parents=True)
+            for number in range(count):
+                pixels = draw.normal(60 + 60 * k, 40, (32, 32, 3)).clip(0, 255).astype(np.uint8)
+                Image.fromarray(pixels).save(folder / f"{number}.png")
+
+    def run(name, *more, processes=1):
+        words = [
+            "--data-dir",
+            "data",
+            "--model",
+            "test_vit",
+            "--num-classes",
+            "3",
+            "--input-size",
+            "3",
+            "160",
+            "160",
+        ]
+        words += [
+            "-b",
+            "8",
+            "--device",
+            "cpu",
+            "--workers",
+            "0",
+            "--opt",
+            "adamw",
+            "--lr",
+            "1e-3",
+            "--warmup-epochs",
+            "0",
+        ]
+        words += ["--no-prefetcher", "--output", "out", "--experiment", name, "--smoothing", "0.1", *more]
+        start = ["-m", "torch.distributed.run", "--nproc_per_node", "2"] if processes == 2 else []
+        done = subprocess.run(
+            [sys.executable, *start, "launch.py", "train.py", *words],
+            cwd=tmp_path, capture_output=True, text=True, timeout=800, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-3000:]
+        last = torch.load(tmp_path / "out" / name / "last.pth.tar", weights_only=False)
+        return int(last["task_state"]["classmargin_statistics"]["statistics.updates"])
+
+    return run
+
+
+@pytest.mark.slow
+def test_statistics_survive_the_resume_of_timms_own_script(train_script, tmp_path):
+    """Six batches an epoch."""
+    assert train_script("half", "--epochs", "2", "--model-ema") == 12
+    last = str(tmp_path / "out" / "half" / "last.pth.tar")
+    assert train_script("whole", "--epochs", "4", "--model-ema", "--resume", last) == 24
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("more", "processes", "updates"),
+    [
+        (["--mixup", "0.5"], 1, 6),
+        (["--amp", "--amp-dtype", "bfloat16"], 1, 6),
+        (["--torchcompile", "eager", "--model-ema"], 1, 6),
+        (["--torchcompile", "aot_eager", "--model-ema"], 2, 3),
+    ],
+    ids=["mixup", "half precision", "compiled", "compiled in two processes"],
+)
+def test_timms_own_script_trains_with_the_documented_lines(train_script, more, processes, updates):
+    assert train_script("run", "--epochs", "1", *more, processes=processes) == updates

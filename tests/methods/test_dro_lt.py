@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from classmargin.methods import Step
+from classmargin.methods import Step, create
 from classmargin.methods.dro_lt import robust_centroid_losses
 
 CENTROIDS = torch.tensor([[0, 0], [4, 0]], dtype=torch.float64)
@@ -45,8 +45,10 @@ def test_radii_follow_the_class_whatever_the_order_of_the_batch():
 
 def test_cross_entropy_of_the_second_phase_is_weighted_by_relative_count(make):
     method = phase_two(make)
-    step = Step(torch.zeros(3, 2), FEATURES, LABELS, torch.arange(3), stage=1)
-    expected = 0.693147 * (0.5 + 1 + 1) / 3
+    logits = torch.tensor([[0, 0], [2, 0], [0, 2]], dtype=torch.float64)
+    step = Step(logits, FEATURES, LABELS, torch.arange(3), stage=1)
+    # Weights 0.5, 1, 1 of losses ln 2, ln(1 + e^-2), ln(1 + e^2), divided by their sum.
+    expected = (0.5 * 0.693147 + 0.126928 + 2.126928) / 2.5
     assert method.loss(step, True).parts["cross_entropy"].item() == pytest.approx(expected, abs=1e-6)
 
 
@@ -68,10 +70,20 @@ def test_three_phases_share_the_budget(make):
     stages = make("drl").stages(300)
     assert [(s.name, s.epochs, s.train) for s in stages] == [
         ("cross-entropy", 200, "all"),
-        ("features", 80, "all"),
+        ("features", 80, "encoder"),
         ("classifier", 20, "head"),
     ]
     assert [s.sampler for s in stages] == [None, "class-balanced", "class-balanced"]
+
+
+def test_frozen_features_leave_out_the_phase_that_trains_them(make_task):
+    method = create("drl", make_task((2, 1), frozen_features=lambda: iter(())))
+    assert [(s.name, s.epochs, s.train) for s in method.stages(300)] == [
+        ("cross-entropy", 280, "all"),
+        ("classifier", 20, "head"),
+    ]
+    step = Step(torch.zeros(3, 2), FEATURES, LABELS, torch.arange(3), stage=1)
+    assert set(method.loss(step, True).parts) == {"cross_entropy"}
 
 
 @pytest.mark.parametrize("epochs", [1, 2, 3, 4, 10, 31])

@@ -1,15 +1,15 @@
+import math
 from dataclasses import replace
 
 import pytest
 import torch
 
+from classmargin.methods import Step
 from classmargin.methods.eql import counter_uniform
-
-TAIL_IS_CLASS_2 = {"counts": (6, 3, 1), "tail_threshold": 0.2}
 
 
 def make_tail(make, **more):
-    return make("eql", TAIL_IS_CLASS_2["counts"], tail_threshold=0.2, **more)
+    return make("eql", (6, 3, 1), tail_ratio=0.6, **more)
 
 
 def test_softmax_values_when_every_rare_negative_is_dropped(make, toy):
@@ -29,27 +29,36 @@ def test_softmax_values_when_every_rare_negative_is_dropped(make, toy):
 
 def test_sigmoid_values(make, toy):
     tail = make_tail(make, mode="sigmoid", prior_probability=0.5)
-    plain = make("eql", (6, 3, 1), tail_threshold=0.0, mode="sigmoid", prior_probability=0.5)
+    plain = make("eql", (6, 3, 1), tail_ratio=0.0, mode="sigmoid", prior_probability=0.5)
     assert tail.loss(toy, True).total.item() == pytest.approx(1.487437, abs=1e-6)
     assert plain.loss(toy, True).total.item() == pytest.approx(1.982559, abs=1e-6)
 
 
 def test_sigmoid_form_starts_at_the_prior_probability(make, toy):
-    method = make("eql", (6, 3, 1), tail_threshold=0.0, mode="sigmoid", prior_probability=0.01)
+    method = make("eql", (6, 3, 1), tail_ratio=0.0, mode="sigmoid", prior_probability=0.01)
     zeros = replace(toy, logits=torch.zeros_like(toy.logits))
     expected = -(torch.tensor(0.01).log() + 2 * torch.tensor(0.99).log()).item()
     assert method.loss(zeros, True).total.item() == pytest.approx(expected, abs=1e-5)
 
 
-def test_balanced_data_with_a_threshold_below_one_over_k_is_cross_entropy(make, toy):
-    assert make("eql", (5, 5, 5), tail_threshold=0.3).loss(toy, True).total.item() == pytest.approx(
+def test_balanced_data_with_a_ratio_of_at_most_one_is_cross_entropy(make, toy):
+    assert make("eql", (5, 5, 5), tail_ratio=1.0).loss(toy, True).total.item() == pytest.approx(
         0.520918, abs=1e-6
     )
 
 
-def test_balanced_data_with_a_threshold_above_one_over_k_degenerates(make, toy):
-    method = make("eql", (5, 5, 5), tail_threshold=0.4, drop_probability=1.0)
+def test_balanced_data_with_a_ratio_above_one_degenerates(make, toy):
+    method = make("eql", (5, 5, 5), tail_ratio=1.2, drop_probability=1.0)
     assert method.loss(toy, True).total.item() == 0.0
+
+
+@pytest.mark.parametrize("num_classes", [3, 10, 100, 201, 1000])
+@pytest.mark.parametrize("preset", [None, "cifar100-lt", "imagenet-lt"])
+def test_zero_logits_on_balanced_data_give_ln_k_for_every_number_of_classes(make, num_classes, preset):
+    method = make("eql", (2,) * num_classes, preset=preset, drop_probability=1.0)
+    zeros = torch.zeros(5, num_classes, dtype=torch.float64)
+    step = Step(zeros, zeros, torch.arange(5) % num_classes, torch.arange(5))
+    assert method.loss(step, True).total.item() == pytest.approx(math.log(num_classes), abs=1e-9)
 
 
 def test_draws_are_uniform_and_differ_between_steps_samples_and_classes():
@@ -71,9 +80,7 @@ def test_draws_belong_to_the_sample_not_to_its_place():
 
 
 def test_drop_probability_is_met(make):
-    from classmargin.methods import Step
-
-    method = make("eql", (99, 1), tail_threshold=0.2, drop_probability=0.9)
+    method = make("eql", (99, 1), tail_ratio=0.4, drop_probability=0.9)
     size = 4000
     batch = Step(
         torch.zeros(size, 2), torch.zeros(size, 2), torch.zeros(size, dtype=torch.long), torch.arange(size)

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from classmargin.methods import Step, requirements_of
+from classmargin.methods import Step, method_info, requirements_of
 from classmargin.methods.ldam import frequency_margins
 
 COSINES = torch.tensor([[0.5, 0.4, 0.3], [0.2, 0.3, 0.6]], dtype=torch.float64)
@@ -53,3 +53,20 @@ def test_a_very_late_epoch_still_works(make):
 
 def test_both_names_ask_for_a_cosine_head():
     assert requirements_of("ldam").head == requirements_of("ldam-drw").head == "cosine"
+
+
+@pytest.mark.parametrize("name", ["ldam", "ldam-drw"])
+def test_logits_of_a_linear_head_are_refused(make, toy, name):
+    with pytest.raises(ValueError, match="logits must be cosines"):
+        make(name).loss(toy, True)
+
+
+def test_a_small_margin_for_balanced_data_is_searched(make):
+    assert 0.1 in method_info("ldam").search["max_margin"]
+    # s = 30, margin 0.1: the own cosine of 0.5 becomes 0.4, that of 0.6 becomes 0.5.
+    expected = torch.nn.functional.cross_entropy(
+        30 * torch.tensor([[0.4, 0.4, 0.3], [0.2, 0.3, 0.5]], dtype=torch.float64), BATCH.labels
+    ).item()
+    assert make("ldam", (5, 5, 5), max_margin=0.1).loss(BATCH, True).total.item() == pytest.approx(
+        expected, abs=1e-5
+    )

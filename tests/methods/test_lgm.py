@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 from classmargin._types import ModelOutput
 from classmargin.methods import requirements_of
@@ -61,3 +62,22 @@ def test_no_margin_and_no_likelihood_is_cross_entropy_on_distances(make, toy):
     step = scored(toy, FAR)
     loss = make("lgm", margin=0.0, start_margin=0.0, likelihood_weight=0.0).loss(step, True).total
     torch.testing.assert_close(loss, torch.nn.functional.cross_entropy(step.logits, step.labels))
+
+
+@pytest.mark.parametrize(
+    ("encoder", "warns"),
+    [
+        (nn.Linear(3, 2), True),
+        (nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)), False),
+        (nn.Sequential(nn.LayerNorm(3), nn.Linear(3, 2)), False),
+        (nn.Flatten(), False),
+        (nn.Linear(3, 2).requires_grad_(False), False),
+    ],
+)
+def test_an_encoder_that_learns_without_normalisation_is_warned_about(make, caplog, encoder, warns):
+    class Context:
+        model = nn.Module()
+
+    Context.model.encoder = encoder
+    make("lgm").on_stage_start(Context())
+    assert ("collapse" in caplog.text) == warns

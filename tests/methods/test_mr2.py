@@ -40,6 +40,15 @@ def test_uniform_margin_of_one_is_cross_entropy(make, toy):
     )
 
 
+@pytest.mark.parametrize("preset", ["paper", "release"])
+def test_the_uniform_control_has_the_mean_margin_of_the_row_it_controls(make, toy, preset):
+    controlled = make("mr2-logit", preset=preset).criterion.mean_margin
+    expected = torch.nn.functional.cross_entropy(toy.logits / controlled, toy.labels).item()
+    assert make("mr2-uniform", preset=preset).loss(toy, True).total.item() == pytest.approx(
+        expected, abs=1e-9
+    )
+
+
 def test_prior_is_added_after_the_division_by_the_margin(make, toy):
     loss = make("mr2-la", (6, 3, 1), preset="paper").loss(toy, True)
     assert loss.parts["logit_margin"].item() == pytest.approx(0.784328, abs=1e-6)

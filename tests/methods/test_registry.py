@@ -34,7 +34,9 @@ def test_unknown_hyperparameter_suggests_the_nearest(make):
 
 
 def test_unknown_preset_lists_the_known(make):
-    with pytest.raises(ValueError, match=r"preset of sam must be one of cifar100, adaptive; got 'cifar'"):
+    with pytest.raises(
+        ValueError, match=r"preset of sam must be one of cifar10, cifar100, imagenet, adaptive; got 'cifar'"
+    ):
         make("sam", preset="cifar")
 
 
@@ -63,7 +65,7 @@ def test_combination_costs_both_and_keeps_presets():
     combined = method_info("sam+lff")
     assert combined.cost == 4.0
     assert combined.title == "SAM + LfF"
-    assert "formula" in combined.presets
+    assert {"formula", "cifar100", "adaptive"} <= set(combined.presets)
     assert {"rho", "q"} <= set(combined.search)
 
 

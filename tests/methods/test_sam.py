@@ -150,3 +150,17 @@ def test_a_gradient_that_overflowed_leaves_the_weights_as_they_are(make):
     assert bowl.w.tolist() == list(START)
     assert len(stepped) == 1
     assert torch.isinf(stepped[0]).any(), "the scaler must see it"
+
+
+@pytest.mark.parametrize(
+    ("preset", "rho", "adaptive"),
+    [("cifar10", 0.05, False), ("cifar100", 0.1, False), ("imagenet", 0.05, False), ("adaptive", 2.0, True)],
+)
+@pytest.mark.parametrize("name", ["sam", "sam+erm", "sam+eql"])
+def test_presets_of_sam_reach_every_combination(make, name, preset, rho, adaptive):
+    method = make(name, preset=preset)
+    assert (method.rho, method.adaptive) == (pytest.approx(rho), adaptive)
+
+
+def test_presets_of_the_inner_method_stay_within_reach(make):
+    assert make("sam+supcon", preset="joint").inner.mode == "joint"

@@ -44,23 +44,16 @@ CONSTRUCTOR = [
     ({"ema_decay": 1.0}, ValueError, ("ema_decay", "< 1", "1.0")),
     ({"ema_decay": -0.1}, ValueError, ("ema_decay", ">= 0", "-0.1")),
     (
-        {"estimator": "moment"},
+        {"representation": "moment"},
         ValueError,
-        ("estimator", "moments, batch", "'moment'", "did you mean 'moments'"),
+        ("representation", "moments, pairs, standardized-pairs", "'moment'", "did you mean 'moments'"),
     ),
-    ({"positives": "all"}, ValueError, ("positives", "batch, memory, moments", "'all'")),
-    ({"temperature": 0.0}, ValueError, ("temperature", "> 0", "0.0")),
-    ({"temperature": -2}, ValueError, ("temperature", "> 0", "-2")),
-    ({"temperature": "variance"}, ValueError, ("temperature", "total-variance", "'variance'")),
-    ({"temperature": None}, TypeError, ("temperature", "NoneType")),
-    ({"temperature": 2.0, "temperature_factor": 3.0}, ValueError, ("temperature_factor", "1", "3.0")),
-    ({"temperature_factor": 0.0}, ValueError, ("temperature_factor", "> 0", "0.0")),
+    ({"representation": "batch"}, ValueError, ("representation", "moments, pairs", "'batch'")),
     ({"margin_source": "norm"}, ValueError, ("margin_source", "sqnorm", "'norm'")),
     ({"margin_power": "third"}, TypeError, ("margin_power", "number", "str")),
-    ({"margin_limits": (1.5, 2.0)}, ValueError, ("limits", "0 <= low <= 1 <= high", "(1.5, 2.0)")),
-    ({"margin_limits": (-0.1, 2.0)}, ValueError, ("limits", "0 <= low", "(-0.1, 2.0)")),
-    ({"warmup_steps": -1}, ValueError, ("warmup_steps", "at least 0", "-1")),
-    ({"warmup_steps": 1.5}, TypeError, ("warmup_steps", "int", "1.5")),
+    ({"margin_power": -0.5}, ValueError, ("margin_power", ">= 0", "-0.5")),
+    ({"accumulate": 0}, ValueError, ("accumulate", "at least 1", "0")),
+    ({"accumulate": 1.5}, TypeError, ("accumulate", "int", "1.5")),
     ({"log_prior": torch.zeros(3)}, ValueError, ("log_prior", "(4,)", "(3,)")),
     ({"log_prior": torch.zeros(4, 1)}, ValueError, ("log_prior", "1 dimensions", "(4, 1)")),
     ({"log_prior": torch.zeros(4, dtype=torch.long)}, TypeError, ("log_prior", "floating point", "int64")),
@@ -69,13 +62,7 @@ CONSTRUCTOR = [
     ({"label_smoothing": 1.5}, ValueError, ("label_smoothing", "<= 1", "1.5")),
     ({"label_smoothing": -0.1}, ValueError, ("label_smoothing", ">= 0", "-0.1")),
     ({"ignore_index": 1.5}, TypeError, ("ignore_index", "int", "1.5")),
-    ({"memory_size": 0}, ValueError, ("memory_size", "at least 1", "0")),
     ({"spread_slack": -1.0}, ValueError, ("spread_slack", ">= 0", "-1.0")),
-    (
-        {"positives": "moments", "estimator": "batch"},
-        ValueError,
-        ("positives", "estimator='moments'", "batch"),
-    ),
 ]
 
 
@@ -92,7 +79,7 @@ def test_constructor_refuses(options, error, words):
     [
         case
         for case in CONSTRUCTOR
-        if case[0].keys() <= {"num_classes", "feature_dim", "norm_order", "ema_decay", "estimator"}
+        if case[0].keys() <= {"num_classes", "feature_dim", "norm_order", "ema_decay"}
     ],
     ids=str,
 )
@@ -101,11 +88,21 @@ def test_statistics_refuse_the_same(options, error, words):
         ClassStatistics(**{"num_classes": 4, **options})
 
 
-def test_unknown_preset_names_the_known_ones():
-    with refused(
-        ValueError, "preset", "paper, release, plain, recommended", "'papers'", "did you mean 'paper'"
-    ):
-        MR2Loss.preset("papers", 4)
+def test_unknown_estimator_names_the_known_ones():
+    with refused(ValueError, "estimator", "moments, batch", "'moment'", "did you mean 'moments'"):
+        ClassStatistics(4, estimator="moment")
+
+
+@pytest.mark.parametrize("name", ["papers", "plain"])
+def test_unknown_preset_names_the_known_ones(name):
+    with refused(ValueError, "preset", "recommended, paper, release", repr(name)):
+        MR2Loss.preset(name, 4)
+
+
+@pytest.mark.parametrize("gone", ["positives", "temperature", "warmup_steps", "estimator", "margin_limits"])
+def test_arguments_of_version_0_4_are_refused(gone):
+    with pytest.raises(TypeError, match=gone):
+        MR2Loss(4, **{gone: 1})
 
 
 def test_unknown_override_is_refused():
@@ -134,26 +131,88 @@ CALLS = [
 ]
 
 
+def probabilities(*rows):
+    """Return eight rows that are uniform but for the first few."""
+    labels = torch.full((8, 4), 0.25)
+    labels[: len(rows)] = torch.tensor(rows)
+    return labels
+
+
+PROBABILITIES = {
+    "negative": (probabilities([1.5, -0.5, 0.0, 0.0]), ("-0.5", "sums from 1 to 1")),
+    "a zero row": (probabilities([0.0, 0.0, 0.0, 0.0]), ("sums from 0 to 1",)),
+    "several labels": (
+        probabilities([1.0, 0.0, 1.0, 0.0]),
+        ("sums from 1 to 2", "several independent labels"),
+    ),
+    "logits": (LOGITS, ("smallest entry of -",)),
+    "NaN": (probabilities([math.nan] * 4), ("nan",)),
+    "a sum of 0.99": (probabilities([0.24, 0.25, 0.25, 0.25]), ("sums from 0.99 to 1",)),
+}
+REFUSED_PROBABILITIES = [
+    ({"labels": labels}, ValueError, ("labels given as probabilities", "rows >= 0 that sum to 1", *words))
+    for labels, words in PROBABILITIES.values()
+]
+
+
+@pytest.mark.parametrize("name", ["recommended", "paper"])
 @pytest.mark.parametrize(
-    ("change", "error", "words"), CALLS, ids=[f"{c[2][0]}-{c[2][1]}-{i}" for i, c in enumerate(CALLS)]
+    ("change", "error", "words"),
+    CALLS + REFUSED_PROBABILITIES,
+    ids=[f"{c[2][0]}-{c[2][1]}-{i}" for i, c in enumerate(CALLS)] + list(PROBABILITIES),
 )
-def test_call_refuses_and_leaves_the_state_alone(change, error, words):
-    loss = MR2Loss(4, positives="memory")
-    loss(LOGITS, LABELS, FEATURES, update_statistics=True)
+def test_call_refuses_and_leaves_the_state_alone(change, error, words, name):
+    loss = MR2Loss.preset(name, 4)
+    loss(LOGITS, LABELS, FEATURES)
     before = state(loss)
-    with refused(error, *words):
-        loss(**{"logits": LOGITS, "labels": LABELS, "features": FEATURES, **change}, update_statistics=True)
+    for call in (loss, loss.terms):
+        with refused(error, *words):
+            call(**{"logits": LOGITS, "labels": LABELS, "features": FEATURES, **change})
     assert same_state(state(loss), before)
 
 
+def test_training_without_features_says_what_they_are():
+    with refused(
+        ValueError, "features must be given in training", "None", "input of the classification head"
+    ):
+        MR2Loss(4)(LOGITS, LABELS)
+
+
 @pytest.mark.parametrize(
-    "options", [{}, {"weight": MARGINS}, {"positives": "memory"}, {"positives": "moments"}], ids=str
+    "change", [case for case in CALLS + REFUSED_PROBABILITIES if "features" not in case[0]]
 )
+def test_evaluation_refuses_bad_logits_and_labels_too(change):
+    options, error, words = change
+    with refused(error, *words):
+        MR2Loss(4).eval()(**{"logits": LOGITS, "labels": LABELS, **options})
+
+
+@pytest.mark.parametrize("change", PROBABILITIES)
+def test_functions_and_statistics_refuse_what_are_no_probabilities(change):
+    labels, words = PROBABILITIES[change]
+    for call in (
+        lambda: margin_cross_entropy(LOGITS, labels, MARGINS),
+        lambda: class_moments(FEATURES, labels, 4),
+        lambda: ClassStatistics(4).update(FEATURES, labels),
+    ):
+        with refused(ValueError, "labels", "rows >= 0 that sum to 1", *words):
+            call()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_probabilities_rounded_to_their_type_are_taken(dtype):
+    labels = torch.softmax(LOGITS.double(), 1).to(dtype)
+    assert MR2Loss(4)(LOGITS, labels, FEATURES).isfinite()
+
+
+@pytest.mark.parametrize("options", [{}, {"weight": MARGINS}, {"representation": "pairs"}], ids=str)
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8])
 def test_every_integer_type_of_labels_works(dtype, options):
     logits, labels, features = random_batch(8, 4, 3, dtype=torch.float32)
     ours = MR2Loss(4, **options)(logits, labels.to(dtype), features)
     torch.testing.assert_close(ours, MR2Loss(4, **options)(logits, labels, features))
+    evaluated = MR2Loss(4, **options).eval()(logits, labels.to(dtype))
+    torch.testing.assert_close(evaluated, MR2Loss(4, **options).eval()(logits, labels))
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8])
@@ -169,15 +228,6 @@ def test_every_integer_type_of_labels_works(dtype, options):
 )
 def test_functions_take_every_integer_type_of_labels(call, dtype):
     torch.testing.assert_close(call(LABELS.to(dtype)), call(LABELS))
-
-
-def test_probabilities_with_the_batch_estimator_are_refused_before_anything_moves():
-    loss = MR2Loss.preset("paper", 4)
-    loss(LOGITS, LABELS, FEATURES, update_statistics=True)
-    before = state(loss)
-    with refused(ValueError, "labels", "estimator='moments'", "batch"):
-        loss(LOGITS, torch.softmax(LOGITS, 1), FEATURES, update_statistics=True)
-    assert same_state(state(loss), before)
 
 
 @pytest.mark.parametrize(
@@ -278,13 +328,7 @@ FUNCTIONS = [
     (class_margins, (MARGINS, 0.0), {}, ValueError, ("mean_margin", "> 0", "0.0")),
     (class_margins, (MARGINS.int(), 1.0), {}, TypeError, ("class_sqnorm", "floating point", "int32")),
     (class_margins, (LOGITS, 1.0), {}, ValueError, ("class_sqnorm", "1 dimensions", "(8, 4)")),
-    (
-        class_margins,
-        (MARGINS, 1.0),
-        {"limits": (2.0, 3.0)},
-        ValueError,
-        ("limits", "0 <= low <= 1 <= high", "(2.0, 3.0)"),
-    ),
+    (class_margins, (MARGINS, 1.0), {"power": -1.0}, ValueError, ("power", ">= 0", "-1.0")),
     (class_moments, (FEATURES.int(), LABELS, 4, 2.0), {}, TypeError, ("features", "floating point", "int32")),
     (class_moments, (FEATURES, LABELS, 2, 2.0), {}, ValueError, ("labels", "[0, 2)")),
     (class_moments, (FEATURES, LABELS, 4, 0.9), {}, ValueError, ("norm_order", ">= 1", "0.9")),

@@ -26,31 +26,30 @@ def test_loss_takes_the_number_of_classes_and_the_rest_by_keyword():
 
 
 def test_loss_has_every_documented_keyword_with_its_default():
-    documented = {
+    assert parameters(classmargin.MR2Loss, KEYWORD) == {
         "feature_dim": None,
+        "mean_margin": 1.0,
+        "representation_weight": 1.0,
+        "representation": "moments",
+        "spread_slack": 1.0,
+        "margin_source": "uniform",
+        "margin_power": 1 / 3,
         "norm_order": 2.0,
         "ema_decay": 0.9,
-        "estimator": "moments",
-        "positives": "batch",
-        "margin_source": "sqnorm",
-        "margin_power": 1 / 3,
-        "warmup_steps": 0,
-        "log_prior": None,
+        "label_smoothing": 0.1,
         "weight": None,
-        "label_smoothing": 0.0,
+        "log_prior": None,
         "ignore_index": -100,
+        "accumulate": 1,
     }
-    found = parameters(classmargin.MR2Loss, KEYWORD)
-    assert {name: found[name] for name in documented} == documented
-    assert {"mean_margin", "representation_weight", "temperature"} <= found.keys()
-    assert REQUIRED not in found.values()
 
 
-@pytest.mark.parametrize("method", ["forward", "terms"])
-def test_calls_take_logits_labels_features_and_one_keyword(method):
-    function = getattr(classmargin.MR2Loss, method)
-    assert list(parameters(function, POSITIONAL)) == ["logits", "labels", "features"]
-    assert parameters(function, KEYWORD) == {"update_statistics": None}
+def test_calls_take_logits_labels_and_features():
+    forward, terms = classmargin.MR2Loss.forward, classmargin.MR2Loss.terms
+    assert parameters(forward, POSITIONAL) == {"logits": REQUIRED, "labels": REQUIRED, "features": None}
+    assert parameters(forward, KEYWORD) == {"update_statistics": None}
+    assert parameters(terms, POSITIONAL) == dict.fromkeys(("logits", "labels", "features"), REQUIRED)
+    assert parameters(terms, KEYWORD) == {"update_statistics": None, "sample_weight": None}
 
 
 def test_preset_takes_a_name_the_classes_and_overrides():
@@ -88,7 +87,7 @@ def test_statistics_have_the_documented_signature():
             {"temperature": 1.0, "reduction": "mean"},
         ),
         ("hard_representation_margin", ["features", "labels", "mean_spread"], {"reduction": "mean"}),
-        ("class_margins", ["class_sqnorm", "mean_margin"], {"power": 1 / 3}),
+        ("class_margins", ["class_sqnorm", "mean_margin"], {"power": 1 / 3, "seen": None}),
         ("class_moments", ["features", "labels", "num_classes", "norm_order"], {}),
     ],
 )
@@ -103,7 +102,7 @@ def test_functions_have_the_documented_signature(name, positional, keywords):
 def test_first_two_arguments_are_those_of_cross_entropy():
     batch = random_batch(8, 4, 3)
     plain = torch.nn.CrossEntropyLoss()(batch.logits, batch.labels)
-    loss = classmargin.MR2Loss(4, margin_source="uniform", representation_weight=0.0)
+    loss = classmargin.MR2Loss(4, label_smoothing=0.0, representation_weight=0.0)
     torch.testing.assert_close(loss(batch.logits, batch.labels, batch.features), plain)
 
 
@@ -120,14 +119,15 @@ def test_attributes_have_the_documented_shapes():
     assert loss.class_margins.shape == (4,)
     assert loss.mean_spread.shape == ()
     assert isinstance(loss.statistics, classmargin.ClassStatistics)
-    for name in ("class_sqnorm", "class_mean_sqnorm", "class_spread", "seen"):
+    for name in ("class_sqnorm", "class_spread", "class_weight", "seen"):
         assert getattr(loss.statistics, name).shape == (4,), name
     assert loss.statistics.seen.dtype == torch.bool
-    assert loss.statistics.mean_spread.shape == ()
+    assert loss.statistics.mean_spread.shape == loss.collapse_ratio.shape == ()
+    assert loss.statistics.class_mean.shape == (4, 3)
 
 
 def test_constructor_stores_arguments_under_their_own_names():
-    options = {"mean_margin": 1.5, "representation_weight": 0.2, "warmup_steps": 3, "positives": "memory"}
+    options = {"mean_margin": 1.5, "representation_weight": 0.2, "accumulate": 3, "representation": "pairs"}
     loss = classmargin.MR2Loss(4, **options)
     assert {name: getattr(loss, name) for name in options} == options
 

@@ -8,15 +8,14 @@ import torch
 
 from classmargin.data import load_data
 from classmargin.recipes.run_options import gather_config
-from classmargin.recipes.sweep.objective import parse_objective
-from classmargin.recipes.sweep.plan import SweepPlan, study_name
-from classmargin.recipes.sweep.space import parse_search
+from classmargin.recipes.sweep_plan import SweepPlan, study_name
+from classmargin.recipes.sweep_space import parse_objective, parse_search
 from classmargin.recipes.train_run import train
 
 SMALL = {
     "loop": {"epochs": 2, "batch_size": 64},
     "optimizer": {"learning_rate": 0.05},
-    "machine": {"threads": 1, "accelerator": "cpu", "memory_format": "contiguous", "report": False},
+    "machine": {"accelerator": "cpu", "report": False},
 }
 
 
@@ -86,7 +85,7 @@ def make_plan(toy_features, tmp_path):
             "backbone": {"name": "linear"},
             "method": {"name": method},
             "loop": {"epochs": epochs, "batch_size": 40},
-            "machine": {"threads": 1, "accelerator": "cpu", "memory_format": "contiguous"},
+            "machine": {"accelerator": "cpu"},
         }
         config = gather_config(flags=flags, overrides=settings)
         parameters, wanted = parse_search(search, config), parse_objective(objective)

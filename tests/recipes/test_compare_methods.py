@@ -7,27 +7,24 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 
 from classmargin.cli.main import main
-from classmargin.evaluation.audit import audit
-from classmargin.recipes import compare_methods as module
-from classmargin.recipes.compare_methods import (
-    claim_comparison_folder,
-    compare_methods,
-    method_names,
-    plan_runs,
-    summarise,
-    write_comparison,
-)
-from classmargin.recipes.method_table import accuracy_table, change_table, tables_of, verdict_of
-from classmargin.recipes.run_options import split_overrides
-from classmargin.recipes.run_pool import PlannedRun, run_all
+from classmargin.evaluation.auditing import audit
+from classmargin.recipes import run_recipe as module
+from classmargin.recipes.measure_runs import headline_values
+from classmargin.recipes.out_folder import claim_comparison_folder
+from classmargin.recipes.recipe_plan import plan_comparison
+from classmargin.recipes.record_pages import tables_of, verdict_of, write_comparison
+from classmargin.recipes.record_tables import accuracy_table, change_table
+from classmargin.recipes.run_options import method_names, split_overrides
+from classmargin.recipes.run_recipe import compare_methods
+from classmargin.recipes.runner import PlannedRun, run_all
 from classmargin.recipes.train_run import train
-from classmargin.training.run_folder import RunFolder
+
+from .reproduce_tools import plan_runs, train_here
 
 
 def test_every_run_has_a_folder_named_by_what_it_computes(tmp_path, small):
@@ -36,7 +33,7 @@ def test_every_run_has_a_folder_named_by_what_it_computes(tmp_path, small):
     assert len(set(names)) == 4
     assert names[0].startswith("erm-seed0-")
     again = plan_runs(small("machine.threads=2"), ["erm", "mr2"], 2, tmp_path)
-    assert again["erm"][0].folder.path.name == names[0], "the machine does not matter"
+    assert again["erm"][0].folder.path.name == names[0], "every run of a comparison has one thread"
     assert again["mr2"][0].folder.path.name != names[2], "hyper-parameters do"
     assert plan["mr2"][0].config.method.options["mean_margin"] == 3.0
 
@@ -58,60 +55,54 @@ def test_hyperparameters_of_one_method_are_told_apart():
     assert own == {"mr2": {"mean_margin": 2}}
 
 
-def in_this_process(runs, *, jobs, show=None):
-    """Stands for the pool where only its result matters: processes cost seconds each."""
-    for run in runs:
-        if not run.folder.done:
-            train(run.config, run.folder.path, resume=True, show=False)
-    return {}
-
-
 @pytest.fixture(scope="module")
 def comparison(tmp_path_factory, small):
     folder = tmp_path_factory.mktemp("comparison")
-    plan = plan_runs(small("loop.epochs=1"), ["erm", "mr2"], 2, folder)
-    original, module.run_all = module.run_all, in_this_process
-    try:
-        return folder, plan, compare_methods(plan)
-    finally:
-        module.run_all = original
+    block = plan_comparison(small("loop.epochs=1"), ["erm", "mr2"], 2, folder)
+    return folder, block, compare_methods(block, engine="inline", show=False)
 
 
 def test_the_table_has_means_over_seeds_with_intervals_around_them(comparison):
-    _, plan, result = comparison
-    for name, method in zip(plan, result.results, strict=True):
-        runs = [json.loads(run.folder.done_file.read_text())["test"] for run in plan[name]]
+    _, block, result = comparison
+    for row, method in zip(block.rows, result.record.blocks[0].rows, strict=True):
+        tested = [json.loads(run.folder.done_file.read_text())["test"]["overall"] for run in row.runs]
+        runs = [run.scores for run in method.runs]
+        assert [run["overall"] for run in runs] == pytest.approx(tested)
         for metric in ("overall", "easy", "medium", "hard", "worst"):
             value, low, high = method.values[metric]
             assert value == pytest.approx(np.mean([run[metric] for run in runs]))
             assert low <= value <= high
-        assert method.seeds == 2
+        assert len(method.runs) == 2
         low, high = method.values["overall"][1:]
         assert 0.0 < high - low < 0.6
 
 
 def test_the_change_is_paired_with_the_first_method(comparison):
     _, _, result = comparison
-    (pair,) = result.paired.comparisons
+    (pair,) = result.measured[0].comparison.comparisons
     assert (pair.baseline_name, pair.candidate_name) == ("ERM", "MR²")
     assert pair.runs == (2, 2)
-    erm, mr2 = result.results
+    erm, mr2 = result.record.blocks[0].rows
     expected = mr2.values["overall"][0] - erm.values["overall"][0]
     assert pair.delta("overall")[0] == pytest.approx(expected)
 
 
+def test_printed_values_stand_beside_cifar100_alone(tmp_path, small):
+    there = plan_comparison(small("data.name=cifar100"), ["erm", "mr2"], 1, tmp_path)
+    assert [row.paper is None for row in there.rows] == [False, False]
+    elsewhere = plan_comparison(small(), ["erm", "mr2"], 1, tmp_path)
+    assert [row.paper for row in elsewhere.rows] == [None, None]
+
+
 def test_tables_and_verdict_show_every_method(comparison):
     _, _, result = comparison
-    assert [row["title"] for row in accuracy_table(result).rows] == ["ERM", "MR²"]
-    assert [row["title"] for row in change_table(result).rows] == ["MR²"]
-    assert [column.title for column in tables_of(result)[0].columns][2:] == [
-        "Overall",
-        "Easy",
-        "Medium",
-        "Hard",
-        "Worst",
-    ]
-    assert "MR²" in verdict_of(result)
+    record = result.record
+    assert [row["title"] for row in accuracy_table(record).rows] == ["ERM", "MR²"]
+    assert [row["title"] for row in change_table(record).rows] == ["MR²"]
+    titles = [column.title for column in tables_of(record)[0].columns]
+    assert titles[2:7] == ["Overall", "Easy", "Medium", "Hard", "Worst"]
+    assert titles[7:] == [], "what the paper prints for CIFAR-100 does not stand beside other data"
+    assert "MR²" in verdict_of(record)
 
 
 def test_everything_is_written(comparison, tmp_path):
@@ -128,8 +119,8 @@ def test_one_run_has_the_interval_of_its_own_audit():
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(9), 60)
     predictions = np.where(rng.random(540) < np.linspace(0.4, 0.95, 9)[labels], labels, (labels + 1) % 9)
-    one = audit(labels, predictions=predictions, num_classes=9)
-    values = summarise("erm", [one]).values
+    one = audit(labels, predictions=predictions, num_classes=9, ranking="own")
+    values = headline_values([one], "own")
     for metric in ("overall", "easy", "hard", "worst"):
         assert values[metric][0] == pytest.approx(getattr(one, metric))
         assert values[metric][1:] == pytest.approx(one.interval(metric), abs=0.03)
@@ -143,12 +134,11 @@ def test_more_seeds_that_agree_narrow_nothing_and_seeds_that_differ_widen():
         predictions = np.where(rng.random(600) < accuracy, labels, (labels + 1) % 6)
         return audit(labels, predictions=predictions, num_classes=6, bootstrap=100)
 
-    steady = summarise("erm", [run(0.7), run(0.7), run(0.7)]).values["overall"]
-    shaky = summarise("erm", [run(0.5), run(0.7), run(0.9)]).values["overall"]
+    steady = headline_values([run(0.7), run(0.7), run(0.7)], "own")["overall"]
+    shaky = headline_values([run(0.5), run(0.7), run(0.9)], "own")["overall"]
     assert shaky[2] - shaky[1] > 2 * (steady[2] - steady[1])
 
 
-@pytest.mark.timeout(200)
 def test_the_pool_trains_skips_reports_failures_and_goes_on(tmp_path, small, capfd):
     plan = plan_runs(small("loop.epochs=1"), ["erm"], 2, tmp_path)
     bad = plan_runs(small("loop.epochs=1", "data.name=nowhere"), ["erm"], 1, tmp_path)["erm"][0]
@@ -165,8 +155,21 @@ def test_the_pool_trains_skips_reports_failures_and_goes_on(tmp_path, small, cap
     assert "erm seed 1 finished" in said
 
 
+def test_runs_of_different_devices_are_not_set_side_by_side(tmp_path, small):
+    runs = plan_runs(small(), ["erm"], 2, tmp_path)["erm"]
+    runs[0].folder.path.mkdir(parents=True)
+    session = {"numerics": {"device": "cuda"}}
+    runs[0].folder.record_file.write_text(json.dumps({"sessions": [session]}))
+    runs[0].folder.done_file.write_text("{}")
+    with pytest.raises(ValueError, match=r"on different devices \(cpu, cuda\) .* choose another --out"):
+        run_all(runs, jobs=1)
+    assert run_all(runs[:1], jobs=1) == {}, "what is finished can be read anywhere"
+
+
 @pytest.mark.slow
-def test_a_killed_comparison_leaves_no_worker_behind_and_goes_on(tmp_path, tiny_images):
+def test_a_killed_comparison_leaves_no_worker_behind_and_goes_on(
+    tmp_path, tiny_images, wait_until, family_of
+):
     words = [
         "--data",
         str(tiny_images),
@@ -181,28 +184,17 @@ def test_a_killed_comparison_leaves_no_worker_behind_and_goes_on(tmp_path, tiny_
     ]
     command = [sys.executable, "-m", "classmargin", "compare-methods", *words, "--out", str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    deadline = time.monotonic() + 120
-    while not list(tmp_path.glob("runs/*/checkpoint/step-*")):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: list(tmp_path.glob("runs/*/checkpoint/step-*")), process)
+    workers_ended = family_of(process.pid)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
-    begun = [RunFolder(path) for path in (tmp_path / "runs").iterdir()]
-    deadline = time.monotonic() + 60
-    while not all(_is_free(run) for run in begun):
-        assert time.monotonic() < deadline, "a worker went on without its parent"
-        time.sleep(0.5)
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    wait_until(workers_ended)
+    assert len(list(tmp_path.glob("runs/*/done"))) < 4, (
+        "the workers stopped, they did not finish the comparison"
+    )
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr
     assert len(list(tmp_path.glob("runs/*/done"))) == 4
-
-
-def _is_free(run: RunFolder) -> bool:
-    try:
-        with run.lock():
-            return True
-    except ValueError:
-        return False
 
 
 def test_the_command_prints_the_table_and_the_verdict(comparison, capsys, tiny_images):
@@ -219,7 +211,7 @@ def test_the_command_prints_the_table_and_the_verdict(comparison, capsys, tiny_i
         str(folder),
     ]
     settings = ["loop.batch_size=64", "optimizer.learning_rate=0.05"]
-    settings += ["machine.accelerator=cpu", "machine.memory_format=contiguous"]
+    settings += ["machine.accelerator=cpu"]
     words += [word for setting in settings for word in ("--set", setting)]
     assert main(words) == 0
     printed = capsys.readouterr()
@@ -245,8 +237,8 @@ def test_bad_words_end_with_code_2(tmp_path, capsys, words):
 @pytest.fixture
 def call(monkeypatch, tiny_images, capsys):
     """Return a function that runs a short comparison in this process and returns code and standard error."""
-    monkeypatch.setattr(module, "run_all", in_this_process)
-    settings = ["loop.batch_size=64", "machine.accelerator=cpu", "machine.memory_format=contiguous"]
+    monkeypatch.setattr(module, "run_all", train_here)
+    settings = ["loop.batch_size=64", "machine.accelerator=cpu"]
     common = ["--data", str(tiny_images), "--methods", "erm", "--seeds", "1", "--epochs", "1"]
     common += [word for setting in settings for word in ("--set", setting)]
 
@@ -262,6 +254,18 @@ def test_the_same_comparison_goes_on_in_its_folder_and_takes_more_seeds_and_meth
     assert call(tmp_path / "out")[0] == 0
     assert call(tmp_path / "out", "--seeds", "2", "--methods", "focal,erm")[0] == 0
     assert len(list(tmp_path.glob("out/runs/*/done"))) == 4
+
+
+def test_a_comparison_of_a_version_that_did_not_settle_its_numerics_is_refused(tmp_path, call):
+    assert call(tmp_path / "out")[0] == 0
+    question = tmp_path / "out" / "question.json"
+    record = json.loads(question.read_text())
+    assert record["runs"]["erm"]["machine"]["memory_format"] == "channels_last"
+    record["runs"]["erm"]["machine"]["memory_format"] = "auto"
+    question.write_text(json.dumps(record))
+    code, error = call(tmp_path / "out")
+    assert code == 2
+    assert "holds runs of a version before 0.5" in error
 
 
 def test_other_settings_in_the_folder_of_a_comparison_are_refused_and_named(tmp_path, call):
@@ -307,7 +311,7 @@ def test_a_file_in_the_place_of_the_folder_is_told_once_before_anything_is_train
 
 
 def test_a_slip_leaves_no_folder_and_does_not_bind_the_next_command(tmp_path, call, monkeypatch):
-    def all_fail(runs, *, jobs, show=None):
+    def all_fail(runs, **_):
         return {run.title: "no such data" for run in runs}
 
     monkeypatch.setattr(module, "run_all", all_fail)
@@ -315,26 +319,27 @@ def test_a_slip_leaves_no_folder_and_does_not_bind_the_next_command(tmp_path, ca
     for name in ("new", "mine"):
         code, error = call(tmp_path / name, "--epochs", "7")
         assert code == 2
-        assert "no run of erm was finished" in error
+        assert "no run of ERM was finished" in error
     assert not (tmp_path / "new").exists()
-    monkeypatch.setattr(module, "run_all", in_this_process)
+    monkeypatch.setattr(module, "run_all", train_here)
     assert call(tmp_path / "mine")[0] == 0
 
 
 def test_infinite_hyperparameters_are_the_same_question_again(tmp_path, small):
-    plan = plan_runs(small(), ["erm"], 1, tmp_path, {"erm": {"label_smoothing": float("inf")}})
+    block = plan_comparison(small(), ["erm"], 1, tmp_path, {"erm": {"label_smoothing": float("inf")}})
+    (run,) = block.rows[0].runs
     for _ in range(2):
-        claim_comparison_folder(tmp_path / "out", plan)
-        plan["erm"][0].folder.write_config(plan["erm"][0].config)
+        claim_comparison_folder(tmp_path / "out", block)
+        run.folder.write_config(run.config)
         (tmp_path / "out" / "comparison.json").write_text("{}")
 
 
 def test_a_damaged_question_is_named(tmp_path, small):
-    plan = plan_runs(small(), ["erm"], 1, tmp_path)
+    block = plan_comparison(small(), ["erm"], 1, tmp_path)
     (tmp_path / "question.json").write_text('{"command": []')
     (tmp_path / "comparison.json").write_text("{}")
     with pytest.raises(ValueError, match=r"question.json does not say what was asked"):
-        claim_comparison_folder(tmp_path, plan)
+        claim_comparison_folder(tmp_path, block)
 
 
 def test_a_setting_of_a_method_that_does_not_run_is_refused(tmp_path, call):
@@ -345,8 +350,8 @@ def test_a_setting_of_a_method_that_does_not_run_is_refused(tmp_path, call):
 
 def test_permission_to_download_is_used_once_and_is_no_setting_of_the_runs(tmp_path, monkeypatch, capsys):
     asked = []
-    monkeypatch.setattr("classmargin.recipes.session.load_data", lambda *_, **more: asked.append(more))
-    monkeypatch.setattr("classmargin.recipes.session._check_test_classes", lambda *_, **__: None)
+    monkeypatch.setattr("classmargin.recipes.run_parts.load_data", lambda *_, **more: asked.append(more))
+    monkeypatch.setattr("classmargin.recipes.run_parts._check_test_classes", lambda *_, **__: None)
 
     def tell(runs, **_):
         return {run.title: f"download={run.config.data.download}" for run in runs}

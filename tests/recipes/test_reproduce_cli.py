@@ -7,9 +7,9 @@ import json
 import pytest
 
 from classmargin.cli.main import main
-from classmargin.recipes.reproduce import run as run_module
-from classmargin.recipes.reproduce.recipe import list_recipes
-from classmargin.recipes.reproduce.record import read_record
+from classmargin.recipes import run_recipe as run_module
+from classmargin.recipes.recipe import list_recipes
+from classmargin.recipes.record import read_record
 
 from .reproduce_tools import train_here
 
@@ -104,7 +104,7 @@ def test_bad_words_end_with_code_2_and_one_line(tmp_path, monkeypatch, capsys, w
 
 
 def test_failed_runs_are_told_and_kept_in_the_record(tmp_path, monkeypatch, capsys):
-    def some_fail(runs, *, jobs, show=None):
+    def some_fail(runs, **_):
         failed = train_here(runs[:1])
         return {**failed, **{run.title: "it diverged" for run in runs[1:]}}
 
@@ -138,15 +138,13 @@ def test_the_same_recipe_goes_on_in_its_folder_however_the_folder_is_written(tmp
     assert main([*words, "--out", str(tmp_path / "out")]) == 0
 
 
-def test_another_recipe_scale_or_setting_in_the_folder_is_refused(tmp_path, capsys):
+def test_another_setting_in_the_folder_is_refused(tmp_path, capsys):
     out = ["--out", str(tmp_path / "out")]
     assert main(["reproduce", "table-long-tail", *SMOKE, *out]) == 0
     before = (tmp_path / "out" / "record.json").read_bytes()
     for words, said in (
-        (["table-norms-cifar", *SMOKE], "recipe: table-long-tail -> table-norms-cifar"),
         (["table-long-tail", *SMOKE, "--epochs", "2"], "loop.epochs: 1 -> 2"),
         (["table-long-tail", *SMOKE, "--set", "mr2-la.mean_margin=2"], "method.mean_margin: 1.0 -> 2"),
-        (["figure-loss-shapes", *SMOKE], "recipe: table-long-tail -> figure-loss-shapes"),
     ):
         capsys.readouterr()
         assert main(["reproduce", *words, *out]) == 2
@@ -155,6 +153,58 @@ def test_another_recipe_scale_or_setting_in_the_folder_is_refused(tmp_path, caps
         assert "choose another --out" in error
     assert (tmp_path / "out" / "record.json").read_bytes() == before
     assert main(["reproduce", "table-long-tail", *SMOKE, "--rows", "mr2-la", *out]) == 0
+
+
+def test_recipes_in_one_folder_share_equal_runs_and_keep_their_records_apart(tmp_path):
+    out = tmp_path / "out"
+    first = ["reproduce", "table3-components", *SMOKE, "--rows", "mr2", "--out", str(out)]
+    assert main(first) == 0
+    stamps = {file: file.stat().st_mtime_ns for file in out.glob("runs/*/done")}
+    assert len(stamps) == 2
+    assert main(["reproduce", "table1-cifar100", *SMOKE, "--rows", "mr2", "--out", str(out)]) == 0
+    assert {file: file.stat().st_mtime_ns for file in out.glob("runs/*/done")} == stamps, (
+        "nothing was trained again"
+    )
+    assert read_record(out).recipe == "table3-components"
+    assert read_record(out / "table1-cifar100-smoke").recipe == "table1-cifar100"
+    assert main(["reproduce", "figure-loss-shapes", *SMOKE, "--out", str(out)]) == 0
+    assert main(first) == 0
+
+
+def test_every_objective_is_a_row_of_its_own(tmp_path, capsys):
+    words = ["reproduce", "table3-components", *SMOKE, "--rows", "mr2", "--objective", "paper,recommended"]
+    assert main([*words, "--out", str(tmp_path), "--format", "json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    rows = {row["key"]: row for row in record["blocks"][0]["rows"]}
+    assert list(rows) == ["erm", "mr2", "mr2, recommended"]
+    assert rows["mr2"]["settings"]["method"]["preset"] == "paper"
+    assert rows["mr2"]["paper"]["hard"] == 61.9
+    assert rows["mr2, recommended"]["paper"] is None, "the paper did not print it"
+    assert any("can collapse on features that are not normalised" in doubt for doubt in record["doubts"])
+
+
+def test_the_grid_of_the_paper_is_chosen_on_validation_before_the_final_runs(tmp_path, monkeypatch, capsys):
+    from classmargin.recipes import paper_grid
+    from classmargin.recipes.run_sweep import validation_accuracies
+
+    monkeypatch.setattr(paper_grid, "run_all", train_here)
+    monkeypatch.setitem(paper_grid.GRIDS["mr2-uniform"], "mean_margin", (1.0, 3.0))
+    words = ["reproduce", "table3-components", *SMOKE, "--rows", "mr2-uniform", "--select"]
+    assert main([*words, "--out", str(tmp_path), "--format", "json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    tried = list(tmp_path.glob("selection/runs/*"))
+    assert len(tried) == 2
+    assert not list(tmp_path.glob("selection/runs/*/predictions.npz")), "the test set plays no part"
+    best = max(tried, key=lambda run: tuple(validation_accuracies(run)[name] for name in ("overall", "hard")))
+    margin = 3.0 if "mean_margin = 3.0" in (best / "config.toml").read_text() else 1.0
+    assert f"cifar100/mr2-uniform: mean_margin={margin:g}" in record["note"]
+    (final,) = tmp_path.glob("runs/mr2-uniform-*")
+    assert f"mean_margin = {margin}" in (final / "config.toml").read_text()
+    stamps = [run.stat().st_mtime_ns for run in sorted(tried)]
+    assert main([*words, "--out", str(tmp_path)]) == 0
+    assert [run.stat().st_mtime_ns for run in sorted(tried)] == stamps, (
+        "the same command searches nothing again"
+    )
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path, capsys):
@@ -179,7 +229,7 @@ def test_permission_to_download_is_used_before_the_data_are_missed(tmp_path, mon
         asked.append((name, more["download"]))
         raise ValueError("fetched enough")
 
-    monkeypatch.setattr("classmargin.recipes.session.load_data", load)
+    monkeypatch.setattr("classmargin.recipes.run_parts.load_data", load)
     words = ["reproduce", "table1-cifar100", "--scale", "paper", "--root", str(tmp_path)]
     assert main([*words, "--out", str(tmp_path / "out")]) == 2
     assert "(--download)" in capsys.readouterr().err

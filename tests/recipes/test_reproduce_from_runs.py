@@ -8,12 +8,13 @@ from dataclasses import replace
 import pytest
 
 from classmargin.cli.main import main
-from classmargin.recipes.compare_methods import plan_runs
-from classmargin.recipes.reproduce.from_runs import find_runs, group_runs
-from classmargin.recipes.reproduce.recipe import find_recipe
-from classmargin.recipes.reproduce.record import read_record
-from classmargin.recipes.reproduce.run import from_runs
+from classmargin.recipes.existing_runs import find_runs, group_runs
+from classmargin.recipes.recipe import find_recipe
+from classmargin.recipes.record import read_record
+from classmargin.recipes.run_recipe import from_runs
 from classmargin.recipes.train_run import train
+
+from .reproduce_tools import plan_runs
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from classmargin.methods import method_info
-from classmargin.recipes.compare_methods import plan_runs
-from classmargin.recipes.reproduce.plan import Changes, in_order, missing_data, plan_recipe
-from classmargin.recipes.reproduce.recipe import SCALES, Block, Recipe, Row, Scale, find_recipe, list_recipes
-from classmargin.recipes.reproduce.sample_files import PUBLISHED, WRITERS
+from classmargin.recipes.recipe import SCALES, Block, Recipe, Row, Scale, find_recipe, list_recipes
+from classmargin.recipes.recipe_plan import Changes, missing_data, plan_recipe
 from classmargin.recipes.run_options import gather_config
+from classmargin.recipes.sample_files import PUBLISHED, WRITERS
+
+from .reproduce_tools import plan_runs
 
 ALL = list_recipes()
 
@@ -42,20 +43,18 @@ def weights(tmp_path):
 
 
 def configs(recipe, scale, folder, changes=None, seeds=1):
-    blocks, _ = plan_recipe(recipe, scale, seeds=seeds, folder=folder, changes=changes)
-    return {(b.block.key, row.row.key): row.runs[0].config for b in blocks for row in b.rows}
+    plan = plan_recipe(recipe, scale, seeds=seeds, folder=folder, changes=changes)
+    return {(b.key, row.key): row.runs[0].config for b in plan.blocks for row in b.rows}
 
 
 @pytest.mark.parametrize("recipe", ALL, ids=lambda recipe: recipe.name)
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_scale_of_every_recipe_is_a_valid_plan(recipe, scale, tmp_path, data_root, weights):
-    blocks, left_out = plan_recipe(
-        recipe, scale, seeds=2, folder=tmp_path, changes=Changes(checkpoints=weights)
-    )
-    runs = in_order(blocks)
+    plan = plan_recipe(recipe, scale, seeds=2, folder=tmp_path, changes=Changes(checkpoints=weights))
+    runs = plan.runs
     assert len({run.folder.path for run in runs}) == len(runs)
     assert len({run.title for run in runs}) == len(runs)
-    assert len(blocks) + len(left_out) == len(recipe.blocks)
+    assert len(plan.blocks) + len(plan.left_out) == len(recipe.blocks)
     assert recipe.scales[scale].note
 
 
@@ -130,8 +129,8 @@ def test_a_file_that_is_thinned_already_is_not_thinned_again(tmp_path, data_root
 
 def test_runs_are_those_of_compare_methods_with_the_same_settings(tmp_path, data_root):
     recipe = find_recipe("table3-components")
-    planned, _ = plan_recipe(recipe, "laptop", seeds=2, folder=tmp_path)
-    mine = {run.folder.path for row in planned[0].rows for run in row.runs if row.row.key in ("erm", "mr2")}
+    (block,) = plan_recipe(recipe, "laptop", seeds=2, folder=tmp_path).blocks
+    mine = {run.folder.path for row in block.rows for run in row.runs if row.key in ("erm", "mr2")}
     config = gather_config(
         preset="cifar",
         flags={"backbone": {"name": "resnet20"}, "loop": {"epochs": 20}, "data": {"fraction": 0.1}},
@@ -141,8 +140,8 @@ def test_runs_are_those_of_compare_methods_with_the_same_settings(tmp_path, data
 
 
 def test_seeds_come_one_after_the_other_so_that_pairs_are_complete_early(tmp_path, data_root):
-    planned, _ = plan_recipe(find_recipe("table-long-tail"), "laptop", seeds=2, folder=tmp_path)
-    assert [run.config.loop.seed for run in in_order(planned)] == [0, 0, 0, 1, 1, 1]
+    plan = plan_recipe(find_recipe("table-long-tail"), "laptop", seeds=2, folder=tmp_path)
+    assert [run.config.loop.seed for run in plan.runs] == [0, 0, 0, 1, 1, 1]
 
 
 def test_missing_data_are_told_before_anything_is_trained(tmp_path, monkeypatch):
@@ -155,21 +154,21 @@ def test_missing_data_are_told_before_anything_is_trained(tmp_path, monkeypatch)
     with pytest.raises(ValueError, match="nothing of table-fine-grained can be run"):
         plan_recipe(find_recipe("table-fine-grained"), "laptop", seeds=1, folder=tmp_path)
     _fill(tmp_path / "oxford-pets")
-    planned, left_out = plan_recipe(find_recipe("table-fine-grained"), "laptop", seeds=1, folder=tmp_path)
-    assert [block.block.key for block in planned] == ["oxford-pets"]
-    assert len(left_out) == 4
+    plan = plan_recipe(find_recipe("table-fine-grained"), "laptop", seeds=1, folder=tmp_path)
+    assert [block.key for block in plan.blocks] == ["oxford-pets"]
+    assert len(plan.left_out) == 4
     assert missing_data({"name": "fashion-mnist-mini"}) is None
 
 
 def test_missing_weights_leave_a_block_out_on_a_laptop_and_stop_the_paper_scale(tmp_path, data_root, weights):
     recipe = find_recipe("table2-imagenet")
-    planned, left_out = plan_recipe(recipe, "laptop", seeds=1, folder=tmp_path)
-    assert [block.block.key for block in planned] == ["resnet50", "efficientnet-lite0"]
-    assert "--checkpoint clip-vit-b32=FILE" in " ".join(left_out.values())
+    plan = plan_recipe(recipe, "laptop", seeds=1, folder=tmp_path)
+    assert [block.key for block in plan.blocks] == ["resnet50", "efficientnet-lite0"]
+    assert "--checkpoint clip-vit-b32=FILE" in " ".join(plan.left_out.values())
     with pytest.raises(ValueError, match="--checkpoint moco-resnet50=FILE"):
         plan_recipe(recipe, "paper", seeds=1, folder=tmp_path)
     given = Changes(checkpoints=weights)
-    assert len(plan_recipe(recipe, "laptop", seeds=1, folder=tmp_path, changes=given)[0]) == 5
+    assert len(plan_recipe(recipe, "laptop", seeds=1, folder=tmp_path, changes=given).blocks) == 5
 
 
 @pytest.mark.parametrize(
@@ -226,9 +225,8 @@ LONG_TAIL_IMAGES = 9_765  # CIFAR-100-IB-100 without the validation part
 
 @pytest.mark.parametrize("recipe", [r for r in ALL if r.blocks], ids=lambda recipe: recipe.name)
 def test_laptop_scale_fits_two_cores_in_about_an_hour(recipe, tmp_path, data_root):
-    blocks, _ = plan_recipe(recipe, "laptop", seeds=3, folder=tmp_path)
     seconds = 0.0
-    for run in in_order(blocks):
+    for run in plan_recipe(recipe, "laptop", seeds=3, folder=tmp_path).runs:
         config = run.config
         if config.backbone.mode == "probe":  # features are computed once, heads take seconds
             continue

@@ -8,8 +8,8 @@ import math
 
 import pytest
 
-from classmargin.recipes.reproduce.measure import seconds_per_step, settings_difference, settings_of
-from classmargin.recipes.reproduce.record import (
+from classmargin.recipes.measure_runs import seconds_per_step, settings_difference, settings_of
+from classmargin.recipes.record import (
     BlockResult,
     Change,
     Record,
@@ -18,8 +18,8 @@ from classmargin.recipes.reproduce.record import (
     read_record,
     write_record,
 )
-from classmargin.recipes.reproduce.render import notes_of, record_markdown, render_records, verdict_of
-from classmargin.recipes.reproduce.views import change_table, cost_table, default_tables, own_change_table
+from classmargin.recipes.record_pages import notes_of, record_markdown, render_records, verdict_of
+from classmargin.recipes.record_tables import change_table, cost_table, default_tables, own_change_table
 from classmargin.recipes.run_options import gather_config
 from classmargin.training.run_folder import RunFolder
 

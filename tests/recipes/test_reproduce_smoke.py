@@ -10,13 +10,13 @@ import math
 
 import pytest
 
-from classmargin.recipes.reproduce.plan import in_order, plan_recipe
-from classmargin.recipes.reproduce.recipe import find_recipe, list_recipes
-from classmargin.recipes.reproduce.record import read_record
-from classmargin.recipes.reproduce.render import render_records, tables_of, write_outputs
-from classmargin.recipes.reproduce.views import PRINTED
-from classmargin.recipes.run_pool import run_all
-from classmargin.report.text import latex_report
+from classmargin.recipes.recipe import find_recipe, list_recipes
+from classmargin.recipes.recipe_plan import plan_recipe
+from classmargin.recipes.record import read_record
+from classmargin.recipes.record_pages import render_records, tables_of, write_outputs
+from classmargin.recipes.record_tables import PRINTED
+from classmargin.recipes.runner import run_all
+from classmargin.report.tables import latex_report
 
 from .reproduce_tools import reproduce_here
 
@@ -38,6 +38,8 @@ TABLES = {
     "table-components-more",
     "sweep-mean-margin",
     "sweep-representation-weight",
+    "sweep-mean-margin-imagenet",
+    "sweep-representation-weight-imagenet",
     "table-per-class-cifar10",
     "table-std",
 }
@@ -60,15 +62,15 @@ def test_every_table_and_figure_of_the_paper_is_a_recipe():
     assert set(NAMES) == TABLES | FIGURES
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.timeout(200)) for name in NAMES])
+@pytest.mark.parametrize("name", NAMES)
 def test_recipe_runs_to_its_record_and_page(name, folder):
     recipe = find_recipe(name)
     outcome = reproduce_here(recipe, folder)
     record = outcome.record
     assert record.failed == {}
-    planned, _ = plan_recipe(recipe, "smoke", seeds=1, folder=folder)
+    planned = plan_recipe(recipe, "smoke", seeds=1, folder=folder).blocks
     assert [(b.key, [row.key for row in b.rows]) for b in record.blocks] == [
-        (b.block.key, [row.row.key for row in b.rows]) for b in planned
+        (b.key, [row.key for row in b.rows]) for b in planned
     ]
     for block in record.blocks:
         for position, row in enumerate(block.rows):
@@ -108,7 +110,7 @@ def test_figure_is_drawn_from_the_stored_record_alone(name, folder):
 def test_finished_runs_are_left_alone(folder):
     recipe = find_recipe("table3-components")
     reproduce_here(recipe, folder)
-    runs = in_order(plan_recipe(recipe, "smoke", seeds=1, folder=folder)[0])
+    runs = plan_recipe(recipe, "smoke", seeds=1, folder=folder).runs
     stamps = [run.folder.done_file.stat().st_mtime_ns for run in runs]
     reproduce_here(recipe, folder)
     assert [run.folder.done_file.stat().st_mtime_ns for run in runs] == stamps
@@ -151,12 +153,11 @@ def test_loss_curves_lie_above_the_zero_one_loss_and_end_at_gamma(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(280)
 def test_recipe_runs_in_worker_processes_too(tmp_path):
     recipe = find_recipe("figure-spread-evolution")
-    from classmargin.recipes.reproduce.sample_files import write_sample_files
+    from classmargin.recipes.sample_files import write_sample_files
 
-    runs = in_order(plan_recipe(recipe, "smoke", seeds=1, folder=tmp_path)[0])
+    runs = plan_recipe(recipe, "smoke", seeds=1, folder=tmp_path).runs
     write_sample_files(tmp_path, runs)
     assert run_all(runs, jobs=1, show=False) == {}
     assert all((run.folder.path / "spread.jsonl").exists() for run in runs)

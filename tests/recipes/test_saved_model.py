@@ -14,11 +14,11 @@ import torch
 from classmargin.backbones import create_backbone
 from classmargin.cli.main import main
 from classmargin.data import load_data
-from classmargin.recipes.export import export, run_onnx, run_script
-from classmargin.recipes.predict import predict
+from classmargin.recipes.model_export import export, run_onnx, run_script
+from classmargin.recipes.model_predict import predict
 from classmargin.recipes.saved_model import DeployedModel, load_model
 from classmargin.recipes.train_run import train
-from classmargin.training.errors import StoppedError
+from classmargin.training.stopping import StoppedError
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ def test_exported_weights_load_into_a_fresh_network(tmp_path, model, real_images
 
 
 def test_an_export_that_differs_is_not_kept(tmp_path, model, monkeypatch):
-    import classmargin.recipes.export as module
+    import classmargin.recipes.model_export as module
 
     monkeypatch.setattr(module, "run_script", lambda path, inputs: (torch.zeros(2, 10), torch.zeros(2, 160)))
     with pytest.raises(ValueError, match="differs from the original: scores"):
@@ -211,7 +211,7 @@ def test_predict_may_be_allowed_to_download(finished_run, tmp_path, monkeypatch,
         asked.append((name, more["download"]))
         raise ValueError("fetched enough")
 
-    monkeypatch.setattr("classmargin.recipes.predict.load_data", load)
+    monkeypatch.setattr("classmargin.recipes.model_predict.load_data", load)
     words = ["predict", str(finished_run), "mnist", "--out", str(tmp_path / "p.npz")]
     assert main(words) == main([*words, "--download"]) == 2
     assert asked == [("mnist", False), ("mnist", True)]

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from classmargin.recipes import run_worker
+from classmargin.recipes import sweep_pages as pages
+from classmargin.recipes import sweep_study as study_module
 from classmargin.recipes.run_options import gather_config
-from classmargin.recipes.sweep import pages, worker
-from classmargin.recipes.sweep import study as study_module
-from classmargin.recipes.sweep.plan import SweepPlan, read_plan, settle_plan
-from classmargin.recipes.sweep.result import TrialRow, choose, make_result, read_result
-from classmargin.recipes.sweep.run import check_plan, run_sweep
-from classmargin.recipes.sweep.study import open_study, safe_address
-from classmargin.recipes.sweep.trial import read_evaluations, validation_accuracies
+from classmargin.recipes.run_sweep import check_plan, read_evaluations, run_sweep, validation_accuracies
+from classmargin.recipes.sweep_plan import SweepPlan, read_plan, settle_plan
+from classmargin.recipes.sweep_result import TrialRow, choose, make_result, read_result
+from classmargin.recipes.sweep_study import open_study, safe_address
 from classmargin.recipes.train_run import train
-from classmargin.training.errors import DivergedError, StoppedError
+from classmargin.training.config_reader import build
 from classmargin.training.run_folder import RunFolder
-from classmargin.training.run_lock import hold_lock
+from classmargin.training.stopping import StoppedError
 
 optuna = pytest.importorskip("optuna")
 
@@ -43,13 +43,16 @@ def real_storage():
     """Asked for by tests in which the data base matters."""
 
 
-def in_process(study, plan, folder, jobs):
-    """Stands for the processes of a sweep where only what they do matters."""
-    worker.work(plan, folder)
-
-
 def sweep(plan, folder, **more):
-    return run_sweep(plan, folder, workers=in_process, **more)
+    return run_sweep(plan, folder, engine="inline", show=False, **more)
+
+
+def count_training(monkeypatch):
+    """Return a list that grows by the folder of each run that is trained."""
+    trained, original = [], run_worker.train_task
+    count = lambda task, judge: trained.append(Path(task["folder"]).name) or original(task, judge)
+    monkeypatch.setattr(run_worker, "train_task", count)
+    return trained
 
 
 def test_a_small_grid_is_tried_once_each_and_the_best_on_validation_is_tested(make_plan, tmp_path):
@@ -120,9 +123,7 @@ def test_a_finished_sweep_trains_nothing_when_called_again_and_more_trials_can_b
 ):
     plan = make_plan("mean_margin=1.0:3.0", trials=2, keep_easy=False)
     first = sweep(plan, tmp_path / "out")
-    trained = []
-    original = worker.train_trial
-    monkeypatch.setattr(worker, "train_trial", lambda *args: trained.append(args) or original(*args))
+    trained = count_training(monkeypatch)
     again = sweep(plan, tmp_path / "out")
     assert (again.rows, again.test, trained) == (first.rows, first.test, [])
     more = sweep(make_plan("mean_margin=1.0:3.0", trials=3, keep_easy=False), tmp_path / "out", test=False)
@@ -138,10 +139,9 @@ def test_asking_for_fewer_trials_ends_the_sweep_with_those_that_ended(
         sweep(make_plan("mean_margin=1.0:3.0", trials=4, keep_easy=False), tmp_path / "out")
     fewer = make_plan("mean_margin=1.0:3.0", trials=2, keep_easy=False)
     result = run_sweep(fewer, tmp_path / "out", test=False)  # nothing is left to do: no process is started
-    assert "3 trials have ended already, and 2 are asked for" in capsys.readouterr().err
-    assert [row.outcome for row in result.rows] == ["finished"] * 3 + ["running"]
+    assert "3 of 2 runs are finished already" in capsys.readouterr().err
+    assert [row.outcome for row in result.rows] == ["finished"] * 3
     assert result.is_complete
-    assert "1 more were begun and are not asked for any more" in pages.verdict_of(result)
     assert "the choice may change" not in pages.verdict_of(result)
 
 
@@ -201,17 +201,29 @@ def test_ties_go_to_the_earlier_trial_and_unfinished_ones_are_never_chosen():
 def scripted(monkeypatch, curves):
     """Let trials report given values instead of training; a curve may end with an error."""
 
-    def fake(config, folder, report):
-        curve = curves[int(folder.name.removeprefix("trial-"))]
-        RunFolder(folder).write_config(config)
-        for epoch, value in enumerate(curve, start=1):
+    def fake(task, judge):
+        folder = RunFolder(task["folder"])
+        folder.write_config(build(task["config"]))
+        for epoch, value in enumerate(curves[int(folder.path.name.removeprefix("trial-"))], start=1):
             if isinstance(value, Exception):
                 raise value
-            if not report(epoch, {"hard": value, "easy": 1.0}):
-                raise worker.FellBehindError(f"worse than the others after epoch {epoch}")
-        return {"hard": curve[-1], "easy": 1.0, "overall": 1.0, "medium": 1.0, "worst": curve[-1]}
+            if isinstance(value, tuple):
+                return dict(zip(("kind", "words"), value, strict=True))
+            record = {
+                "epoch": epoch,
+                "hard": value,
+                "easy": 1.0,
+                "overall": 1.0,
+                "medium": 1.0,
+                "worst": value,
+            }
+            with folder.metrics_file.open("a") as file:
+                file.write(json.dumps(record) + "\n")
+            if not judge(epoch, record):
+                return {"kind": "fell_behind", "words": f"worse than the others after epoch {epoch}"}
+        return {"kind": "finished"}
 
-    monkeypatch.setattr(worker, "train_trial", fake)
+    monkeypatch.setattr(run_worker, "train_task", fake)
 
 
 def test_a_trial_worse_than_half_of_the_others_is_stopped(make_plan, tmp_path, monkeypatch):
@@ -240,7 +252,7 @@ def test_nothing_is_stopped_after_the_last_epoch(make_plan, tmp_path, monkeypatc
 
 
 def test_a_trial_that_diverges_or_breaks_is_told_and_the_others_go_on(make_plan, tmp_path, monkeypatch):
-    scripted(monkeypatch, [[0.5, DivergedError("no number")], [ValueError("bad mix")], [0.4, 0.5]])
+    scripted(monkeypatch, [[0.5, ("diverged", "no number")], [("failed", "ValueError: bad mix")], [0.4, 0.5]])
     plan = make_plan("mean_margin=1.0:3.0", trials=3, keep_easy=False)
     result = sweep(plan, tmp_path / "out", test=False)
     assert [row.outcome for row in result.rows] == ["diverged", "failed", "finished"]
@@ -251,9 +263,7 @@ def test_a_trial_that_diverges_or_breaks_is_told_and_the_others_go_on(make_plan,
 
 
 def test_the_same_settings_are_not_trained_twice(make_plan, tmp_path, monkeypatch):
-    trained = []
-    original = worker.train_trial
-    monkeypatch.setattr(worker, "train_trial", lambda *args: trained.append(args) or original(*args))
+    trained = count_training(monkeypatch)
     plan = make_plan("mean_margin=1,2", "norm_order=2.0,3.0", trials=3, keep_easy=False)
     settle_plan(plan, tmp_path / "out")
     study = open_study(plan)
@@ -269,136 +279,148 @@ def test_the_same_settings_are_not_trained_twice(make_plan, tmp_path, monkeypatc
 # Interruptions and several workers
 
 
-def test_the_trial_of_an_interrupted_worker_goes_on_from_its_checkpoint(
+def test_the_trial_of_an_interrupted_sweep_is_resumed_from_its_checkpoint(
     real_storage, make_plan, tmp_path, monkeypatch
 ):
     plan = make_plan("mean_margin=1,2", epochs=3, keep_easy=False)
-    original = worker.train_trial
+    original = run_worker.train_task
 
-    def interrupted(config, folder, report):
+    def interrupted(task, judge):
         def stop_after_two(epoch, accuracies):
             if epoch == 3:
                 raise StoppedError("stopped by signal 15", 143)
-            return report(epoch, accuracies)
+            return judge(epoch, accuracies)
 
-        return original(config, folder, stop_after_two)
+        return original(task, stop_after_two)
 
-    monkeypatch.setattr(worker, "train_trial", interrupted)
+    monkeypatch.setattr(run_worker, "train_task", interrupted)
     with pytest.raises(StoppedError):
         sweep(plan, tmp_path / "out")
-    study = open_study(plan)
-    assert [t.state.name for t in study.trials] == ["RUNNING", "WAITING"]
-    monkeypatch.setattr(worker, "train_trial", original)
+    assert [t.state.name for t in open_study(plan).trials] == ["FAIL", "WAITING", "WAITING"]
+    monkeypatch.setattr(run_worker, "train_task", original)
     result = sweep(plan, tmp_path / "out", test=False)
     assert [row.outcome for row in result.rows] == ["finished", "finished"]
-    sessions = json.loads(RunFolder(result.rows[0].folder).record_file.read_text())["sessions"]
-    assert len(sessions) == 2, "the run was gone on with, not begun again"
-    assert [e["epoch"] for e in read_evaluations(result.rows[0].folder)] == [1, 2, 3]
-    train(plan.trial_config(result.rows[0].labels), tmp_path / "straight", show=False, test=False)
-    assert validation_accuracies(tmp_path / "straight") == result.rows[0].accuracies
+    resumed = next(row for row in result.rows if Path(row.folder).name == "trial-0000")
+    sessions = json.loads(RunFolder(resumed.folder).record_file.read_text())["sessions"]
+    assert len(sessions) == 2, "the run was resumed, not begun again"
+    assert [e["epoch"] for e in read_evaluations(resumed.folder)] == [1, 2, 3]
+    train(plan.trial_config(resumed.labels), tmp_path / "straight", show=False, test=False)
+    assert validation_accuracies(tmp_path / "straight") == resumed.accuracies
 
 
-def test_the_trial_of_a_living_worker_is_left_alone(make_plan, tmp_path):
+def begun_trial(study, pid, host):
+    """Ask for a trial as another process would."""
+    study.enqueue_trial({"method.mean_margin": 2})
+    with study_module.quiet_optuna():
+        trial = study.ask()
+    trial.suggest_categorical("method.mean_margin", (1, 2))
+    trial.set_user_attr("worker", {"pid": pid, "host": host, "folder": "/nowhere/runs/trial-0000"})
+    return trial
+
+
+def test_the_trial_of_a_living_process_is_left_alone_and_that_of_a_dead_one_is_not(make_plan, tmp_path):
     plan = make_plan("mean_margin=1,2", keep_easy=False)
     settle_plan(plan, tmp_path / "out")
     study = open_study(plan)
-    study.enqueue_trial({"method.mean_margin": 1})
-    trial = study.ask()
-    trial.set_user_attr("worker", study_module.signature(tmp_path / "out" / "runs" / "trial-0000"))
-    with hold_lock(tmp_path / "out" / "locks" / "trial-0000"):
-        result = sweep(plan, tmp_path / "out")
+    trial = begun_trial(study, os.getpid(), platform.node())
+    result = sweep(plan, tmp_path / "out")
     assert [row.outcome for row in result.rows] == ["running", "finished"]
     assert result.test is None, "the choice may still change"
     assert "1 trials are still under way" in pages.verdict_of(result)
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    trial.set_user_attr("worker", {"pid": gone.pid, "host": platform.node(), "folder": "/nowhere"})
     result = sweep(plan, tmp_path / "out")
     assert [row.outcome for row in result.rows] == ["finished", "finished"]
+    assert sorted(result.settings(row)["mean_margin"] for row in result.rows) == [1, 2]
     assert result.test is not None
 
 
-def test_the_trial_of_a_silent_machine_is_begun_again_and_counts_once(make_plan, tmp_path):
+def test_the_trial_of_a_silent_machine_is_begun_again_and_counts_once(
+    real_storage, make_plan, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(study_module, "GRACE_SECONDS", 1)
     plan = make_plan("mean_margin=1,2", keep_easy=False)
     settle_plan(plan, tmp_path / "out")
     study = open_study(plan)
-    study.enqueue_trial({"method.mean_margin": 2})
-    trial = study.ask()
-    trial.suggest_categorical("method.mean_margin", (1, 2))
-    elsewhere = {"host": "elsewhere", "folder": "/nowhere/runs/trial-0000", "beat": time.time()}
-    trial.set_user_attr("worker", elsewhere)
-    result = sweep(plan, tmp_path / "out")
-    assert [row.outcome for row in result.rows] == ["running", "finished"], "it spoke a moment ago"
-    trial.set_user_attr("worker", {**elsewhere, "beat": time.time() - 2 * study_module.GRACE_SECONDS})
-    result = sweep(plan, tmp_path / "out")
+    trial = begun_trial(study, 1, "elsewhere")
+    study_module._beat(trial)
+    with study._storage._backend.engine.begin() as connection:  # the machine was last heard of long ago
+        from sqlalchemy import text
+
+        connection.execute(text("UPDATE trial_heartbeats SET heartbeat = '2020-01-01 00:00:00'"))
+    result = sweep(plan, tmp_path / "out", test=False)
     assert [row.outcome for row in result.rows] == ["finished", "finished"]
     assert sorted(result.settings(row)["mean_margin"] for row in result.rows) == [1, 2]
 
 
 @pytest.mark.parametrize("moment", ["while it trains", "at its end"])
-def test_a_worker_whose_trial_was_given_up_goes_on_with_the_next(
+def test_a_trial_that_was_taken_for_dead_is_not_counted_twice(
     make_plan, tmp_path, monkeypatch, moment, capsys
 ):
-    """This machine slept, or a clock was set: another one took the trial for dead."""
+    """This machine slept, or a clock was set: another one lined the trial up again."""
     plan = make_plan("mean_margin=1,2", keep_easy=False)
-    original = worker.train_trial
+    original, slept = run_worker.train_task, []
 
-    def overslept(config, folder, report):
-        if folder.name == "trial-0000":
-            study = open_study(plan, create=False)
-            worker._replace(study, study.get_trials(deepcopy=False)[0])
+    def overslept(task, judge):
+        if not slept:
+            slept.append(True)
+            study_module.line_up_again(open_study(plan), 0)
         if moment == "at its end":
-            return original(config, folder, lambda epoch, accuracies: True)
-        return original(config, folder, report)
+            return original({**task, "judged": False}, judge)
+        return original(task, judge)
 
-    monkeypatch.setattr(worker, "train_trial", overslept)
+    monkeypatch.setattr(run_worker, "train_task", overslept)
     result = sweep(plan, tmp_path / "out", test=False)
     assert sorted(result.settings(row)["mean_margin"] for row in result.rows) == [1, 2]
     assert [row.outcome for row in result.rows] == ["finished", "finished"]
     assert "trial 0 was taken over by another machine" in capsys.readouterr().err
 
 
-def test_a_trial_that_kills_its_workers_is_given_up(make_plan, tmp_path, monkeypatch):
-    monkeypatch.setattr(worker, "MOST_DEATHS", 2)
-    plan = make_plan("mean_margin=1,2", keep_easy=False)
-    original = worker.train_trial
+def test_a_trial_that_kills_the_commands_that_train_it_is_given_up(make_plan, tmp_path, monkeypatch):
+    monkeypatch.setattr(study_module, "MOST_RETRIES", 2)
+    plan = make_plan("mean_margin=1,2", trials=2, keep_easy=False)
+    original = run_worker.train_task
 
-    def killer(config, folder, report):
-        if folder.name == "trial-0000":
+    def killer(task, judge):
+        if task["config"]["method"]["mean_margin"] == 1:
             raise KeyboardInterrupt
-        return original(config, folder, report)
+        return original(task, judge)
 
-    monkeypatch.setattr(worker, "train_trial", killer)
+    monkeypatch.setattr(run_worker, "train_task", killer)
     for _ in range(3):
         with pytest.raises(KeyboardInterrupt):
             sweep(plan, tmp_path / "out")
-    result = sweep(plan, tmp_path / "out", test=False)
-    assert [row.outcome for row in result.rows] == ["failed", "finished"]
-    assert "without a word" in result.rows[0].reason
+    states = [trial.state.name for trial in open_study(plan).trials]
+    assert states.count("FAIL") >= 3
+    assert [trial.params for trial in open_study(plan).trials if trial.state.name == "WAITING"] in (
+        [],
+        [{"method.mean_margin": 2}],
+    )
 
 
 def test_a_full_disk_stops_the_sweep_and_loses_no_trial(make_plan, tmp_path, monkeypatch):
     plan = make_plan("mean_margin=1,2", keep_easy=False)
-    original = worker.train_trial
-
-    def full(*args):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(worker, "train_trial", full)
+    original = run_worker.train_task
+    full = lambda *_: {"kind": "unwritable", "words": "OSError: [Errno 28] No space left on device"}
+    monkeypatch.setattr(run_worker, "train_task", full)
     with pytest.raises(OSError, match="No space"):
         sweep(plan, tmp_path / "out")
-    monkeypatch.setattr(worker, "train_trial", original)
+    monkeypatch.setattr(run_worker, "train_task", original)
     assert sweep(plan, tmp_path / "out", test=False).count("finished") == 2
 
 
 def test_a_data_base_that_goes_away_stops_the_sweep_and_loses_no_trial(make_plan, tmp_path, monkeypatch):
     plan = make_plan("mean_margin=1,2", keep_easy=False)
-    original = worker.train_trial
+    original = run_worker.train_task
 
-    def gone(*args):
+    def gone(*_):
         raise optuna.exceptions.StorageInternalError("server closed the connection")
 
-    monkeypatch.setattr(worker, "train_trial", gone)
+    monkeypatch.setattr(run_worker, "train_task", gone)
     with pytest.raises(ValueError, match="cannot be used: server closed the connection"):
         sweep(plan, tmp_path / "out")
-    monkeypatch.setattr(worker, "train_trial", original)
+    monkeypatch.setattr(run_worker, "train_task", original)
     assert sweep(plan, tmp_path / "out", test=False).count("finished") == 2
 
 
@@ -423,36 +445,25 @@ def test_a_trial_asked_for_at_the_same_moment_as_the_last_is_not_run(make_plan, 
     def late(self, *args, **kwargs):
         if not asked:
             asked.append(original(self))  # somebody else is faster between our look and our question
-            asked[0].set_user_attr("worker", study_module.signature(tmp_path / "runs" / "x"))
+            study_module.sign(asked[0], tmp_path / "runs" / "x")
         return original(self, *args, **kwargs)
 
     monkeypatch.setattr(optuna.Study, "ask", late)
-    with hold_lock(tmp_path / "locks" / "x"):
-        assert worker.work(plan, tmp_path / "out") == 0
+    trained = count_training(monkeypatch)
+    sweep(plan, tmp_path / "out", test=False)
+    assert trained == []
     assert len(read_result(study, plan).rows) == 1
 
 
-def test_a_waiting_trial_given_to_two_workers_at_once_is_for_the_one_with_its_lock(
-    make_plan, tmp_path, monkeypatch
-):
-    plan = make_plan("mean_margin=1,2", keep_easy=False)
-    settle_plan(plan, tmp_path / "out")
-    study = open_study(plan)
-    study_module.enqueue_grid(study, plan)
-    original, first = optuna.Study.ask, []
-
-    def twice(self, *args, **kwargs):
-        if not first:  # the other worker got the same answer; it has the lock and is about to sign
-            first.append(original(self, *args, **kwargs))
-            return first[0]
-        first[0].set_user_attr("worker", study_module.signature(tmp_path / "out" / "runs" / "trial-0000"))
-        return original(self, *args, **kwargs)
-
-    monkeypatch.setattr(optuna.Study, "ask", twice)
-    with hold_lock(tmp_path / "out" / "locks" / "trial-0000"):
-        assert worker.work(plan, tmp_path / "out") == 1
-        outcomes = [row.outcome for row in read_result(study, plan).rows]
-    assert outcomes == ["running", "finished"], "the trial of the other worker is neither trained nor failed"
+def test_a_grid_of_steps_and_values_is_tried_whole_whatever_the_number_of_trials(make_plan, tmp_path):
+    search = ("mean_margin=1,2", "representation_weight=0.1:0.3:0.1")
+    plan = make_plan(*search, trials=2, keep_easy=False, epochs=1, sampler="grid")
+    assert plan.budget == 6
+    result = sweep(plan, tmp_path / "out", test=False)
+    tried = {tuple(result.settings(row).values()) for row in result.rows}
+    assert tried == {(margin, weight) for margin in (1, 2) for weight in (0.1, 0.2, 0.3)}
+    with pytest.raises(ValueError, match="--sampler grid needs values to combine"):
+        make_plan("representation_weight=0.1:0.3", sampler="grid")
 
 
 # Plans, storages, files
@@ -489,6 +500,19 @@ def test_plans_survive_a_file_and_broken_files_are_named(make_plan, tmp_path):
     (tmp_path / "bad.json").write_text("{")
     with pytest.raises(ValueError, match="not the plan of a sweep"):
         read_plan(tmp_path / "bad.json")
+
+
+def test_a_sweep_of_a_version_that_did_not_settle_its_numerics_is_refused(make_plan, tmp_path):
+    plan = make_plan("mean_margin=1,2")
+    settle_plan(plan, tmp_path / "out")
+    settle_plan(plan, tmp_path / "out")
+    file = tmp_path / "out" / "sweep.json"
+    record = json.loads(file.read_text())
+    assert record["config"]["machine"]["memory_format"] == "contiguous"
+    record["config"]["machine"]["memory_format"] = "auto"
+    file.write_text(json.dumps(record))
+    with pytest.raises(ValueError, match=r"holds runs of a version before 0\.5"):
+        settle_plan(plan, tmp_path / "out")
 
 
 def test_data_without_validation_samples_cannot_be_swept(make_plan):
@@ -557,7 +581,7 @@ def sweep_command(plan_words, out):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_sweep_of_two_processes_survives_signals(toy_features, tmp_path, number):
+def test_a_sweep_of_two_processes_survives_signals(toy_features, tmp_path, number, wait_until, family_of):
     words = [
         "--data",
         toy_features,
@@ -580,17 +604,16 @@ def test_a_sweep_of_two_processes_survives_signals(toy_features, tmp_path, numbe
     ]
     words = [str(word) for word in words]
     interrupted = sweep_command(words, tmp_path / "out")
-    deadline = time.monotonic() + 120
-    while not list((tmp_path / "out").glob("runs/*/metrics.jsonl")) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_until(lambda: list((tmp_path / "out").glob("runs/*/metrics.jsonl")), interrupted)
+    workers_ended = family_of(interrupted.pid)
     os.kill(interrupted.pid, number)
-    interrupted.communicate(timeout=120)
+    interrupted.communicate()
     assert interrupted.returncode == (-9 if number == signal.SIGKILL else 128 + number)
-    time.sleep(3)  # workers notice that their parent is gone, save and end
-    out, err = sweep_command(words, tmp_path / "out").communicate(timeout=250)
+    wait_until(workers_ended)  # they notice that their parent is gone, save and end
+    out, err = sweep_command(words, tmp_path / "out").communicate()
     result = json.loads(out)
     assert [row["outcome"] for row in result["trials"]] == ["finished"] * 3, err
-    straight, _ = sweep_command(words, tmp_path / "straight").communicate(timeout=250)
+    straight, _ = sweep_command(words, tmp_path / "straight").communicate()
     again = json.loads(straight)
     key = lambda row: row["settings"]["mean_margin"]
     assert [row["validation"] for row in sorted(result["trials"], key=key)] == [

@@ -7,13 +7,14 @@ import math
 import pytest
 
 from classmargin.methods import list_methods
-from classmargin.recipes.sweep.objective import easy_violation, parse_objective
-from classmargin.recipes.sweep.space import (
+from classmargin.recipes.sweep_space import (
     Parameter,
     check_method,
     default_parameters,
+    easy_violation,
     grid,
     grid_size,
+    parse_objective,
     parse_search,
     settings_of,
 )
@@ -105,7 +106,11 @@ def test_a_parameter_may_be_named_once():
 
 
 def test_without_words_the_method_brings_its_own_ranges():
-    assert [p.name for p in parse_search([], MR2)] == ["mean_margin", "representation_weight", "margin_power"]
+    assert [p.name for p in parse_search([], MR2)] == [
+        "mean_margin",
+        "representation_weight",
+        "label_smoothing",
+    ]
     (step_size, adjustment) = default_parameters("group-dro")
     assert (step_size.log, step_size.low, step_size.high) == (True, 1e-3, 1e-1)
     assert adjustment.choices == (0.0, 1.0, 2.0)

@@ -9,9 +9,8 @@ import pytest
 
 from classmargin.cli.main import main
 from classmargin.evaluation.prediction_files import read_predictions
-from classmargin.recipes.session import build_session
+from classmargin.recipes.run_parts import build_run
 from classmargin.recipes.train_run import default_folder, train
-from classmargin.training.recorder import say_once
 from classmargin.training.run_folder import RunFolder
 
 
@@ -43,6 +42,17 @@ def test_a_run_folder_holds_everything(finished_run):
     done = json.loads((finished_run / "done").read_text())
     assert done["test"]["overall"] == pytest.approx(right)
     assert json.loads((finished_run / "audit.json").read_text())["overall"] == pytest.approx(right)
+
+
+def test_the_report_of_a_run_shows_pictures_of_its_errors(tmp_path, small):
+    pytest.importorskip("plotly")
+    train(small("machine.report=true"), tmp_path / "run")
+    page = (tmp_path / "run" / "report.html").read_text("utf-8")
+    data = json.loads(page.split('id="sample-data">')[1].split("</script>")[0])
+    errors = [row for row in data["rows"] if row[1] == 0]
+    assert errors
+    assert all(row[7] >= 0 for row in errors)
+    assert data["pictures"][errors[0][7]].startswith("data:image/png;base64,")
 
 
 def test_every_hyperparameter_is_written_out(finished_run):
@@ -86,6 +96,35 @@ def test_another_configuration_is_refused_and_named(finished_run, small):
         train(small("loop.epochs=3", method="mr2"), finished_run, resume=True, show=False)
 
 
+@pytest.mark.parametrize("setting", ["machine.threads=2", "machine.memory_format=contiguous"])
+def test_a_run_does_not_go_on_rounding_otherwise(setting, tmp_path, small):
+    train(small("loop.epochs=1"), tmp_path / "run", show=False, test=False)
+    name, _, value = setting.partition("=")
+    with pytest.raises(ValueError, match=rf"another configuration \({name}: .* -> '?{value}'?\)"):
+        train(small("loop.epochs=1", setting), tmp_path / "run", resume=True, show=False)
+
+
+def test_what_is_left_open_is_what_the_run_began_with(tmp_path, small):
+    begun = ("machine.threads=2", "machine.memory_format=contiguous")
+    train(small("loop.epochs=1", *begun), tmp_path / "run", show=False, test=False)
+    left_open = ("machine.threads=0", "machine.memory_format=auto", "loop.precision=auto")
+    train(small("loop.epochs=1", *left_open), tmp_path / "run", resume=True, show=False)
+    sessions = json.loads((tmp_path / "run" / "run.json").read_text())["sessions"]
+    assert len(sessions) == 2
+    assert sessions[0]["numerics"] == sessions[1]["numerics"]
+    assert sessions[0]["numerics"]["memory_format"] == "contiguous"
+    assert sessions[0]["numerics"]["threads"] == 2
+
+
+def test_going_on_on_another_device_is_told(tmp_path, small, capsys):
+    train(small("loop.epochs=1"), tmp_path / "run", show=False, test=False)
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    record["sessions"][0]["numerics"]["device"] = "cuda"
+    (tmp_path / "run" / "run.json").write_text(json.dumps(record))
+    train(small("loop.epochs=1"), tmp_path / "run", resume=True, show=False)
+    assert "begun on cuda and goes on on cpu: it will not end bit-identical" in capsys.readouterr().err
+
+
 def test_going_on_with_another_method_names_the_method(finished_run, capsys):
     assert main(["train", "--method", "erm", "--out", str(finished_run), "--resume"]) == 2
     assert "another configuration (method.name: 'mr2' -> 'erm'" in capsys.readouterr().err
@@ -100,7 +139,8 @@ def test_a_folder_of_something_else_is_refused(tmp_path, small):
 
 def test_folders_are_named_by_what_they_compute(small):
     assert default_folder(small("loop.seed=1")).name.startswith("tiny-small-cnn-erm-seed1-")
-    assert default_folder(small()) == default_folder(small("machine.threads=2"))
+    assert default_folder(small()) == default_folder(small("machine.report=true"))
+    assert default_folder(small()) != default_folder(small("machine.threads=2"))
     assert default_folder(small()) != default_folder(small("optimizer.momentum=0.8"))
     assert default_folder(small(), "elsewhere").parent.name == "elsewhere"
 
@@ -153,11 +193,11 @@ def test_a_network_with_statistics_of_its_own_refuses_other_units(tmp_path, smal
         floats = {k: v / np.float32(255 / unit) if k.startswith("x_") else v for k, v in arrays.items()}
         np.savez(tmp_path / f"{unit:g}.npz", **floats)
     backbone = ("backbone.name=resnet18", "loop.epochs=1")
-    assert build_session(small(*backbone, f"data.name={tmp_path}/1.npz")).bundle.mean
+    assert build_run(small(*backbone, f"data.name={tmp_path}/1.npz")).bundle.mean
     with pytest.raises(
         ValueError, match=r"resnet18 expects images as bytes or .* got numbers between 0 and 255"
     ):
-        build_session(small(*backbone, f"data.name={tmp_path}/255.npz"))
+        build_run(small(*backbone, f"data.name={tmp_path}/255.npz"))
 
 
 @pytest.mark.parametrize(
@@ -180,53 +220,6 @@ def test_hyperparameters_under_the_name_of_the_method_are_pointed_to_their_place
 
 
 # Warm-up. The short runs have 2 epochs of 5 steps.
-
-
-def said_of(folder, config, capsys, *, anew=True, **more):
-    capsys.readouterr()
-    if anew:
-        say_once.cache_clear()
-    train(config, folder, show=False, test=False, **more)
-    return capsys.readouterr().err
-
-
-def test_a_warm_up_as_long_as_the_training_is_told_when_it_begins(tmp_path, small, capsys):
-    config = small(method="mr2")
-    said = said_of(tmp_path / "run", config, capsys)
-    assert "200 warm-up steps of mr2 take up all of this training (10 steps)" in said
-    assert "class margins never act and λ reaches 0.15 of 3" in said
-    assert "--set method.warmup_steps=2 " in said
-    assert "warm-up" not in said_of(tmp_path / "run", config, capsys, resume=True)
-
-
-def test_runs_of_one_process_that_differ_by_their_seed_are_told_once(tmp_path, small, capsys):
-    assert "warm-up" in said_of(tmp_path / "0", small(method="mr2"), capsys)
-    assert "warm-up" not in said_of(tmp_path / "1", small("loop.seed=1", method="mr2"), capsys, anew=False)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        (["method.warmup_steps=10"], "all of this training (10 steps): class margins never act and λ reaches 3 of 3"),
-        (["method.warmup_steps=7"], "70 % of this training (10 steps): class margins act and λ is at its 3 in the last 3"),
-        (["method.warmup_steps=5"], "50 % of this training"),
-        (["method.warmup_steps=4"], ""),
-        (["method.warmup_steps=0"], ""),
-        (["method.representation_weight=0"], "(10 steps): class margins never act; train longer"),
-        (["method.name=mr2-representation"], "(10 steps): λ reaches 0.15 of 3; train longer"),
-        (["method.name=mr2-uniform"], ""),
-        (["method.name=erm"], ""),
-    ],
-)  # fmt: skip
-def test_what_a_long_warm_up_means_depends_on_what_it_holds_back(tmp_path, small, overrides, words, capsys):
-    said = said_of(tmp_path / "run", small("method.name=mr2", *overrides), capsys)
-    assert words in said
-    assert ("warm-up" in said) == bool(words)
-
-
-def test_frozen_features_have_no_warm_up(tmp_path, toy_features, small, capsys):
-    overrides = [f"data.name={toy_features}", "data.validation=0.3", "backbone.name=linear"]
-    assert "warm-up" not in said_of(tmp_path / "run", small(*overrides, method="mr2"), capsys)
 
 
 def test_a_checkpoint_of_another_network_is_refused_with_words(tmp_path, small):
@@ -258,7 +251,7 @@ def test_options_of_the_loop_run_end_to_end(tmp_path, small, extra):
 def test_streamed_images_come_through_workers_and_train_the_same(tmp_path, small, monkeypatch):
     image = pytest.importorskip("PIL.Image")
     import classmargin.data.prepare_images as prepare
-    from classmargin.recipes.session import build_session
+    from classmargin.recipes.run_parts import build_run
 
     rng = np.random.default_rng(0)
     for part, count in (("train", 20), ("test", 5)):
@@ -269,11 +262,11 @@ def test_streamed_images_come_through_workers_and_train_the_same(tmp_path, small
                 pixels = rng.integers(0, 100, (16, 16, 3), dtype=np.uint8) + (155 if label == "light" else 0)
                 image.fromarray(pixels.astype(np.uint8)).save(folder / f"{number}.png")
     settings = (f"data.name={tmp_path / 'images'}", "loop.batch_size=8", "loop.epochs=1")
-    session = build_session(small(*settings))
+    session = build_run(small(*settings))
     assert not session.bundle.streamed, "few images live in memory"
     assert session.loaders.workers == 0
     monkeypatch.setattr(prepare, "MEMORY_LIMIT", 1)
-    streamed = build_session(small(*settings))
+    streamed = build_run(small(*settings))
     assert streamed.bundle.streamed
     assert streamed.loaders.workers >= 1
     results = []

@@ -7,7 +7,6 @@ recomputed from all batches so far, not updated: ``batches`` is always a list of
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Sequence
 
 import torch
@@ -39,21 +38,11 @@ def mean_square(rows, weights, p: float, centre: Sequence[float]) -> float:
     return math.fsum(w * s for w, s in zip(weights, squares, strict=True)) / math.fsum(weights)
 
 
-def add_relative_spread(statistics: dict[int, dict[str, float]], means: dict[int, list[float]]) -> None:
-    """Give every class ‖ŝ‖² over the squared distance of its mean to the nearest mean of another class."""
-    for k, entry in statistics.items():
-        room = min(
-            math.fsum((a - b) ** 2 for a, b in zip(means[k], means[other], strict=True))
-            for other in statistics
-            if other != k
-        )
-        entry["relative-spread"] = entry["spread"] / room
-
-
-def describe(rows, weights, p: float) -> dict[str, float]:
-    """Return ‖μ̂‖², ‖ŝ‖² (L2) and r²_p of weighted rows, and what the release has in their place."""
+def describe(rows, weights, p: float) -> dict:
+    """Return μ̂, ‖ŝ‖² (L2) and r²_p of weighted rows, and what the release has in their place."""
     mean, origin = mean_vector(rows, weights), [0.0] * len(rows[0])
     return {
+        "mean": torch.tensor(mean, dtype=torch.float64),
         "mean_sqnorm": lp_norm(mean, 2) ** 2,
         "spread": mean_square(rows, weights, 2, mean),
         "sqnorm": mean_square(rows, weights, p, origin),
@@ -69,7 +58,7 @@ def rows_of(batch: tuple[Tensor, Tensor], k: int) -> list[list[float]]:
 
 def moments_statistics(batches: Batches, num_classes: int, p: float = 2.0, decay: float = 0.9):
     """Return ``{class: statistics}`` of all rows, a row counting decay^(later batches that hold its class)."""
-    out, means = {}, {}
+    out = {}
     for k in range(num_classes):
         rows, weights, age = [], [], 0
         for batch in reversed(batches):
@@ -79,15 +68,12 @@ def moments_statistics(batches: Batches, num_classes: int, p: float = 2.0, decay
             age += bool(mine)
         if rows:
             out[k] = describe(rows, weights, p)
-            means[k] = mean_vector(rows, weights)
-    if len(out) > 1:
-        add_relative_spread(out, means)
     return out
 
 
 def batch_statistics(batches: Batches, num_classes: int, p: float = 2.0, decay: float = 0.9):
     """Return ``{class: statistics}``: moving averages of the scalars of each batch (the paper to the letter)."""
-    out: dict[int, dict[str, float]] = {}
+    out: dict[int, dict] = {}
     for batch in batches:
         for k in range(num_classes):
             mine = rows_of(batch, k)
@@ -99,21 +85,18 @@ def batch_statistics(batches: Batches, num_classes: int, p: float = 2.0, decay: 
     return out
 
 
-def total_variance(batches: Batches, decay: float = 0.9) -> float:
-    """Return mean ‖φ - mean φ‖² over all samples; each batch is one vote that fades with age."""
-    means, squares, votes = [], [], []
-    for age, (features, _) in enumerate(reversed(batches)):
-        rows = features.double().tolist()
-        means.append(mean_vector(rows, [1.0] * len(rows)))
-        squares.append(math.fsum(x * x for row in rows for x in row) / len(rows))
-        votes.append(decay**age)
-    square = math.fsum(v * s for v, s in zip(votes, squares, strict=True)) / math.fsum(votes)
-    return square - lp_norm(mean_vector(means, votes), 2) ** 2
+def standardized(features: Tensor) -> Tensor:
+    """Return (φ - mean) / sqrt(total variance) of one batch, differentiable through both."""
+    rows = list(features.double())
+    mean = sum(rows) / len(rows)
+    variance = sum(((row - mean) ** 2).sum() for row in rows) / len(rows)
+    return torch.stack([(row - mean) / variance.sqrt() for row in rows])
 
 
-def peak_variance(batches: Batches, decay: float = 0.9) -> float:
-    """Return the largest total variance after any of the batches so far."""
-    return max(total_variance(batches[: step + 1], decay) for step in range(len(batches)))
+def total_variance(features: Tensor) -> float:
+    """Return the mean of ‖φ - mean φ‖² over one batch."""
+    rows = features.double().tolist()
+    return mean_square(rows, [1.0] * len(rows), 2, mean_vector(rows, [1.0] * len(rows)))
 
 
 def mean_spread(statistics, name: str = "spread") -> float:
@@ -176,18 +159,12 @@ def log_one_plus_sum_exp(exponents: list[Tensor], like: Tensor) -> Tensor:
 
 
 def representation_margin_losses(
-    features: Tensor, labels: Tensor, spread: float, temperature: float = 1.0, stored=None
+    features: Tensor, labels: Tensor, spread: float, temperature: float = 1.0
 ) -> Tensor:
-    """Eq. 2: ln[1 + Σ_{x⁺} exp((‖φ - φ⁺‖² - 2 s̄) / τ)], one entry per sample.
-
-    ``stored[k]`` may hold further features of class k.
-    """
+    """Eq. 2: ln[1 + Σ_{x⁺} exp((‖φ - φ⁺‖² - 2 s̄) / τ)], one entry per sample."""
     rows, losses = features.double(), []
     for i in range(len(labels)):
-        exponents = pair_exponents(rows, labels, i, spread, temperature)
-        for extra in (stored or {}).get(int(labels[i]), ()):
-            exponents.append((((rows[i] - extra.double()) ** 2).sum() - 2 * spread) / temperature)
-        losses.append(log_one_plus_sum_exp(exponents, rows))
+        losses.append(log_one_plus_sum_exp(pair_exponents(rows, labels, i, spread, temperature), rows))
     return torch.stack(losses)
 
 
@@ -202,13 +179,43 @@ def hard_representation_margin_losses(features: Tensor, labels: Tensor, spread: 
     )
 
 
-def moment_losses(features, labels, means: dict[int, Tensor], spreads: dict[int, float], spread, temperature):
-    """Return ln[1 + exp((‖φ - μ̂_y‖² + ‖ŝ_y‖² - 2 s̄) / τ)], one entry per sample."""
+def moment_losses(features: Tensor, labels: Tensor, statistics: dict[int, dict], slack: float) -> Tensor:
+    """Return ln[1 + exp(‖φ - μ̂_y‖² + ‖ŝ_y‖² - 2 s̄)], one entry per sample; ``slack`` is s̄."""
     losses = []
     for row, y in zip(features.double(), labels.tolist(), strict=True):
-        distance = ((row - means[y]) ** 2).sum() + spreads[y]
-        losses.append(log_one_plus_sum_exp([(distance - 2 * spread) / temperature], row))
+        distance = ((row - statistics[y]["mean"]) ** 2).sum() + statistics[y]["spread"]
+        losses.append(log_one_plus_sum_exp([distance - 2 * slack], row))
     return torch.stack(losses)
+
+
+def recommended_terms(
+    history: Batches,
+    logits: Tensor,
+    num_classes: int,
+    *,
+    smoothing: float = 0.1,
+    decay: float = 0.9,
+    **margins,
+) -> tuple[Tensor, Tensor]:
+    """Return both terms of the recommended objective on the last batch of ``history``, after all of it.
+
+    ``margins`` may give ``source`` ("spread" or "sqnorm"), ``power``, ``mean_margin``, ``norm_order``.
+    """
+    own = [(standardized(features.detach()), labels) for features, labels in history]
+    statistics = moments_statistics(own, num_classes, margins.get("norm_order", 2.0), decay)
+    gamma = [margins.get("mean_margin", 1.0)] * num_classes
+    if "source" in margins:
+        source = {k: entry[margins["source"]] for k, entry in statistics.items()}
+        gamma = class_margins(source, num_classes, gamma[0], margins["power"])
+    features, labels = history[-1]
+    pulls = moment_losses(standardized(features), labels, statistics, mean_spread(statistics))
+    logit, pull = [], []
+    for i, y in enumerate(labels.tolist()):
+        scores = logits[i].double() / gamma[y]
+        surprise = torch.logsumexp(scores, 0) - scores  # -ln softmax
+        logit.append((1 - smoothing) * surprise[y] + smoothing * sum(surprise) / num_classes)
+        pull.append(pulls[i] * surprise[y].detach().neg().exp())
+    return torch.stack(logit).mean(), torch.stack(pull).mean()
 
 
 def release_representation_term(features: Tensor, labels: Tensor, spread: float, num_classes: int) -> Tensor:
@@ -221,18 +228,3 @@ def release_representation_term(features: Tensor, labels: Tensor, spread: float,
         if len(mine) >= 2:
             total = total + torch.stack(mine).mean()
     return total * d / (10 * num_classes)
-
-
-# --- memory -------------------------------------------------------------------------------------------------------
-
-
-class Ring:
-    """The M most recent features of each class, one queue per class."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.queues: dict[int, deque[Tensor]] = {}
-
-    def store(self, features: Tensor, labels: Tensor) -> None:
-        for row, y in zip(features.detach(), labels.tolist(), strict=True):
-            self.queues.setdefault(y, deque(maxlen=self.size)).append(row.clone())

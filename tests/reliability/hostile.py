@@ -22,10 +22,7 @@ HEADROOM = 2 * 2**30
 
 counted: Counter[str] = Counter()
 
-QUICK = {
-    "deadline": None,
-    "derandomize": True,
-    "database": None,
+QUICK = {  # added to the profile of tests/conftest.py
     "suppress_health_check": [
         HealthCheck.too_slow,
         HealthCheck.function_scoped_fixture,
@@ -36,14 +33,14 @@ QUICK = {
 
 
 def quick(examples: int) -> Any:
-    """Settings of the default suite: few examples, the same ones every time."""
+    """Settings of the default suite: few examples, with the profile of ``make test`` the same ones every time."""
     return settings(max_examples=examples, **QUICK)
 
 
 def long(examples: int) -> Any:
     """Settings of ``make soak``: many examples, drawn by its seed; ``CLASSMARGIN_FUZZ_FACTOR`` asks for more."""
     factor = float(os.environ.get("CLASSMARGIN_FUZZ_FACTOR", "1"))
-    return settings(max_examples=int(factor * examples), **{**QUICK, "derandomize": False})
+    return settings(max_examples=int(factor * examples), **QUICK, derandomize=False)
 
 
 @contextlib.contextmanager

@@ -9,8 +9,7 @@ import pytest
 import torch
 from soak.file_faults import Fault, FaultyFiles
 
-from classmargin.training.checkpoint import CheckpointStore
-from classmargin.training.packing import same
+from classmargin.training.checkpoint import CheckpointStore, same
 
 
 @pytest.fixture(scope="module")

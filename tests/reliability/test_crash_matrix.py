@@ -30,6 +30,14 @@ def test_fifty_kills_over_one_and_two_processes_are_survived(soak):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_either_of_two_processes_may_be_killed_at_any_step(soak):
+    numbers = soak("step_kills", "--quick", seconds=880)
+    assert numbers["kills"] == 3
+    assert numbers["cut short"] == ""
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_commands_that_train_many_runs_survive_kills_of_themselves_and_of_their_workers(soak):
     assert soak("pool_kills", "--quick", seconds=580)["kills"] >= 2

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from classmargin.data import load_data
-from classmargin.data.formats.huggingface import hub_folder
-from classmargin.data.formats.restricted_pickle import load_pickled_arrays
+from classmargin.data.formats.arrow_tables import hub_folder
+from classmargin.data.formats.cifar import load_pickled_arrays
 
 LABELS = np.tile(np.arange(3), 4)
 PIXELS = np.random.default_rng(0).integers(0, 256, (12, 4, 4), dtype=np.uint8)

@@ -7,8 +7,8 @@ import errno
 import io
 import json
 import os
+import platform
 import shutil
-from dataclasses import asdict
 from pathlib import Path
 
 import hostile
@@ -20,25 +20,23 @@ from hypothesis import strategies as st
 from soak.tiny_task import train_words, write_features
 
 from classmargin.cli.main import main
-from classmargin.recipes.figures.spread_evolution import read_spreads
+from classmargin.recipes.class_measures import read_audit_part
 from classmargin.recipes.model_record import read_record as read_model_record
-from classmargin.recipes.reproduce.class_columns import read_audit_part
-from classmargin.recipes.reproduce.record import read_record
-from classmargin.recipes.reproduce.render import render_records
+from classmargin.recipes.paper.training_figures import read_spreads
+from classmargin.recipes.record import read_record
+from classmargin.recipes.record_pages import render_records
+from classmargin.recipes.run_display import read_progress
 from classmargin.recipes.run_options import gather_config
-from classmargin.recipes.run_pool import read_progress
-from classmargin.recipes.sweep.trial import validation_accuracies
+from classmargin.recipes.run_sweep import validation_accuracies
 from classmargin.recipes.train_run import default_folder, read_summary, train
 from classmargin.training.config import DataConfig, RunConfig
-from classmargin.training.log_files import LogFiles, safe_cell
-from classmargin.training.progress import Bar, words_of
-from classmargin.training.run_folder import RunFolder, write_json
-from classmargin.training.run_lock import Owner, hold_lock, read_owner
-from classmargin.training.run_record import add_session
+from classmargin.training.metric_logs import LogFiles, safe_cell
+from classmargin.training.run_folder import RunFolder, add_session, hold_lock, read_owner, write_json
+from classmargin.training.run_progress import Bar, words_of
 
 RESULTS = Path(__file__).parents[2] / "results"
 RECORDS = [
-    path for path in sorted(RESULTS.glob("*.json")) if '"classmargin-record"' in path.read_text("utf-8")
+    path for path in sorted(RESULTS.rglob("*.json")) if '"classmargin-record"' in path.read_text("utf-8")
 ]
 
 
@@ -89,7 +87,7 @@ GOOD = {
     "progress.json": json.dumps({"done": 3, "total": 5, "words": "epoch 1/2"}),
     "metrics.jsonl": json.dumps({"epoch": 1, "step": 3, "overall": 0.5, "hard": 0.25}) + "\n",
     "spread.jsonl": json.dumps({"epoch": 1, "spread": [0.5, None]}) + "\n",
-    ".lock.owner": json.dumps(asdict(Owner.myself())),
+    ".lock": f"{os.getpid()}\n{platform.node()}\n",
 }
 READERS = {
     "done": lambda folder: read_summary(RunFolder(folder)),
@@ -98,9 +96,7 @@ READERS = {
     "progress.json": lambda folder: read_progress(folder / "progress.json"),
     "metrics.jsonl": validation_accuracies,
     "spread.jsonl": lambda folder: read_spreads(RunFolder(folder)),
-    ".lock.owner": lambda folder: (
-        (owner := read_owner(folder / ".lock.owner")) and (owner.may_live, str(owner))
-    ),
+    ".lock": lambda folder: (owner := read_owner(folder / ".lock")) and (owner.is_dead, str(owner)),
 }
 TOWERS = [
     b"[" * 100_000,
@@ -160,10 +156,9 @@ values = st.one_of(
 
 
 @quick(40)
-@given(pid=values, host=values, started=values)
-def test_an_owner_of_any_kind_is_judged_without_harm(tmp_path, pid, host, started):
-    record = {"pid": pid, "host": host, "started": started}
-    read_small(tmp_path, ".lock.owner", json.dumps(record).encode())
+@given(pid=values, host=values)
+def test_an_owner_of_any_kind_is_judged_without_harm(tmp_path, pid, host):
+    read_small(tmp_path, ".lock", f"{pid}\n{host}\n".encode("utf-8", "replace"))
 
 
 @pytest.mark.parametrize("pid", [0, -1, 2**31, 2**70])
@@ -171,10 +166,9 @@ def test_a_number_that_no_process_has_signals_nobody(tmp_path, pid, monkeypatch)
     monkeypatch.setattr(
         os, "kill", lambda number, signal: pytest.fail(f"signalled {number}") if number < 1 else None
     )
-    record = {**asdict(Owner.myself()), "pid": pid}
-    (tmp_path / "owner").write_text(json.dumps(record), encoding="utf-8")
+    (tmp_path / "owner").write_text(f"{pid}\n{platform.node()}\n", encoding="utf-8")
     owner = read_owner(tmp_path / "owner")
-    assert owner is None if pid < 1 else owner.pid == pid
+    assert owner is None if pid < 1 else owner.pid == pid and not owner.is_dead
 
 
 @pytest.mark.skipif(not RECORDS, reason="no published record in results/")
@@ -389,7 +383,7 @@ def test_lines_and_warnings_on_standard_error_hold_no_control_characters(capsys,
     import warnings
 
     from classmargin.cli import main as module
-    from classmargin.training.recorder import say
+    from classmargin.training.run_progress import say
 
     def warns() -> None:
         warnings.simplefilter("always")

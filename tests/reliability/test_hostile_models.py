@@ -24,12 +24,12 @@ from classmargin.backbones.checkpoints import read_state_dict
 from classmargin.cli.main import main
 from classmargin.recipes.run_options import gather_config
 from classmargin.recipes.saved_model import load_model
-from classmargin.recipes.sweep.plan import read_plan
+from classmargin.recipes.sweep_plan import read_plan
 from classmargin.recipes.train_run import default_folder, train
 from classmargin.training.checkpoint import CheckpointStore, read_tree, write_tree
 from classmargin.training.config import DataConfig, MethodConfig, RunConfig
 from classmargin.training.config_reader import with_values
-from classmargin.training.errors import DivergedError
+from classmargin.training.stopping import DivergedError
 
 STATE = {"encoder.weight": torch.ones(3, 2), "head.bias": torch.zeros(3)}
 
@@ -173,14 +173,13 @@ def run_folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def unfinished_run(run_folder, tmp_path_factory):
     """The same run in the middle of its second epoch."""
-    from classmargin.training.errors import StoppedError
-    from classmargin.training.signals import StopRequest
+    from classmargin.training.stopping import StoppedError, StopRequest
 
     place = tmp_path_factory.mktemp("unfinished") / "run"
     config = with_values(
         gather_config(file=run_folder / "config.toml"),
         {
-            "method": {"name": "mr2", "positives": "memory"},
+            "method": {"name": "mr2"},
             "loop": {"epochs": 3, "checkpoint_steps": 1, "ema_decay": 0.9},
             "machine": {"report": False},
         },
@@ -344,9 +343,8 @@ def test_state_nested_without_end_is_a_damaged_checkpoint(tmp_path):
 @quick(40)
 @given(data=st.data())
 def test_damaged_plans_of_sweeps_end_in_words(tmp_path, data):
-    from classmargin.recipes.sweep.objective import parse_objective
-    from classmargin.recipes.sweep.plan import SweepPlan
-    from classmargin.recipes.sweep.space import parse_search
+    from classmargin.recipes.sweep_plan import SweepPlan
+    from classmargin.recipes.sweep_space import parse_objective, parse_search
 
     config = RunConfig(method=MethodConfig("mr2"))
     plan = SweepPlan(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import time
 import zipfile
 
 import hostile
@@ -14,9 +13,10 @@ from hostile import harmless, hostile_bytes, little_memory, long, quick
 from hypothesis import given
 from hypothesis import strategies as st
 
+from classmargin.evaluation.input_checks import check_class_names
 from classmargin.evaluation.prediction_files import read_class_names, read_predictions
 from classmargin.recipes.run_options import gather_config
-from classmargin.recipes.session import effective
+from classmargin.recipes.run_parts import effective
 from classmargin.training.config import RunConfig
 from classmargin.training.config_reader import build, to_toml
 
@@ -151,7 +151,7 @@ def test_a_parquet_file_that_stands_for_gigabytes_is_refused(tmp_path, stored):
     pq.write_table(content, tmp_path / "predictions.parquet", store_schema=stored, compression="zstd")
     assert (tmp_path / "predictions.parquet").stat().st_size < 2**22
     hostile.counted["predictions.parquet"] += 1
-    with little_memory(), pytest.raises(ValueError, match=r"more than the limit|give class_names"):
+    with little_memory(), pytest.raises(ValueError, match=r"more than the limit|at most 1000 letters"):
         read_predictions(tmp_path / "predictions.parquet", max_bytes=2**29)
 
 
@@ -176,13 +176,13 @@ def test_class_numbers_beyond_all_reason_end_in_words(tmp_path, label):
         assert str(caught.value)
 
 
-def test_many_classes_of_one_name_are_told_apart_in_no_time(tmp_path):
-    begin = time.monotonic()
+def test_many_classes_of_one_name_are_told_apart_in_one_pass(tmp_path):
     names = np.array(["same"] * 20_000)
     content = npz(labels=np.zeros(1, np.int64), logits=np.zeros((1, 20_000), np.float16), class_names=names)
     (tmp_path / "predictions.npz").write_bytes(content)
     assert read_predictions(tmp_path / "predictions.npz").class_names is not None
-    assert time.monotonic() - begin < 5
+    count = 1_000_000  # if every name were compared with every other, this would not end
+    assert len(set(check_class_names(["same"] * count, count))) == count
 
 
 # Class names

@@ -97,11 +97,12 @@ def test_the_refusal_works(tmp_path):
 def test_the_demo_runs_to_its_report_without_network(tmp_path):
     """The demo of ``make demo`` with less of everything; its workers have no network either."""
     script = f"""
-        from classmargin.recipes import demo
+        from classmargin.cli import demo
+        from classmargin.cli.main import main
         demo.SEEDS = 1
         demo.SETTINGS["loop"]["epochs"] = 1
         demo.SETTINGS["data"]["fraction"] = 0.1
-        raise SystemExit(demo.main([{str(tmp_path / "demo")!r}]))
+        raise SystemExit(main(["demo", "--out", {str(tmp_path / "demo")!r}]))
     """
     command = [sys.executable, "-c", textwrap.dedent(script)]
     answer = without_network(command, tmp_path / "attempts", 390)

@@ -9,16 +9,16 @@ import pytest
 from soak.tiny_task import train_words, write_features
 
 from classmargin.cli.main import main
-from classmargin.recipes import run_pool
-from classmargin.recipes.compare_methods import plan_runs
+from classmargin.recipes import runner
+from classmargin.recipes.recipe_plan import plan_comparison
 from classmargin.recipes.run_options import gather_config
 from classmargin.recipes.train_run import exit_code_of_rank
-from classmargin.training.errors import StoppedError
+from classmargin.training.stopping import StoppedError
 
 
 def test_going_on_without_a_run_and_without_settings_is_refused(tmp_path, capsys):
     assert main(["train", "--out", str(tmp_path / "run"), "--resume", "--threads", "1"]) == 2
-    assert "holds no run to go on with" in capsys.readouterr().err
+    assert "holds no run to resume" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
@@ -37,16 +37,18 @@ def test_a_signal_to_a_pool_reaches_its_workers_and_gives_the_code_of_the_signal
     """The worker stands for one that trains: it ends when it is asked to, with its state saved."""
     started = []
 
-    def start_worker():
-        worker = subprocess.Popen(["sleep", "60"], stdin=subprocess.PIPE, text=True)
+    def start(command, **more):
+        worker = start_process(["sleep", "60"], **more)
         started.append(worker)
         signal.raise_signal(getattr(signal, name))
-        return run_pool._Slot(worker)
+        return worker
 
-    monkeypatch.setattr(run_pool, "_start_worker", start_worker)
-    plan = plan_runs(gather_config(flags={"data": {"name": "fashion-mnist-mini"}}), ["erm"], 1, tmp_path)
-    with pytest.raises(StoppedError, match="the same command goes on") as caught:
-        run_pool.run_all(plan["erm"], jobs=1, show=False)
+    start_process = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", start)
+    config = gather_config(flags={"data": {"name": "fashion-mnist-mini"}})
+    block = plan_comparison(config, ["erm"], 1, tmp_path)
+    with pytest.raises(StoppedError, match="the same command resumes") as caught:
+        runner.run_all(block.rows[0].runs, jobs=1, show=False)
     assert caught.value.exit_code == code
     assert started[0].poll() == -signal.SIGTERM
 

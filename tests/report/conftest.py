@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from classmargin.evaluation.audit import Audit, audit
+from classmargin.evaluation.audit_result import Audit
+from classmargin.evaluation.auditing import audit
 from classmargin.evaluation.comparison import Comparison, compare
 
 NASTY_NAMES = (

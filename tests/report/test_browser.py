@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from classmargin.report.render import write_audit_html, write_comparison_html
+from classmargin.report.html_pages import write_audit_html, write_comparison_html
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-EXECUTABLE = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "headless_shell")
+# Not everybody's PATH leads to these, and browsers that playwright has fetched are on nobody's.
+PLACES = (
+    "/usr/bin",
+    "/usr/lib/chromium",
+    "/usr/local/bin",
+    "/snap/bin",
+    "/opt/google/chrome",
+    "/Applications/Google Chrome.app/Contents/MacOS",
+    "/Applications/Chromium.app/Contents/MacOS",
+)
+
+
+def find_browser(places: Sequence[str] = PLACES) -> str | None:
+    """Return the path of a Chromium on this machine, or None."""
+    default = Path.home() / ".cache" / "ms-playwright"
+    fetched = Path(os.environ.get("PLAYWRIGHT_BROWSERS_PATH") or default).glob("chromium*/chrome-*")
+    folders = os.pathsep.join([os.environ.get("PATH", os.defpath), *places, *map(str, sorted(fetched))])
+    names = (*NAMES, "Chromium", "Google Chrome")
+    return next((path for name in names if (path := shutil.which(name, path=folders))), None)
+
+
+EXECUTABLE = find_browser()
 FLAGS = [
     "--headless",
     "--no-sandbox",
@@ -22,12 +46,20 @@ FLAGS = [
     "--disable-sync",
 ]
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(
-        EXECUTABLE is None, reason="no Chromium on this machine (.ci/install-browser installs one)"
-    ),
-]
+pytestmark = pytest.mark.browser
+
+
+@pytest.mark.parametrize("place", ["on the path", "elsewhere", "fetched by playwright"])
+def test_a_browser_is_found_wherever_it_is(place, tmp_path, monkeypatch):
+    folder = tmp_path / "chromium-1187" / "chrome-linux"
+    folder.mkdir(parents=True)
+    monkeypatch.setenv("PATH", str(folder) if place == "on the path" else str(tmp_path / "nowhere"))
+    monkeypatch.setenv("PLAYWRIGHT_BROWSERS_PATH", str(tmp_path if place == "fetched by playwright" else ""))
+    monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
+    places = [str(folder)] if place == "elsewhere" else []
+    assert find_browser(places) is None
+    (folder / "chrome").touch(mode=0o755)
+    assert find_browser(places) == str(folder / "chrome")
 
 
 @dataclass
@@ -41,6 +73,8 @@ class Opened:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory) -> Iterator[Any]:
+    if EXECUTABLE is None:
+        pytest.skip("no Chromium on this machine (.ci/install-browser installs one)")
     playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     with playwright_api.sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=EXECUTABLE, args=FLAGS)
@@ -169,7 +203,7 @@ def test_search_keeps_rows_with_the_words_and_says_how_many(audit_page):
     assert len(shown_classes(page)) == 6
 
 
-def test_dark_and_print(open_report, audit_file, tmp_path):
+def test_dark_and_print(open_report, audit_file, tmp_path, wait_until):
     """Text follows the reader's scheme, also when it changes, and paper is always light."""
     opened = open_report(audit_file, scheme="dark")
     page = opened.page
@@ -187,8 +221,7 @@ def test_dark_and_print(open_report, audit_file, tmp_path):
     page.evaluate("dispatchEvent(new Event('afterprint'))")
     assert colours() == dark
     page.emulate_media(color_scheme="light")
-    page.wait_for_timeout(300)
-    assert colours() == ["rgb(28, 35, 48)"] * 2
+    wait_until(lambda: colours() == ["rgb(28, 35, 48)"] * 2)
     assert opened.complaints == []
 
 
@@ -228,7 +261,7 @@ def test_names_with_html_run_nothing_and_are_shown_as_they_are(
     point = page.locator("#figure-accuracy .point").first
     point.scroll_into_view_if_needed()
     point.hover(force=True)
-    page.locator("#figure-accuracy .hoverlayer text").first.wait_for(timeout=5_000)
+    page.locator("#figure-accuracy .hoverlayer text").first.wait_for(timeout=60_000)
     assert page.evaluate("window.pwned === undefined")
     assert opened.complaints == []
 
@@ -242,3 +275,104 @@ def test_comparison_page_sorts_and_searches(open_report, comparison, tmp_path):
     page.locator("#class-table-1 th", has_text="Change").locator("button").click()
     best = comparison.by_class.sort_values("difference", ascending=False)["class_name"].iloc[0]
     assert shown_classes(page, "class-table-1")[0] == best
+
+
+@pytest.fixture(scope="module")
+def sample_page(open_report, small_audit, tmp_path_factory):
+    rng = np.random.default_rng(0)
+    path = write_audit_html(
+        small_audit,
+        tmp_path_factory.mktemp("samples") / "report.html",
+        feature_map=False,
+        images=rng.integers(0, 255, (small_audit.num_samples, 12, 12), dtype=np.uint8),
+        texts=[f"<b>words</b> of {n}" for n in range(small_audit.num_samples)],
+    )
+    return open_report(path)
+
+
+def shown_samples(page) -> list[str]:
+    return [
+        words.split()[-1] for words in page.locator("#sample-list .sample p:last-child").all_inner_texts()
+    ]
+
+
+def test_samples_of_the_worst_lagging_class_are_there_with_pictures_and_texts(sample_page, small_audit):
+    page = sample_page.page
+    worst = small_audit.by_class.sort_values("accuracy")["class_name"].iloc[0]
+    expected = small_audit.samples_of(worst)["sample_id"].astype(str).tolist()
+    assert shown_samples(page) == expected
+    cards = page.locator("#sample-list .sample")
+    assert cards.locator("img").count() == len(expected)
+    assert (
+        page.locator("#sample-list img").first.evaluate(
+            "image => image.decode().then(() => image.naturalWidth)"
+        )
+        == 12
+    )
+    assert cards.first.locator("blockquote").inner_text() == f"<b>words</b> of {expected[0]}"
+    assert sample_page.complaints == []
+    assert len([url for url in sample_page.requests if not url.startswith("data:")]) == 1
+
+
+def test_a_class_in_a_table_leads_to_its_samples_by_keyboard(sample_page, small_audit):
+    page = sample_page.page
+    name = small_audit.class_names[2]
+    button = page.locator("#class-table button.see", has_text=name)
+    button.focus()
+    page.keyboard.press("Enter")
+    assert page.locator("#sample-class option:checked").inner_text() == name
+    assert (
+        shown_samples(page)[: len(small_audit.samples_of(name))]
+        == small_audit.samples_of(name)["sample_id"].astype(str).tolist()
+    )
+    assert page.evaluate("document.activeElement.id") == "sample-list"
+
+
+def test_a_frequent_error_and_a_cell_of_the_matrix_lead_to_the_same_samples(sample_page, small_audit):
+    page = sample_page.page
+    top = small_audit.top_confusions(1).iloc[0]
+    expected = (
+        small_audit.samples_of(top["truth"], predicted=top["predicted"])["sample_id"].astype(str).tolist()
+    )
+    page.locator("#error-table tbody tr").first.locator("button.see").first.click()
+    assert shown_samples(page) == expected
+    page.locator("#sample-predicted").select_option("")
+    cell = """([truth, predicted]) => {
+      const figure = document.getElementById("figure-confusion"), classes = figure.layout.meta.classes;
+      figure.emit("plotly_click", { points: [{ pointIndex: [classes.indexOf(truth), classes.indexOf(predicted)] }] });
+    }"""
+    page.evaluate(
+        cell, [small_audit.class_names.index(top["truth"]), small_audit.class_names.index(top["predicted"])]
+    )
+    assert shown_samples(page) == expected
+
+
+def test_the_kind_of_sample_can_be_chosen_and_a_next_step_leads_to_its_paragraph(sample_page):
+    page = sample_page.page
+    page.locator("#sample-kind").select_option("2")
+    assert page.locator("#sample-kind option:checked").inner_text().startswith("typical right ones (")
+    assert page.locator("#sample-list .wrong").count() == 0
+    assert page.locator("#sample-list .right").count() > 0
+    link = page.locator("#failing td a").first
+    assert page.locator(link.get_attribute("href")).count() == 1
+
+
+def test_a_phone_shows_samples_within_its_width(open_report, small_audit, tmp_path):
+    path = write_audit_html(
+        small_audit, tmp_path / "r.html", feature_map=False, texts=["long " * 60] * small_audit.num_samples
+    )
+    assert_quiet_and_fitting(open_report(path, width=375), 375, tmp_path / "samples-375.png")
+
+
+def test_a_long_table_shows_its_first_rows_and_finds_all(open_report, make_audit, tmp_path):
+    result = make_audit(700, 3, keep=("logits",), class_names=[f"class {k}" for k in range(700)])
+    page = open_report(write_audit_html(result, tmp_path / "long.html", feature_map=False)).page
+    assert page.locator("#class-table tbody tr").count() == 300
+    page.get_by_label("Search classes").fill("class 699")
+    assert "class 699" in shown_classes(page)
+    assert len(shown_classes(page)) < 20
+    page.get_by_label("Search classes").fill("")
+    page.locator("#class-table th", has_text="Class").first.locator("button").click()
+    assert shown_classes(page)[:2] == ["class 0", "class 1"]
+    page.locator("#class-table-more button").click()
+    assert page.locator("#class-table tbody tr").count() == 700

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from classmargin.report.class_order import block_shares, block_starts, confusable_order, confusion_shares
+from classmargin.report.confusion_matrix import block_shares, block_starts, confusable_order, confusion_shares
 
 
 def grouped_confusion(groups: np.ndarray, seed: int = 0) -> np.ndarray:

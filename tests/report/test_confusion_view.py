@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from classmargin.report import confusion_view as module
-from classmargin.report.confusion_view import confusion_view
+from classmargin.report import confusion_matrix as module
+from classmargin.report.confusion_matrix import confusion_view
 
 
 def counts_of(num_classes: int, seed: int = 0) -> np.ndarray:

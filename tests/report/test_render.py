@@ -6,8 +6,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from classmargin.report import render
-from classmargin.report.render import sort_value, write_audit_html, write_comparison_html
+from classmargin.report import html_pages
+from classmargin.report.html_pages import sort_value, write_audit_html, write_comparison_html
 
 
 class Page(HTMLParser):
@@ -98,9 +98,10 @@ def test_verdict_comes_before_everything_else(page):
         if tag in ("p", "section")
     ]
     assert order[0] == "verdict"
-    assert [name for name in order if name in ("thirds", "worst", "accuracy", "classes")] == [
+    assert [name for name in order if name in ("failing", "samples", "thirds", "accuracy", "classes")] == [
+        "failing",
+        "samples",
         "thirds",
-        "worst",
         "accuracy",
         "classes",
     ]
@@ -182,7 +183,7 @@ def test_degenerate_audits_have_a_page(make_audit, options, tmp_path):
 
 
 def test_all_wrong_has_a_page(tmp_path):
-    from classmargin.evaluation.audit import audit
+    from classmargin.evaluation.auditing import audit
 
     result = audit([0, 1, 2], predictions=[1, 2, 0], num_classes=3, bootstrap=200)
     assert "0.0%" in write_audit_html(result, tmp_path / "wrong.html").read_text("utf-8")
@@ -191,7 +192,7 @@ def test_all_wrong_has_a_page(tmp_path):
 def test_a_report_that_fails_leaves_the_old_one_untouched(small_audit, tmp_path, monkeypatch):
     path = tmp_path / "report.html"
     path.write_text("old")
-    monkeypatch.setattr(render, "atomic_path", broken_atomic_path)
+    monkeypatch.setattr(html_pages, "atomic_path", broken_atomic_path)
     with pytest.raises(OSError, match="disk full"):
         write_audit_html(small_audit, path, feature_map=False)
     assert path.read_text() == "old"

@@ -8,16 +8,15 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from classmargin.report.audit_view import report_tables
+from classmargin._printable import escape_markdown, printable
+from classmargin.evaluation.json_values import json_text
+from classmargin.report.audit_tables import report_tables
 from classmargin.report.tables import (
     Column,
     Table,
-    escape_markdown,
     format_value,
     frame_rows,
     is_missing,
-    json_text,
-    printable,
     to_latex,
     to_markdown,
     to_rich,
@@ -147,7 +146,7 @@ def test_numbers_are_set_flush_right_and_words_flush_left():
 
 
 def test_latex_holds_no_letter_that_it_cannot_set(make_audit):
-    text = "".join(to_latex(table) for table in report_tables(make_audit(), 3))
+    text = "".join(to_latex(table) for table in report_tables(make_audit(), 3, full=True))
     # What LaTeX knows without further packages: Latin letters with accents, and quotation marks.
     unknown = {sign for sign in text if ord(sign) > 0x17F} - set("“”…")
     assert not unknown

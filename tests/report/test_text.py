@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from classmargin.report.tables import Column, Table
-from classmargin.report.text import latex_report, markdown_report, print_report
+from classmargin.report.tables import Column, Table, latex_report, markdown_report, print_report
 
 TABLE = Table("T", (Column("name", "Class"),), [{"name": "[bold]" + "x" * 200}, {"name": "\x1b[31mred"}], "")
 

@@ -14,7 +14,7 @@ from classmargin.theory import (
     zero_one_loss,
 )
 
-SETTINGS = settings(max_examples=60, deadline=None, derandomize=True)
+SETTINGS = settings(max_examples=60)
 score = st.floats(-60, 60, allow_nan=False)
 gamma_value = st.floats(0.01, 50)
 
@@ -123,7 +123,7 @@ def test_zero_one_loss_counts_a_tie_as_an_error():
 class TestSurrogateInequality:
     """Lemma 3."""
 
-    @settings(max_examples=300, deadline=None, derandomize=True)
+    @settings(max_examples=300)
     @given(predictions())
     def test_zero_one_below_margin_below_surrogate(self, case):
         logits, labels, gamma = case

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from classmargin.theory import khintchine_constant, norm_constant
 
-SETTINGS = settings(max_examples=60, deadline=None, derandomize=True)
+SETTINGS = settings(max_examples=60)
 ORDERS = [1.0, 1.5, 2.0, 3.0, 5.0, 9.0, math.inf]
 KINDS = ["normal", "unit", "repeated", "single", "signs", "sparse", "heavy"]
 any_order = st.one_of(st.floats(1.0, 40.0), st.just(math.inf), st.just(1e6))

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from classmargin.mr2.class_margins import class_margins
+from classmargin.mr2 import class_margins
 from classmargin.theory import (
     margin_objective,
     minimise_margins,
@@ -14,7 +14,7 @@ from classmargin.theory import (
     rademacher_bound_from_statistics,
 )
 
-SETTINGS = settings(max_examples=60, deadline=None, derandomize=True)
+SETTINGS = settings(max_examples=60)
 OBJECTIVES = st.sampled_from(["overall", "balanced"])
 TOY = [3.0, 4.0, 10.0]
 
@@ -86,7 +86,7 @@ class TestClosedForm:
 
 
 class TestMinimiser:
-    @settings(max_examples=120, deadline=None, derandomize=True)
+    @settings(max_examples=120)
     @given(problems())
     def test_finds_the_closed_form(self, problem):
         sqnorm, mean, counts, objective = problem
@@ -107,7 +107,7 @@ class TestMinimiser:
             found, optimal_margins(sqnorm, 2.0, class_counts=counts), rtol=1e-9, atol=0
         )
 
-    @settings(max_examples=100, deadline=None, derandomize=True)
+    @settings(max_examples=100)
     @given(problems(), st.integers(0, 10**6))
     def test_no_other_margins_with_this_mean_do_better(self, problem, seed):
         sqnorm, mean, counts, objective = problem

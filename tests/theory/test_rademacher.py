@@ -13,7 +13,7 @@ from classmargin.theory import (
     rademacher_monte_carlo,
 )
 
-SETTINGS = settings(max_examples=60, deadline=None, derandomize=True)
+SETTINGS = settings(max_examples=60)
 ORDERS = [1.0, 1.5, 2.0, 3.0, 5.0, 9.0, math.inf]
 KINDS = ["normal", "unit", "repeated", "single", "signs", "sparse", "heavy"]
 
@@ -124,7 +124,7 @@ class TestMonteCarlo:
 
 
 class TestBound:
-    @settings(max_examples=250, deadline=None, derandomize=True)
+    @settings(max_examples=250)
     @given(samples())
     def test_is_above_the_exact_complexity(self, case):
         features, labels, gamma, p = case

@@ -19,7 +19,7 @@ from classmargin.theory import (
     zero_one_loss,
 )
 
-SETTINGS = settings(max_examples=40, deadline=None, derandomize=True)
+SETTINGS = settings(max_examples=40)
 ORDERS = [1.0, 1.5, 2.0, 3.0, math.inf]
 
 

@@ -13,11 +13,12 @@ from classmargin._types import Batch
 from classmargin.backbones.contract import Backbone
 from classmargin.methods.base import Method, MethodLoss, TaskInfo
 from classmargin.training.config_reader import build
-from classmargin.training.loop import Ingredients, Loop
-from classmargin.training.machine import start
-from classmargin.training.progress import Watchers
+from classmargin.training.devices import start
+from classmargin.training.ingredients import Ingredients
+from classmargin.training.loop import Loop
 from classmargin.training.recorder import Recorder
 from classmargin.training.run_folder import RunFolder
+from classmargin.training.run_progress import Watchers
 
 CLASSES, SIZE = 4, 6
 
@@ -46,7 +47,7 @@ class ToyLoader:
     def __len__(self) -> int:
         return -(-len(self.labels) // self.batch_size)
 
-    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
+    def epoch(self, epoch: int, start_step: int = 0, **wishes: object) -> Iterator[Batch]:
         order = torch.arange(len(self.labels))
         if self.shuffle:
             order = torch.randperm(len(order), generator=torch.Generator().manual_seed(1000 + epoch))

@@ -15,8 +15,14 @@ import pytest
 import torch
 
 from classmargin.training import checkpoint
-from classmargin.training.checkpoint import CheckpointStore, CorruptCheckpointError, read_tree
-from classmargin.training.packing import pack, same, unpack
+from classmargin.training.checkpoint import (
+    CheckpointStore,
+    CorruptCheckpointError,
+    pack,
+    read_tree,
+    same,
+    unpack,
+)
 
 
 def tree(value: float) -> dict:
@@ -178,3 +184,20 @@ def test_a_write_that_the_system_refuses_leaves_the_earlier_checkpoint_intact(tm
 def test_reading_something_else_is_an_error_with_words(tmp_path):
     with pytest.raises(CorruptCheckpointError, match="FileNotFoundError"):
         read_tree(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "number"), [("I/O error: No space left on device (os error 28)", 28), ("odd", None)]
+)
+def test_a_failed_write_of_the_library_is_told_with_its_number_or_none(tmp_path, monkeypatch, words, number):
+    import safetensors
+    import safetensors.torch
+
+    def fail(*_):
+        raise safetensors.SafetensorError(words)
+
+    monkeypatch.setattr(safetensors.torch, "save_file", fail)
+    with pytest.raises(OSError, match="could not save checkpoint") as caught:
+        CheckpointStore(tmp_path).save(1, {"weight": torch.ones(1)})
+    assert caught.value.errno == number
+    assert "Errno None" not in str(caught.value)

@@ -77,11 +77,11 @@ def test_overrides_are_toml_values_or_text():
         "loop.epochs=5",
         "method.norm_order=3.0",
         "loop.compile=true",
-        "method.temperature=total-variance",
+        "method.margin_source=sqnorm",
     ]
     assert parse_overrides(words) == {
         "loop": {"epochs": 5, "compile": True},
-        "method": {"norm_order": 3.0, "temperature": "total-variance"},
+        "method": {"norm_order": 3.0, "margin_source": "sqnorm"},
     }
 
 
@@ -101,7 +101,7 @@ def test_a_written_configuration_reads_back_equal(tmp_path):
     config = build(
         {
             "data": {"name": 'odd "name"\\ with\ttab', "fraction": 0.1},
-            "method": {"name": "mr2", "margin_limits": (0.1, 10.0), "temperature": "x", "tau": 1e-30},
+            "method": {"name": "mr2", "limits": (0.1, 10.0), "margin_source": "spread", "tau": 1e-30},
             "backbone": {"head_options": {"scale": 30.0}},
             "schedule": {"milestones": (1, 2)},
             "optimizer": {"clip_norm": 1.0},
@@ -124,15 +124,29 @@ def test_a_file_that_is_not_toml_is_named_with_the_line(tmp_path):
 
 def test_identity_depends_on_what_is_computed_and_not_on_where():
     config = RunConfig()
-    assert identity(config) == identity(RunConfig(machine=MachineConfig(devices=4, threads=2)))
+    assert identity(config) == identity(RunConfig(machine=MachineConfig(report=False, workers=3)))
     assert identity(config) != identity(RunConfig(loop=LoopConfig(batch_size=64)))
     assert identity(config) != identity(RunConfig(method=MethodConfig("mr2")))
 
 
-def test_differences_name_what_changed_and_leave_the_machine_out():
+@pytest.mark.parametrize(
+    "rounds_otherwise",
+    [{"threads": 2}, {"memory_format": "contiguous"}, {"devices": 2}, {"nodes": 2}],
+    ids=str,
+)
+def test_what_rounds_otherwise_is_another_run(rounds_otherwise):
+    assert identity(RunConfig()) != identity(RunConfig(machine=MachineConfig(**rounds_otherwise)))
+
+
+def test_differences_name_what_changed_and_leave_the_place_out():
     old = RunConfig()
-    new = with_values(old, {"loop": {"epochs": 31}, "machine": {"threads": 2}})
+    new = with_values(old, {"loop": {"epochs": 31}, "machine": {"devices": 2, "report": False}})
     assert differences(old, new) == ["loop.epochs: 30 -> 31"]
+    new = with_values(old, {"machine": {"threads": 2, "memory_format": "contiguous"}})
+    assert differences(old, new) == [
+        "machine.threads: 0 -> 2",
+        "machine.memory_format: 'auto' -> 'contiguous'",
+    ]
 
 
 def test_learning_rate_scales_with_the_batch_where_asked_for():

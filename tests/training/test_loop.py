@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from classmargin.methods.base import Method, MethodLoss, Stage
-from classmargin.training.errors import DivergedError, StoppedError
-from classmargin.training.packing import same
+from classmargin.training.checkpoint import same
+from classmargin.training.stopping import DivergedError, StoppedError
 
 
 def final_state(loop) -> dict:
@@ -49,8 +49,12 @@ class Cut(Exception):
 @pytest.mark.parametrize("cut_at", [1, 2, 4, 5, 8, 11])
 @pytest.mark.parametrize(
     "extra",
-    [{}, {"loop": {"ema_decay": 0.9, "select": "overall", "checkpoint_steps": 1}}],
-    ids=["plain", "averaged"],
+    [
+        {},
+        {"loop": {"ema_decay": 0.9, "select": "overall", "checkpoint_steps": 1}},
+        {"loop": {"swa_start": 0.3, "checkpoint_steps": 1}},
+    ],
+    ids=["plain", "averaged", "averaged epochs"],
 )
 def test_a_cut_run_ends_bit_identical_to_an_uncut_one(toy, cut_at, extra):
     whole = toy.loop("whole", **extra)
@@ -382,6 +386,37 @@ def test_averaged_weights_follow_the_formula(toy):
     for weight in track[1:]:
         expected = 0.5 * expected + 0.5 * weight
     torch.testing.assert_close(network.head.weight, expected)
+
+
+def test_averages_of_epochs_are_equal_shares_of_the_late_ones(toy):
+    loop = toy.loop(loop={"swa_start": 0.5, "epochs": 4})
+    ends = []
+    follow = loop.weights.after_epoch
+
+    def note(done):
+        follow(done)
+        ends.append(loop.network.head.weight.detach().clone())
+        assert (loop.weights.evaluated is loop.network) == (done <= 0.5)
+
+    loop.weights.after_epoch = note
+    network = loop.run()
+    torch.testing.assert_close(network.head.weight, (ends[2] + ends[3]) / 2)
+
+
+def test_averages_of_epochs_have_the_running_statistics_of_one_pass(toy):
+    loop = toy.loop(loop={"swa_start": 0.3})
+    network = loop.run()
+    layer = network.encoder[1]
+    batches = [network.encoder[0](batch.inputs) for batch in loop._loader.epoch(3)]
+    expected = torch.stack([values.mean(dim=0) for values in batches]).mean(dim=0)
+    torch.testing.assert_close(layer.running_mean, expected)
+    assert layer.momentum == loop.network.encoder[1].momentum
+
+
+@pytest.mark.parametrize("average", ["ema_decay", "swa_start"])
+def test_an_average_in_half_precision_is_refused(toy, average):
+    with pytest.raises(ValueError, match=f"{average} needs weights in full precision"):
+        toy.loop(loop={average: 0.5, "precision": "bf16-true"})
 
 
 def test_selection_without_validation_samples_is_refused(toy):

@@ -8,9 +8,9 @@ from torch import nn
 
 from classmargin.methods import create
 from classmargin.methods.base import Method, TaskInfo
+from classmargin.training.checkpoint import pack, unpack
 from classmargin.training.config import OptimizerConfig
 from classmargin.training.optimizers import load_optimizer, make_optimizer, set_learning_rate
-from classmargin.training.packing import pack, unpack
 
 TASK = TaskInfo(2, 3, torch.ones(2), torch.zeros(2))
 

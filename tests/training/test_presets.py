@@ -45,6 +45,15 @@ def test_clip_is_the_papers():
     assert (config.loop.epochs, config.loop.batch_size) == (10, 512)
     assert (config.schedule.name, config.schedule.warmup_steps) == ("cosine", 500)
     assert config.method.options == {"norm_order": 3.0}
+    data = config.data  # as WiSE-FT
+    assert (data.crop_scale, data.centre_share, data.interpolation, data.flip) == (
+        (0.9, 1.0),
+        1.0,
+        "bicubic",
+        False,
+    )
+    assert config.optimizer.clip_norm == 1.0
+    assert config.backbone.options == {"head_start": "prompts", "prompt_templates": "ensemble"}
     assert build(preset_values("clip-finetune", "erm")).method.options == {}
 
 

@@ -2,21 +2,15 @@
 
 # Importing a module registers its networks.
 from classmargin.backbones import (  # noqa: F401
-    cifar_resnet,
-    clip_resnet,
-    clip_vit,
+    cifar_networks,
+    clip_towers,
     efficientnet_lite,
     feature_networks,
     imagenet_resnet,
+    library_families,
     mae,
-    moco,
-    open_clip_family,
-    preact_resnet,
     sentence_encoder,
-    small_cnn,
-    timm_family,
     transformers_folder,
-    wide_resnet,
 )
 from classmargin.backbones.contract import Backbone, count_parameters
 from classmargin.backbones.feature_cache import FeatureSet, cached_features, extract_features, probe_head

@@ -8,7 +8,6 @@ one of them under the names the Hugging Face hub uses.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,6 +16,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from classmargin._array_files import check_archive
+from classmargin._files import check_regular, memory_budget, read_json
 from classmargin.backbones.contract import Backbone
 from classmargin.backbones.torchscript_archive import is_torchscript, read_torchscript
 
@@ -33,6 +34,8 @@ _FOLDER_FILES = (
     "pytorch_model.bin",
 )
 _SHOWN = 4
+# Weights must fit into memory beside nothing else: they are read before the network is built.
+LARGEST = 256 * 2**30
 _COUNTER = "num_batches_tracked"
 
 
@@ -57,6 +60,7 @@ def read_state_dict(path: str | Path) -> StateDict:
         ValueError: Not a checkpoint, or one that holds Python objects besides tensors and plain values.
     """
     source = weights_file(Path(path))
+    check_archive(source, max_bytes=memory_budget(LARGEST, share=1.0))
     if source.name.endswith(".index.json"):
         content: object = _read_shards(source)
     elif source.suffix == ".safetensors":
@@ -92,14 +96,14 @@ def _read_safetensors(path: Path) -> StateDict:
 
 def _read_shards(index: Path) -> StateDict:
     try:
-        files = sorted(
-            {str(name) for name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()}
-        )
+        files = sorted({str(name) for name in read_json(index)["weight_map"].values()})
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{index} is not a readable index of weights: {error}") from error
     merged: StateDict = {}
     for name in files:
-        merged.update(_read_safetensors(index.parent / Path(name).name))
+        shard = index.parent / Path(name).name
+        check_regular(shard, max_bytes=memory_budget(LARGEST, share=1.0))
+        merged.update(_read_safetensors(shard))
     return merged
 
 

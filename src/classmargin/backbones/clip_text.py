@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,14 +17,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from classmargin._checks import require_extra
+from classmargin._checks import check_choice, require_extra
+from classmargin._files import read_text
 from classmargin.backbones.checkpoints import StateDict
-from classmargin.backbones.clip_activation import OPENAI_ACTIVATION, clip_activation
-from classmargin.backbones.clip_names import text_to_transformers
+from classmargin.backbones.clip_files import OPENAI_ACTIVATION, clip_activation, text_to_transformers
 from classmargin.backbones.contract import Backbone
 from classmargin.backbones.heads import CosineHead
 
 DEFAULT_TEMPLATES = ("a photo of a {}.",)
+# The seven templates that OpenAI found to do nearly as well together as its eighty.
+ENSEMBLE = (
+    "itap of a {}.",
+    "a bad photo of the {}.",
+    "a origami {}.",
+    "a photo of the large {}.",
+    "a {} in a video game.",
+    "art of the {}.",
+    "a photo of the small {}.",
+)
+# What readers call classes without words: WordNet numbers of ImageNet, numbers of Flowers-102.
+_NO_WORD = re.compile(r"n\d{8}|flower \d+")
 _HEAD_SIZE = 64
 _PROMPTS_AT_ONCE = 256
 
@@ -32,20 +45,23 @@ def start_head_from_prompts(
     backbone: Backbone,
     state: StateDict | None,
     *,
-    class_names: Sequence[str] | None = None,
-    prompt_templates: Sequence[str] = DEFAULT_TEMPLATES,
+    class_names: Sequence[str] | str | Path | None = None,
+    prompt_templates: Sequence[str] | str | Path = DEFAULT_TEMPLATES,
     tokenizer: str | Path | None = None,
     activation: str | None = None,
     checkpoint: Path | None = None,
     head_options: Mapping[str, Any] | None = None,
+    head_start: str = "auto",
 ) -> None:
     """Give the cosine head the scale of the checkpoint and, if class names are given, their text embeddings.
 
     Args:
         backbone: CLIP encoder with a head.
         state: All tensors of the checkpoint; None without one.
-        class_names: Names of the K classes, in order. Left out: the head starts at random.
-        prompt_templates: Sentences with ``{}`` where the name goes; their embeddings are averaged.
+        class_names: Names of the K classes, in order, or a text file with one on each line. Left out: the head
+            starts at random.
+        prompt_templates: Sentences with ``{}`` where the name goes; their embeddings are averaged. ``"ensemble"``
+            for seven of OpenAI's, or a text file with one on each line.
         tokenizer: Folder with a saved CLIP tokenizer (``tokenizer.json``, or ``vocab.json`` and
             ``merges.txt``), or OpenAI's ``bpe_simple_vocab_16e6.txt.gz``. Left out: the folder of the
             checkpoint.
@@ -53,6 +69,7 @@ def start_head_from_prompts(
             checkpoint say.
         checkpoint: Where ``state`` came from.
         head_options: Options the head was made with; a ``scale`` among them is kept.
+        head_start: ``"prompts"`` refuses a head that would start at random, ``"auto"`` allows it.
 
     Raises:
         ValueError: Class names without a text tower, tokenizer or cosine head, or not one for each class.
@@ -61,9 +78,20 @@ def start_head_from_prompts(
     keeps_scale = bool(head_options) and "scale" in (head_options or {})
     if isinstance(head, CosineHead) and state is not None and "logit_scale" in state and not keeps_scale:
         head.log_scale.data.fill_(float(state["logit_scale"]))
+    check_choice("head_start", head_start, ("auto", "prompts"))
     if class_names is None:
+        if head_start == "prompts":
+            raise ValueError(
+                "head_start='prompts' needs class_names, a checkpoint with a text tower and a tokenizer"
+            )
         return
-    names = list(class_names)
+    names = _texts(class_names)
+    numbers = [name for name in names if _NO_WORD.fullmatch(name)]
+    if numbers:
+        raise ValueError(
+            f"class_names must be words that a sentence can hold, got {numbers[0]!r}: put class_names.txt with one name "
+            "on each line beside the data set, or name such a file as backbone.class_names"
+        )
     if not isinstance(head, CosineHead):
         raise ValueError(f"class_names start a head of kind 'cosine'; this one is a {type(head).__name__}")
     if len(names) != backbone.num_classes:
@@ -78,8 +106,17 @@ def start_head_from_prompts(
             "or bpe_simple_vocab_16e6.txt.gz"
         )
     kind = clip_activation(activation, checkpoint, "text")
-    embeddings = embed_class_names(names, prompt_templates, text_state, source, activation=kind)
+    templates = ENSEMBLE if prompt_templates == "ensemble" else _texts(prompt_templates)
+    embeddings = embed_class_names(names, templates, text_state, source, activation=kind)
     head.weight.data.copy_(embeddings)
+    backbone.head_start = "prompts"
+
+
+def _texts(given: Sequence[str] | str | Path) -> list[str]:
+    """Return the given texts, or the lines of a file."""
+    if not isinstance(given, (str, Path)):
+        return list(given)
+    return [line.strip() for line in read_text(Path(given)).splitlines() if line.strip()]
 
 
 def _tokenizer_beside(checkpoint: Path | None) -> Path | None:

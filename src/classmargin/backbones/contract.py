@@ -10,17 +10,36 @@ becomes one:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypedDict, runtime_checkable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from classmargin._checks import check_int
+from classmargin._checks import check_int, check_number
 from classmargin._types import ModelOutput
 from classmargin.backbones.heads import create_head
-from classmargin.backbones.parameter_groups import ParameterGroup, group_parameters
+
+
+class ParameterGroup(TypedDict):
+    """One group for ``torch.optim``; the learning rate of the group is the optimiser's times ``lr_scale``."""
+
+    name: str
+    params: list[nn.Parameter]
+    weight_decay: float
+    lr_scale: float
+
+
+@runtime_checkable
+class LayeredEncoder(Protocol):
+    """An encoder that knows how deep each of its parameters sits."""
+
+    num_layers: int
+
+    def layer_of(self, parameter_name: str) -> int:
+        """Return the layer of a parameter: 0 for the embedding, ``num_layers - 1`` for the last block."""
+        ...
 
 
 class Backbone(nn.Module):
@@ -71,6 +90,8 @@ class Backbone(nn.Module):
         # Options the encoder was built with; they may change features without changing a single weight.
         self.encoder_options: dict[str, Any] = {}
         self.encoder_frozen = False
+        # Where the weights of the head come from: "random", "prompts" (class names) or "checkpoint".
+        self.head_start = "random"
         self.encoder = encoder
         self.head: nn.Module = create_head(head, feature_dim, num_classes, **(head_options or {}))
 
@@ -116,6 +137,7 @@ class Backbone(nn.Module):
         old = next(self.head.parameters(), None)
         head = create_head(kind, self.feature_dim, self.num_classes, **options)
         self.head = head if old is None else head.to(device=old.device, dtype=old.dtype)
+        self.head_start = "random"
 
     def freeze_encoder(self) -> None:
         """Train the head alone (linear probe); batch norm and dropout of the encoder are at rest."""
@@ -161,13 +183,20 @@ class Backbone(nn.Module):
             >>> [group["weight_decay"] for group in groups]
             [0.1, 0.0]
         """
-        return group_parameters(
-            self.encoder,
-            self.head,
-            weight_decay=weight_decay,
-            layer_decay=layer_decay,
-            decay_norms_and_biases=decay_norms_and_biases,
-        )
+        check_number("weight_decay", weight_decay, minimum=0.0)
+        groups: dict[tuple[float, float], ParameterGroup] = {}
+        scales = _LayerScales(self.encoder, self.head, layer_decay)
+        exempt = _exempt_names(self.encoder, self.head)
+        for name, parameter in _trainable(self.encoder, self.head):
+            decayed = name not in exempt and (decay_norms_and_biases or parameter.dim() >= 2)
+            decay, scale = (weight_decay if decayed else 0.0), scales.of(name)
+            if (decay, scale) not in groups:
+                label = f"{'decayed' if decayed else 'undecayed'}, lr x {scale:.4g}"
+                groups[decay, scale] = ParameterGroup(
+                    name=label, params=[], weight_decay=decay, lr_scale=scale
+                )
+            groups[decay, scale]["params"].append(parameter)
+        return list(groups.values())
 
 
 def count_parameters(module: nn.Module) -> int:
@@ -178,3 +207,44 @@ def count_parameters(module: nn.Module) -> int:
         8
     """
     return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _trainable(encoder: nn.Module, head: nn.Module) -> Iterable[tuple[str, nn.Parameter]]:
+    for prefix, module in (("encoder", encoder), ("head", head)):
+        for name, parameter in module.named_parameters():
+            if parameter.requires_grad:
+                yield f"{prefix}.{name}", parameter
+
+
+def _exempt_names(encoder: nn.Module, head: nn.Module) -> set[str]:
+    exempt: set[str] = set()
+    for prefix, module in (("encoder", encoder), ("head", head)):
+        names: Any = getattr(module, "no_weight_decay", None)
+        if names is not None:
+            exempt |= {f"{prefix}.{name}" for name in names()}
+    return exempt
+
+
+class _LayerScales:
+    """Learning-rate factor of a parameter: what the head asks for, and the layer-wise decay of the encoder."""
+
+    def __init__(self, encoder: nn.Module, head: nn.Module, layer_decay: float | None) -> None:
+        self.decay = (
+            None if layer_decay is None else check_number("layer_decay", layer_decay, above=0.0, maximum=1.0)
+        )
+        if self.decay is not None and not isinstance(encoder, LayeredEncoder):
+            raise ValueError(
+                f"layer_decay={layer_decay} needs an encoder with layers (the vision transformers); "
+                f"{type(encoder).__name__} has none"
+            )
+        self.encoder = encoder
+        asked: Any = getattr(head, "lr_scales", None)
+        self.head_scales: dict[str, float] = {} if asked is None else asked()
+
+    def of(self, name: str) -> float:
+        part, _, rest = name.partition(".")
+        if part == "head":
+            return self.head_scales.get(rest, 1.0)
+        if self.decay is None or not isinstance(self.encoder, LayeredEncoder):
+            return 1.0
+        return float(self.decay ** (self.encoder.num_layers - self.encoder.layer_of(rest)))

@@ -9,22 +9,32 @@ encoder's name, settings and weights, the image size, and the caller's word for 
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
+import math
 import re
-from collections.abc import Iterable, Sequence, Sized
+import shutil
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
+from contextlib import closing
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from classmargin._atomic import atomic_path
+from classmargin._files import UnfitFileError, check_regular
 from classmargin._progress import progress as show_progress
 from classmargin._types import Batch
 from classmargin.backbones.contract import Backbone
 
 logger = logging.getLogger(__name__)
 
+# Features are mapped from their file, not read into memory.
+LARGEST = 2**40
+# Features of 2048 numbers fill half a gigabyte, after a few minutes of an accelerator.
+SHARD_ROWS = 65_536
 AnyBatch = Batch | Sequence[Tensor]
 
 
@@ -67,53 +77,100 @@ def extract_features(
         >>> extract_features(backbone, batches).index
         tensor([0, 1, 2])
     """
-    parts: list[FeatureSet] = []
-    count = 0
+    parts = list(_feature_parts(backbone, batches, device, progress, first_row=0))
+    if not parts:
+        raise ValueError("batches must hold at least one batch, got none")
+    return _joined(parts)
+
+
+def _feature_parts(
+    backbone: Backbone,
+    batches: Iterable[AnyBatch],
+    device: torch.device | str | None,
+    progress: bool | None,
+    *,
+    first_row: int,
+) -> Generator[FeatureSet, None, None]:
+    """Yield the features of one batch after the other; rows without an index are numbered from ``first_row``."""
+    count = first_row
     # Of each module by itself: a batch norm that its owner keeps at rest must not wake up.
     modes = [(module, module.training) for module in backbone.modules()]
     backbone.eval()
     try:
-        with torch.no_grad():
-            for batch in show_progress(batches, "features", total=_length(batches), show=progress):
+        for batch in show_progress(batches, "features", total=_length(batches), show=progress):
+            with torch.no_grad():
                 inputs, labels, index = _parts_of(batch, count)
                 features = backbone.encode(_for_encoder(inputs, device or _device_of(backbone, inputs)))
-                parts.append(FeatureSet(features.float().cpu(), labels.cpu(), index.cpu()))
-                count += len(labels)
+            yield FeatureSet(features.float().cpu(), labels.cpu(), index.cpu())
+            count += len(labels)
     finally:
         for module, mode in modes:
             module.training = mode
-    if not parts:
-        raise ValueError("batches must hold at least one batch, got none")
+
+
+def _joined(parts: Sequence[FeatureSet]) -> FeatureSet:
     return FeatureSet(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
 
 
 def cached_features(
     backbone: Backbone,
-    batches: Iterable[AnyBatch],
+    batches: Iterable[AnyBatch] | Callable[[int], Iterable[AnyBatch]],
     *,
     cache_dir: str | Path,
     data_key: str,
     device: torch.device | str | None = None,
     progress: bool | None = None,
+    shard_rows: int = SHARD_ROWS,
 ) -> FeatureSet:
     """Return features from the cache, or extract them and keep them there.
 
+    Large sets are extracted in shards on the disk: an interrupted extraction resumes after the last whole shard, no
+    more than one shard is in memory at a time, and the features that come back are mapped from their file.
+
     Args:
         backbone: Network whose encoder is used.
-        batches: Read only if the cache has nothing; see :func:`extract_features`.
+        batches: Read only if the cache has nothing; see :func:`extract_features`. A function of the number of the
+            first wanted batch spares a resumed extraction the reading of the batches before it.
         cache_dir: Folder of the cache; created.
         data_key: What the batches are: data set, split, fraction, seed, preprocessing, image size. Equal
             words must mean equal batches.
         device: Where to compute.
         progress: Show a bar.
+        shard_rows: Rows after which a shard is written.
     """
     file = cache_file(backbone, cache_dir=cache_dir, data_key=data_key)
     kept = _read(file)
     if kept is not None:
         return kept
-    computed = extract_features(backbone, batches, device=device, progress=progress)
-    _write(file, computed)
-    return computed
+    folder = file.with_suffix(".shards")
+    shards = _whole_shards(folder)
+    done = shards[-1].end if shards else 0
+    rest = batches(done) if callable(batches) else islice(batches, done, None)
+    waiting: list[FeatureSet] = []
+    first_row = sum(shard.rows for shard in shards)
+    with closing(_feature_parts(backbone, rest, device, progress, first_row=first_row)) as parts:
+        for number, part in enumerate(parts, start=done + 1):
+            waiting.append(part)
+            rows = sum(len(found.labels) for found in waiting)
+            if rows >= shard_rows:
+                shard = _Shard(done, number, rows)
+                _write(folder / shard.name, _joined(waiting))
+                shards.append(shard)
+                waiting, done = [], number
+    if not shards:
+        if not waiting:
+            raise ValueError("batches must hold at least one batch, got none")
+        computed = _joined(waiting)
+        _write(file, computed)
+        return computed
+    kept = _read(file)  # another process may have finished the same features, and taken the shards away
+    if kept is None:
+        _write_from_shards(file, [folder / shard.name for shard in shards], waiting)
+        shutil.rmtree(folder, ignore_errors=True)
+        kept = _read(file)
+    if kept is None:
+        raise ValueError(f"features were written to {file}, but cannot be read back")
+    return kept
 
 
 def cache_file(backbone: Backbone, *, cache_dir: str | Path, data_key: str) -> Path:
@@ -180,6 +237,33 @@ def _length(batches: Iterable[AnyBatch]) -> int | None:
     return len(batches) if isinstance(batches, Sized) else None
 
 
+class _Shard(NamedTuple):
+    """Batches ``start`` to ``end`` (exclusive) with ``rows`` rows, in the file ``name``."""
+
+    start: int
+    end: int
+    rows: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.start:08d}-{self.end:08d}-{self.rows}.safetensors"
+
+
+def _whole_shards(folder: Path) -> list[_Shard]:
+    """Return the readable shards from the first batch on, without gaps."""
+    named = (
+        re.fullmatch(r"(\d+)-(\d+)-(\d+)\.safetensors", path.name) for path in folder.glob("*.safetensors")
+    )
+    found = {int(match[1]): _Shard(*(int(text) for text in match.groups())) for match in named if match}
+    whole: list[_Shard] = []
+    while (shard := found.get(whole[-1].end if whole else 0)) is not None:
+        kept = _read(folder / shard.name)
+        if kept is None or len(kept.labels) != shard.rows:
+            break
+        whole.append(shard)
+    return whole
+
+
 def _read(file: Path) -> FeatureSet | None:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -187,9 +271,10 @@ def _read(file: Path) -> FeatureSet | None:
     if not file.exists():
         return None
     try:
+        check_regular(file, max_bytes=LARGEST)
         tensors = load_file(file)
         return FeatureSet(tensors["features"], tensors["labels"], tensors["index"])
-    except (SafetensorError, KeyError) as error:
+    except (SafetensorError, UnfitFileError, KeyError) as error:
         logger.warning("feature cache %s is damaged (%s): computing the features again", file, error)
         return None
 
@@ -199,3 +284,39 @@ def _write(file: Path, computed: FeatureSet) -> None:
 
     with atomic_path(file) as temporary:
         save_file({name: part.contiguous() for name, part in computed._asdict().items()}, temporary)
+
+
+def _write_from_shards(file: Path, shards: Sequence[Path], rest: Sequence[FeatureSet]) -> None:
+    """Write one safetensors file out of shards, of which one at a time is in memory."""
+
+    def parts() -> Iterator[FeatureSet]:
+        for path in shards:
+            kept = _read(path)
+            if kept is None:
+                raise ValueError(f"the shard {path} cannot be read; extract the features again")
+            yield kept
+        yield from rest
+
+    kinds = [
+        (part.labels.dtype, part.index.dtype, len(part.labels), part.features.shape[1]) for part in parts()
+    ]
+    rows, width = sum(kind[2] for kind in kinds), kinds[0][3]
+    if {kind[:2] for kind in kinds} != {(torch.int64, torch.int64)}:
+        raise ValueError("labels and index of batches must be int64")
+    header: dict[str, Any] = {}
+    start = 0
+    for name, kind, shape in (
+        ("features", "F32", [rows, width]),
+        ("labels", "I64", [rows]),
+        ("index", "I64", [rows]),
+    ):
+        end = start + math.prod(shape) * (4 if kind == "F32" else 8)
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [start, end]}
+        start = end
+    packed = json.dumps(header).encode()
+    packed += b" " * (-len(packed) % 8)  # the format wants its numbers aligned
+    with atomic_path(file) as temporary, open(temporary, "wb") as out:
+        out.write(len(packed).to_bytes(8, "little") + packed)
+        for name in header:
+            for part in parts():
+                out.write(getattr(part, name).contiguous().numpy().data)

@@ -1,7 +1,8 @@
 """Classification heads: features ``[B, d]`` to logits ``[B, K]``.
 
 Every head has ``class_vectors`` ``[K, d]``, the directions (or means) on which classifier angles are
-measured, and ``no_weight_decay()``, the names of its parameters that weight decay must never touch.
+measured, and ``no_weight_decay()``, the names of its parameters that weight decay must never touch; one whose
+parameters learn faster than the network says so in ``lr_scales()``.
 """
 
 from __future__ import annotations
@@ -14,17 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from classmargin._checks import check_choice, check_int, check_number
+from classmargin._precision import at_least_float32
 from classmargin.backbones._options import check_options, option_names
 
 # Below this length a feature is treated as zero. The usual 1e-12 would turn the gradient of an all-zero
 # feature (every ReLU shut) into 1e12 and destroy the weights in one step.
 _SMALLEST_NORM = 1e-4
 _DEFAULT_SCALE = 16.0
-
-
-def at_least_float32(tensor: Tensor) -> Tensor:
-    """Return half-precision tensors as float32 and leave float32 and float64 as they are."""
-    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
 
 
 class LinearHead(nn.Linear):
@@ -152,6 +149,10 @@ class GaussianHead(nn.Module):
     def no_weight_decay(self) -> frozenset[str]:
         """Return nothing: the means are decayed like the weights of any other head."""
         return frozenset()
+
+    def lr_scales(self) -> dict[str, float]:
+        """Return that the means learn twice as fast as the network, as Wan et al. (2018) publish it."""
+        return {"means": 2.0}
 
     def forward(self, features: Tensor) -> Tensor:
         """Return logits ``[B, K]``, at most 0, in at least float32."""

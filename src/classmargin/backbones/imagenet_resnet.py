@@ -1,4 +1,4 @@
-"""ResNet-18 and ResNet-50 for ImageNet-sized images (He et al. 2016).
+"""ResNet-18 and ResNet-50 for ImageNet-sized images (He et al. 2016), supervised or from MoCo v2.
 
 Module names are those that checkpoints of these networks use everywhere (``conv1``, ``layer1.0.bn1``,
 ``downsample.0``, ``fc``), so that supervised weights load as they are and MoCo v2 after one change of
@@ -17,74 +17,16 @@ from classmargin._checks import check_choice
 from classmargin.backbones.checkpoints import StateDict, Weights, with_prefix
 from classmargin.backbones.pretrained import IMAGENET_MEAN, IMAGENET_STD
 from classmargin.backbones.registry import register_backbone
-from classmargin.backbones.residual_parts import conv3x3, initialise_convolutions
+from classmargin.backbones.residual_blocks import (
+    BasicBlock,
+    Bottleneck,
+    conv3x3,
+    initialise_convolutions,
+    residual_stage,
+)
 
-_PAPER = "He et al., Deep Residual Learning for Image Recognition, CVPR 2016"
 Stem = Literal["imagenet", "cifar"]
-
-
-def _downsample(in_channels: int, out_channels: int, stride: int) -> nn.Sequential | None:
-    if stride == 1 and in_channels == out_channels:
-        return None
-    projection = nn.Conv2d(in_channels, out_channels, 1, stride, bias=False)
-    return nn.Sequential(projection, nn.BatchNorm2d(out_channels))
-
-
-class BasicBlock(nn.Module):
-    """Two 3x3 convolutions with a projected shortcut where the shape changes.
-
-    Args:
-        in_channels: Channels that come in.
-        width: Channels of both convolutions.
-        stride: Step of the first convolution.
-    """
-
-    expansion = 1
-
-    def __init__(self, in_channels: int, width: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = conv3x3(in_channels, width, stride)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = conv3x3(width, width)
-        self.bn2 = nn.BatchNorm2d(width)
-        self.downsample = _downsample(in_channels, width, stride)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Return the residual sum after ReLU."""
-        residual = F.relu(self.bn1(self.conv1(inputs)), inplace=True)
-        residual = self.bn2(self.conv2(residual))
-        shortcut = inputs if self.downsample is None else self.downsample(inputs)
-        return F.relu(residual.add_(shortcut), inplace=True)
-
-
-class Bottleneck(nn.Module):
-    """Convolutions 1x1, 3x3, 1x1; the last one widens four times.
-
-    Args:
-        in_channels: Channels that come in.
-        width: Channels of the first two convolutions.
-        stride: Step of the 3x3 convolution.
-    """
-
-    expansion = 4
-
-    def __init__(self, in_channels: int, width: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(in_channels, width, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = conv3x3(width, width, stride)
-        self.bn2 = nn.BatchNorm2d(width)
-        self.conv3 = nn.Conv2d(width, 4 * width, 1, bias=False)
-        self.bn3 = nn.BatchNorm2d(4 * width)
-        self.downsample = _downsample(in_channels, 4 * width, stride)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Return the residual sum after ReLU."""
-        residual = F.relu(self.bn1(self.conv1(inputs)), inplace=True)
-        residual = F.relu(self.bn2(self.conv2(residual)), inplace=True)
-        residual = self.bn3(self.conv3(residual))
-        shortcut = inputs if self.downsample is None else self.downsample(inputs)
-        return F.relu(residual.add_(shortcut), inplace=True)
+Block = type[BasicBlock] | type[Bottleneck]
 
 
 class ResNet(nn.Module):
@@ -101,7 +43,7 @@ class ResNet(nn.Module):
 
     def __init__(
         self,
-        block: type[BasicBlock] | type[Bottleneck],
+        block: Block,
         depths: tuple[int, int, int, int],
         in_channels: int = 3,
         *,
@@ -121,12 +63,19 @@ class ResNet(nn.Module):
         self.maxpool = nn.MaxPool2d(3, 2, padding=1) if large else nn.Identity()
         widths = [width * 2**stage for stage in range(4)]
         inputs = [width, *(w * block.expansion for w in widths[:-1])]
-        stages = [_stage(block, inputs[i], widths[i], depths[i], stride=1 if i == 0 else 2) for i in range(4)]
-        self.layer1, self.layer2, self.layer3, self.layer4 = stages
+        self.layer1, self.layer2, self.layer3, self.layer4 = (
+            residual_stage(
+                block, inputs[i], widths[i], depths[i], stride=2 if i else 1, expansion=block.expansion
+            )
+            for i in range(4)
+        )
         self.feature_dim = widths[-1] * block.expansion
         initialise_convolutions(self)
         if zero_init_residual:
-            _start_as_identity(self)
+            for module in self.modules():
+                if isinstance(module, (BasicBlock, Bottleneck)):
+                    last = module.bn2 if isinstance(module, BasicBlock) else module.bn3
+                    nn.init.zeros_(last.weight)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return features ``[B, d]``."""
@@ -135,29 +84,8 @@ class ResNet(nn.Module):
         return features
 
 
-def _stage(
-    block: type[BasicBlock] | type[Bottleneck], in_channels: int, width: int, depth: int, stride: int
-) -> nn.Sequential:
-    first = block(in_channels, width, stride)
-    return nn.Sequential(first, *(block(width * block.expansion, width, 1) for _ in range(depth - 1)))
-
-
-def _start_as_identity(network: nn.Module) -> None:
-    for module in network.modules():
-        if isinstance(module, BasicBlock):
-            nn.init.zeros_(module.bn2.weight)
-        elif isinstance(module, Bottleneck):
-            nn.init.zeros_(module.bn3.weight)
-
-
-def convert_supervised(state: StateDict) -> Weights:
-    """Split a supervised ResNet checkpoint: ``fc`` is the head, the rest the encoder."""
-    encoder = {key: value for key, value in state.items() if not key.startswith("fc.")}
-    return Weights(encoder, with_prefix(state, "fc."))
-
-
 def build_resnet(
-    block: type[BasicBlock] | type[Bottleneck],
+    block: Block,
     depths: tuple[int, int, int, int],
     *,
     in_channels: int,
@@ -169,23 +97,57 @@ def build_resnet(
     return ResNet(block, depths, in_channels, stem=stem, zero_init_residual=zero_init_residual, width=width)
 
 
-build_resnet18 = partial(build_resnet, BasicBlock, (2, 2, 2, 2))
-build_resnet50 = partial(build_resnet, Bottleneck, (3, 4, 6, 3))
+def build_moco(*, in_channels: int, width: int = 64) -> nn.Module:
+    """Return the ResNet-50 encoder of momentum-contrast pretraining."""
+    return ResNet(Bottleneck, (3, 4, 6, 3), in_channels, width=width)
 
+
+def convert_supervised(state: StateDict) -> Weights:
+    """Split a supervised ResNet checkpoint: ``fc`` is the head, the rest the encoder."""
+    encoder = {key: value for key, value in state.items() if not key.startswith("fc.")}
+    return Weights(encoder, with_prefix(state, "fc."))
+
+
+def convert_moco(state: StateDict) -> Weights:
+    """Take the query encoder out of a MoCo checkpoint; its ``fc`` is the projection head and is dropped.
+
+    Raises:
+        ValueError: No ``encoder_q`` in the file.
+    """
+    query = with_prefix(state, "encoder_q.")
+    if not query:
+        raise ValueError(
+            "not a MoCo checkpoint: no keys 'module.encoder_q.…' among "
+            f"{len(state)} (first: {', '.join(list(state)[:4])})"
+        )
+    return convert_supervised(query)._replace(head={})
+
+
+_register = partial(
+    register_backbone,
+    kind="image",
+    parameters_for=1000,
+    input_size=(224, 224),
+    input_mean=IMAGENET_MEAN,
+    input_std=IMAGENET_STD,
+)
 for _name, _title, _count, _build in (
-    ("resnet18", "ResNet-18 (ImageNet)", 11_689_512, build_resnet18),
-    ("resnet50", "ResNet-50 (ImageNet)", 25_557_032, build_resnet50),
+    ("resnet18", "ResNet-18 (ImageNet)", 11_689_512, partial(build_resnet, BasicBlock, (2, 2, 2, 2))),
+    ("resnet50", "ResNet-50 (ImageNet)", 25_557_032, partial(build_resnet, Bottleneck, (3, 4, 6, 3))),
 ):
-    register_backbone(
+    _register(
         _name,
         title=_title,
-        kind="image",
         parameters=_count,
-        parameters_for=1000,
-        input_size=(224, 224),
-        paper=_PAPER,
-        input_mean=IMAGENET_MEAN,
-        input_std=IMAGENET_STD,
+        paper="He et al., Deep Residual Learning for Image Recognition, CVPR 2016",
         convert=convert_supervised,
         weights=f"a supervised {_title} checkpoint (keys conv1 … fc; .pth or .safetensors)",
     )(_build)
+_register(
+    "moco-resnet50",
+    title="MoCo v2 ResNet-50",
+    parameters=25_557_032,
+    paper="Chen et al., Improved Baselines with Momentum Contrastive Learning, 2020",
+    convert=convert_moco,
+    weights="moco_v2_800ep_pretrain.pth.tar from the release of MoCo (github.com/facebookresearch/moco)",
+)(build_moco)

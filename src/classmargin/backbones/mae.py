@@ -1,16 +1,211 @@
-"""MAE ViT-B/16: the encoder of masked autoencoders (He et al. 2022), fine-tuned as published."""
+"""MAE ViT-B/16: the encoder of masked autoencoders (He et al. 2022), fine-tuned as published.
+
+The vision transformer has the parameter names of the MAE release (``blocks.0.attn.qkv`` …). It is written here
+rather than taken from ``transformers`` because fine-tuning MAE as published needs what its ViT does not have:
+stochastic depth, a norm after (not before) the average over patches, and names that do not change between versions
+of a library.
+"""
 
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from classmargin._checks import check_choice, check_number
 from classmargin.backbones.checkpoints import StateDict, Weights, with_prefix
-from classmargin.backbones.pretrained import IMAGENET_MEAN, IMAGENET_STD
+from classmargin.backbones.contract import Backbone
+from classmargin.backbones.heads import LinearHead
+from classmargin.backbones.pretrained import IMAGENET_MEAN, IMAGENET_STD, patch_grid, resize_positions
 from classmargin.backbones.registry import register_backbone
-from classmargin.backbones.vision_transformer import Pooling, VisionTransformer
+
+Pooling = Literal["mean", "class-token"]
+_EPS = 1e-6
+
+
+def drop_path(residual: Tensor, rate: float, training: bool) -> Tensor:
+    """Drop the whole residual of a sample with probability ``rate`` and scale up those that stay."""
+    if rate == 0.0 or not training:
+        return residual
+    keep = torch.rand(residual.shape[0], 1, 1, device=residual.device) >= rate
+    return residual * (keep / (1.0 - rate)).to(residual.dtype)
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention.
+
+    Args:
+        width: Size of a token.
+        heads: Number of heads.
+    """
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width)
+        self.proj = nn.Linear(width, width)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return tokens ``[B, T, width]`` mixed by attention."""
+        batch, length, width = tokens.shape
+        qkv = self.qkv(tokens).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(qkv[0], qkv[1], qkv[2])
+        output: Tensor = self.proj(mixed.transpose(1, 2).reshape(batch, length, width))
+        return output
+
+
+class Mlp(nn.Module):
+    """Two linear layers with GELU between them.
+
+    Args:
+        width: Size of a token; the hidden layer has four times as much.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(width, 4 * width)
+        self.fc2 = nn.Linear(4 * width, width)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return tokens, each transformed by itself."""
+        output: Tensor = self.fc2(F.gelu(self.fc1(tokens)))
+        return output
+
+
+class Block(nn.Module):
+    """Pre-norm transformer block.
+
+    Args:
+        width: Size of a token.
+        heads: Number of heads.
+        drop: Probability of dropping a residual.
+    """
+
+    def __init__(self, width: int, heads: int, drop: float) -> None:
+        super().__init__()
+        self.drop = drop
+        self.norm1 = nn.LayerNorm(width, eps=_EPS)
+        self.attn = Attention(width, heads)
+        self.norm2 = nn.LayerNorm(width, eps=_EPS)
+        self.mlp = Mlp(width)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return tokens after attention and perceptron."""
+        tokens = tokens + drop_path(self.attn(self.norm1(tokens)), self.drop, self.training)
+        return tokens + drop_path(self.mlp(self.norm2(tokens)), self.drop, self.training)
+
+
+class PatchEmbedding(nn.Module):
+    """Cuts images into patches and projects each to a token.
+
+    Args:
+        in_channels: Channels of the images.
+        width: Size of a token.
+        patch_size: Side of a patch.
+    """
+
+    def __init__(self, in_channels: int, width: int, patch_size: int) -> None:
+        super().__init__()
+        self.proj = nn.Conv2d(in_channels, width, patch_size, patch_size)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return tokens ``[B, patches, width]``."""
+        tokens: Tensor = self.proj(inputs).flatten(2).transpose(1, 2)
+        return tokens
+
+
+class VisionTransformer(nn.Module):
+    """Images to one feature vector.
+
+    Args:
+        input_size: Height and width of the images.
+        patch_size: Side of a patch.
+        width: Size of a token, and of the features.
+        depth: Number of blocks.
+        heads: Number of attention heads.
+        in_channels: Channels of the images.
+        drop_path_rate: Probability of dropping a residual in the last block; it grows linearly from 0.
+        pooling: ``mean`` of the patch tokens, then a norm (fine-tuning of MAE); or a norm, then the class
+            token.
+    """
+
+    def __init__(
+        self,
+        input_size: tuple[int, ...],
+        *,
+        patch_size: int = 16,
+        width: int = 768,
+        depth: int = 12,
+        heads: int = 12,
+        in_channels: int = 3,
+        drop_path_rate: float = 0.0,
+        pooling: Pooling = "mean",
+    ) -> None:
+        super().__init__()
+        check_choice("pooling", pooling, ("mean", "class-token"))
+        check_number("drop_path", drop_path_rate, minimum=0.0, below=1.0)
+        self.grid = patch_grid(input_size, patch_size)
+        self.feature_dim = width
+        self.num_layers = depth + 1
+        self.average_patches = pooling == "mean"
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
+        self.pos_embed = nn.Parameter(torch.zeros(1, 1 + self.grid[0] * self.grid[1], width))
+        self.patch_embed = PatchEmbedding(in_channels, width, patch_size)
+        rates = [drop_path_rate * i / max(depth - 1, 1) for i in range(depth)]
+        self.blocks = nn.Sequential(*(Block(width, heads, rate) for rate in rates))
+        if self.average_patches:
+            self.fc_norm = nn.LayerNorm(width, eps=_EPS)
+        else:
+            self.norm = nn.LayerNorm(width, eps=_EPS)
+        _initialise(self)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return features ``[B, width]``."""
+        patches = self.patch_embed(inputs)
+        tokens = torch.cat([self.cls_token.expand(patches.shape[0], -1, -1), patches], dim=1)
+        tokens = self.blocks(tokens + self.pos_embed)
+        features: Tensor = (
+            self.fc_norm(tokens[:, 1:].mean(dim=1)) if self.average_patches else self.norm(tokens)[:, 0]
+        )
+        return features
+
+    def layer_of(self, parameter_name: str) -> int:
+        """Return 0 for the embedding, 1 … depth for the blocks, ``num_layers`` for the last norm."""
+        if parameter_name.startswith("blocks."):
+            return int(parameter_name.split(".")[1]) + 1
+        return self.num_layers if parameter_name.startswith(("norm.", "fc_norm.")) else 0
+
+    def no_weight_decay(self) -> frozenset[str]:
+        """Return the class token and the positions, which fine-tuning of MAE does not decay."""
+        return frozenset({"cls_token", "pos_embed"})
+
+    def adapt_state(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return a checkpoint's tensors with positions for this image size and the norm of this pooling.
+
+        A pretraining checkpoint has no norm for averaged patches; the fresh one is kept, as published.
+        """
+        adapted = dict(state)
+        if "pos_embed" in adapted:
+            adapted["pos_embed"] = resize_positions(adapted["pos_embed"][0], self.grid)[None]
+        unused = "norm." if self.average_patches else "fc_norm."
+        adapted = {key: value for key, value in adapted.items() if not key.startswith(unused)}
+        if self.average_patches and "fc_norm.weight" not in adapted:
+            adapted |= {f"fc_norm.{key}": value for key, value in self.fc_norm.state_dict().items()}
+        return adapted
+
+
+def _initialise(network: VisionTransformer) -> None:
+    for module in network.modules():
+        if isinstance(module, (nn.Linear, nn.Conv2d)):
+            nn.init.trunc_normal_(module.weight, std=0.02)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+    nn.init.normal_(network.cls_token, std=0.02)
+    nn.init.trunc_normal_(network.pos_embed, std=0.02)
+
 
 # Names on the Hugging Face hub (facebook/vit-mae-base) and in the MAE release, inside one block.
 _BLOCK_NAMES = {
@@ -65,6 +260,14 @@ def _outer_name(key: str) -> str:
     return key
 
 
+def start_small_head(backbone: Backbone, state: StateDict | None) -> None:
+    """Start a linear head on pretrained features near 0, as the fine-tuning recipe of MAE does (deviation 2e-5)."""
+    if state is not None and isinstance(backbone.head, LinearHead):
+        nn.init.trunc_normal_(backbone.head.weight, std=2e-5)
+        if backbone.head.bias is not None:
+            nn.init.zeros_(backbone.head.bias)
+
+
 @register_backbone(
     "mae-vit-b16",
     title="MAE ViT-B/16",
@@ -76,6 +279,7 @@ def _outer_name(key: str) -> str:
     input_mean=IMAGENET_MEAN,
     input_std=IMAGENET_STD,
     convert=convert_mae,
+    finish=start_small_head,
     weights=(
         "mae_pretrain_vit_base.pth from the release of MAE (github.com/facebookresearch/mae) or "
         "model.safetensors of facebook/vit-mae-base on the Hugging Face hub"

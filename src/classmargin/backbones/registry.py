@@ -284,6 +284,7 @@ def _fill(backbone: Backbone, info: BackboneInfo, path: Path | None, options: Ma
         own = is_own_format(state)
         weights = convert_own(state) if own else info.convert(state)
         head_is_loaded = load_weights(backbone, weights, source=str(path), own=own)
+        backbone.head_start = "checkpoint" if head_is_loaded else "random"
     if info.finish is not None and not head_is_loaded:
         names = option_names(info.finish)
         given = {"checkpoint": path, **options}

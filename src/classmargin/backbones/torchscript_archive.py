@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from classmargin._array_files import check_pickle, is_suspicious
+from classmargin._files import open_regular
 
 _DTYPES = {
     "DoubleStorage": torch.float64,
@@ -39,7 +40,7 @@ _DTYPES = {
 def is_torchscript(path: Path) -> bool:
     """Return whether ``path`` is a TorchScript archive rather than a file of ``torch.save``."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             return any(name.endswith("/constants.pkl") for name in archive.namelist())
     except (zipfile.BadZipFile, NotImplementedError, ValueError):
         return False
@@ -53,7 +54,7 @@ def read_torchscript(path: Path) -> dict[str, Tensor]:
     """
     tensors: dict[str, Tensor] = {}
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             root = next(name for name in archive.namelist() if name.endswith("/data.pkl"))[: -len("data.pkl")]
             module = _TensorUnpickler(archive, root).load()
         _collect(module, "", tensors)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from classmargin._checks import require_extra
+from classmargin._files import check_folder, read_json
 from classmargin.backbones.pretrained import colour_adapter, patch_grid
 from classmargin.backbones.registry import register_backbone
 
@@ -28,6 +28,7 @@ def load_model(name: str, folder: Path | None) -> Any:
     if not (folder / "config.json").exists():
         raise ValueError(f"checkpoint {folder} of {name!r} must be a folder with config.json and weights")
     settings = {"local_files_only": True, "use_safetensors": True, "output_loading_info": True}
+    check_folder(folder)
     try:
         # Without an answer, transformers asks on the terminal whether code of the folder may run.
         model, report = transformers.AutoModel.from_pretrained(
@@ -100,7 +101,7 @@ def _statistics(folder: Path | None) -> tuple[tuple[float, ...] | None, tuple[fl
     if file is None or not file.exists():
         return None, None
     try:
-        settings = json.loads(file.read_text(encoding="utf-8"))
+        settings = read_json(file)
         if settings.get("do_normalize") is False:  # statistics may stand there and are not used
             return (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
         mean, std = (

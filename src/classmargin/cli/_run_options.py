@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -67,3 +69,61 @@ Download = Annotated[
 SkipCorrupt = Annotated[
     bool | None, typer.Option("--skip-corrupt", help="Leave unreadable files out instead of stopping.")
 ]
+
+
+class Engine(str, Enum):
+    """Where runs are trained."""
+
+    local = "local"
+    ray = "ray"
+
+
+EngineName = Annotated[
+    Engine,
+    typer.Option(
+        "--engine", help="local: processes on this machine; ray: a Ray cluster (RAY_ADDRESS), or a local one."
+    ),
+]
+Jobs = Annotated[
+    int,
+    typer.Option(
+        "--jobs", min=1, max=1024, help="Runs side by side, one thread each, each with its own accelerators."
+    ),
+]
+SOME_FAILED = 3
+
+
+def run_tables(
+    *,
+    data: str | None = None,
+    backbone: str | None = None,
+    method: str | None = None,
+    epochs: int | None = None,
+    fraction: float | None = None,
+    imbalance: float | None = None,
+    root: Path | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Return options of their own as tables of a configuration; those not given are left out."""
+    tables: Mapping[str, Mapping[str, Any]] = {
+        "data": {
+            "name": data,
+            "fraction": fraction,
+            "imbalance": imbalance,
+            "root": None if root is None else str(root),
+        },
+        "backbone": {"name": backbone},
+        "method": {"name": method},
+        "loop": {"epochs": epochs},
+    }
+    given = {part: {k: v for k, v in table.items() if v is not None} for part, table in tables.items()}
+    return {part: table for part, table in given.items() if table}
+
+
+def tell_failures(failed: Mapping[str, str]) -> None:
+    """Say which runs failed, and end with the exit code for that if some did."""
+    from classmargin._printable import printable
+
+    for title, error in failed.items():
+        typer.echo(printable(f"classmargin: error: {title} failed: {error}"), err=True)
+    if failed:
+        raise typer.Exit(SOME_FAILED)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from classmargin._files import stated_budget
+
 if TYPE_CHECKING:
-    from classmargin.evaluation.audit import Audit
+    from classmargin.evaluation.audit_result import Audit
     from classmargin.evaluation.prediction_files import Predictions
     from classmargin.report.tables import Table
 
@@ -33,6 +36,16 @@ class OutputFormat(str, Enum):
     json = "json"
     markdown = "markdown"
     latex = "latex"
+
+
+def state_budget(context: typer.Context, size: str | None) -> str | None:
+    """Let ``--max-memory`` hold for every reader until the command ends, also in processes that it starts."""
+    if size is not None:
+        try:
+            context.with_resource(stated_budget(size))
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
+    return size
 
 
 FormatOption = Annotated[OutputFormat, typer.Option("--format", help="How to print the results.")]
@@ -60,9 +73,22 @@ NumClassesOption = Annotated[
         show_default=False,
     ),
 ]
+MaxMemoryOption = Annotated[
+    str | None,
+    typer.Option(
+        "--max-memory",
+        metavar="SIZE",
+        help="Most memory that the contents of files may take, e.g. 500MB or 16GB (default: half of what is free, at most "
+        "8 GiB for predictions and 64 GiB for data; also CLASSMARGIN_MAX_MEMORY).",
+        show_default=False,
+        callback=state_budget,
+    ),
+]
 TopOption = Annotated[int, typer.Option("--top", min=1, help="How many classes to list.")]
 ConfidenceOption = Annotated[float, typer.Option("--confidence", help="Level of the intervals.")]
-BootstrapOption = Annotated[int, typer.Option("--bootstrap", min=100, help="Bootstrap resamples.")]
+BootstrapOption = Annotated[
+    int, typer.Option("--bootstrap", min=100, max=1_000_000, help="Bootstrap resamples.")
+]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of everything that is drawn.")]
 
 
@@ -71,16 +97,27 @@ def read(path: Path, class_names: Path | None) -> Predictions:
     from classmargin.evaluation.prediction_files import read_class_names, read_predictions
 
     names = None if class_names is None else read_class_names(class_names)
-    return read_predictions(path, class_names=names)
+    with _options_in_messages(names_given=class_names is not None):
+        return read_predictions(path, class_names=names)
 
 
 def audit_file(path: Path, class_names: Path | None, **options: Any) -> Audit:
     """Read and audit one prediction file; messages name the options of the command line."""
+    return audit_read(read(path, class_names), class_names, **options)
+
+
+def audit_read(predictions: Predictions, class_names: Path | None, **options: Any) -> Audit:
+    """Audit what was read; messages name the options of the command line."""
+    with _options_in_messages(names_given=class_names is not None):
+        return predictions.audit(**options)
+
+
+@contextmanager
+def _options_in_messages(*, names_given: bool) -> Iterator[None]:
     try:
-        return read(path, class_names).audit(**options)
+        yield
     except (ValueError, TypeError) as error:
-        words = _in_options(str(error), names_given=class_names is not None)
-        raise ValueError(words) from error
+        raise ValueError(_in_options(str(error), names_given=names_given)) from error
 
 
 def _in_options(words: str, *, names_given: bool) -> str:
@@ -113,6 +150,8 @@ def check_html_path(out: Path | None) -> None:
     if out.suffix.lower() not in REPORT_SUFFIXES:
         raise ValueError(f"--out must end in {' or '.join(REPORT_SUFFIXES)}, got {str(out)!r}")
     _check_place(out)
+    if not out.parent.exists():
+        typer.echo(f"the folder {str(out.parent)!r} does not exist yet: it will be made", err=True)
     from classmargin._checks import require_extra
 
     require_extra("plotly", "report", "an HTML report")
@@ -132,9 +171,9 @@ def _check_place(out: Path) -> None:
         ) from error
 
 
-def said(path: Path) -> None:
+def said(path: Path, what: str = "report") -> None:
     """Tell on standard error where a file was written; standard output belongs to the results."""
-    typer.echo(f"report written to {path}", err=True)
+    typer.echo(f"{what} written to {path}", err=True)
 
 
 def show(
@@ -146,17 +185,17 @@ def show(
     data: Mapping[str, Any],
 ) -> None:
     """Print one result in the chosen format."""
-    from classmargin.report import tables as table_formats
-    from classmargin.report import text
+    from classmargin.evaluation.json_values import json_text
+    from classmargin.report.tables import latex_report, markdown_report, print_report
 
     if output is OutputFormat.json:
-        typer.echo(table_formats.json_text(data))
+        typer.echo(json_text(data))
     elif output is OutputFormat.markdown:
-        typer.echo(text.markdown_report(verdict, tables, notes))
+        typer.echo(markdown_report(verdict, tables, notes))
     elif output is OutputFormat.latex:
-        typer.echo(text.latex_report(verdict, tables, notes))
+        typer.echo(latex_report(verdict, tables, notes))
     else:
-        text.print_report(verdict, tables, notes)
+        print_report(verdict, tables, notes)
 
 
 def model_names(paths: Sequence[Path]) -> list[str]:

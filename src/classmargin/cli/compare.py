@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +12,7 @@ from classmargin.cli import _shared
 from classmargin.cli._shared import OutputFormat
 
 if TYPE_CHECKING:
-    from classmargin.evaluation.audit import Audit
+    from classmargin.evaluation.audit_result import Audit
 
 
 def compare(
@@ -36,11 +36,21 @@ def compare(
     confidence: _shared.ConfidenceOption = 0.95,
     bootstrap: _shared.BootstrapOption = 2000,
     seed: _shared.SeedOption = 0,
+    samples: Annotated[
+        Path | None,
+        typer.Option(
+            "--samples",
+            metavar="FILE.csv",
+            help="Also write the samples that flipped, right to wrong and wrong to right (first run of each model).",
+            show_default=False,
+        ),
+    ] = None,
+    max_memory: _shared.MaxMemoryOption = None,
 ) -> None:
     """Compare models on the same test set: who gained, who lost, and what is noise."""
     from classmargin.evaluation.comparison import compare_many
-    from classmargin.report import comparison_view
-    from classmargin.report.render import write_comparison_html
+    from classmargin.report import comparison_tables
+    from classmargin.report.html_pages import write_comparison_html
 
     _shared.check_html_path(out)
     if len(models) < 2:
@@ -53,16 +63,34 @@ def compare(
         for name, paths in zip(names, runs, strict=True)
     }
     several = compare_many(audits, alpha=alpha, **options)
+    if samples is not None:
+        _write_flips(samples, audits)
     if out is not None:
         write_comparison_html(several, out)
         _shared.said(out)
     _shared.show(
         output,
         verdict=several.verdict,
-        tables=comparison_view.report_tables(several, top),
+        tables=comparison_tables.report_tables(several, top),
         notes=several.notes,
         data=_data(several),
     )
+
+
+def _write_flips(path: Path, audits: Mapping[str, Audit | list[Audit]]) -> None:
+    import pandas as pd
+
+    from classmargin.evaluation.sample_tables import write_samples
+    from classmargin.evaluation.samples import flipped_samples
+
+    first = {name: runs[0] if isinstance(runs, list) else runs for name, runs in audits.items()}
+    names = list(first)
+    frames = []
+    for name in names[1:]:
+        frame = flipped_samples(first[names[0]], first[name])
+        frame.insert(0, "model", name)
+        frames.append(frame)
+    _shared.said(write_samples(path, pd.concat(frames)), "samples")
 
 
 def _runs(words: str) -> list[Path]:

@@ -7,11 +7,8 @@ from typing import Annotated
 
 import typer
 
-from classmargin._printable import printable
 from classmargin.cli import _run_options as options
-from classmargin.cli._shared import FormatOption, OutputFormat, show
-
-SOME_FAILED = 3
+from classmargin.cli._shared import FormatOption, MaxMemoryOption, OutputFormat, show
 
 
 def compare_methods(
@@ -20,8 +17,9 @@ def compare_methods(
     methods: Annotated[
         str, typer.Option("--methods", metavar="A,B,…", help="Methods, the baseline first; or all.")
     ] = "erm,mr2",
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Runs of each method.")] = 3,
-    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Runs side by side, one thread each.")] = 1,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, max=10_000, help="Runs of each method.")] = 3,
+    jobs: options.Jobs = 1,
+    engine: options.EngineName = options.Engine.local,
     backbone: options.BackboneName = None,
     preset: options.PresetName = None,
     epochs: options.Epochs = None,
@@ -32,57 +30,39 @@ def compare_methods(
     root: options.Root = None,
     download: options.Download = None,
     output: FormatOption = OutputFormat.table,
+    max_memory: MaxMemoryOption = None,
 ) -> None:
-    """Train methods with several seeds (finished runs are skipped, broken ones go on) and compare them.
+    """Train methods with several seeds (finished runs are skipped, interrupted ones resume) and compare them.
 
     Hyper-parameters of one method: --set mr2.mean_margin=2.
     """
-    from classmargin.recipes.compare_methods import (
-        claim_comparison_folder,
-        method_names,
-        plan_runs,
-        to_dict,
-        write_comparison,
-    )
-    from classmargin.recipes.compare_methods import (
-        compare_methods as run_comparison,
-    )
-    from classmargin.recipes.method_table import tables_of, verdict_of
-    from classmargin.recipes.out_folder import removed_unless_begun
-    from classmargin.recipes.run_options import gather_config, split_overrides
-    from classmargin.recipes.session import download_data
+    from classmargin.recipes.launched_ranks import serve_if_helper
+    from classmargin.recipes.out_folder import claim_comparison_folder, removed_unless_begun
+    from classmargin.recipes.recipe_plan import plan_comparison
+    from classmargin.recipes.record_pages import comparison_dict, tables_of, verdict_of, write_comparison
+    from classmargin.recipes.run_options import gather_config, method_names, split_overrides
+    from classmargin.recipes.run_parts import download_data
+    from classmargin.recipes.run_recipe import compare_methods as run_comparison
 
+    serve_if_helper()
     names = method_names(methods)
     if not names:
         raise ValueError(f"--methods must name at least one method, got {methods!r}")
     shared, own = split_overrides(overrides or (), names)
-    flags: dict[str, dict[str, object]] = {
-        "data": {
-            "name": data,
-            "fraction": fraction,
-            "imbalance": imbalance,
-            "root": None if root is None else str(root),
-        },
-        "backbone": {"name": backbone},
-        "loop": {"epochs": epochs},
-    }
+    flags = options.run_tables(
+        data=data, backbone=backbone, epochs=epochs, fraction=fraction, imbalance=imbalance, root=root
+    )
     run = gather_config(flags=flags, overrides=shared, preset=preset, file=config)
-    plan = plan_runs(run, names, seeds, out, own)
+    block = plan_comparison(run, names, seeds, out, own)
     if download:
         download_data(run)
     with removed_unless_begun(out):
-        claim_comparison_folder(out, plan)
-        comparison = run_comparison(plan, jobs=jobs)
-    write_comparison(comparison, out, title=f"Methods on {run.data.name}")
+        claim_comparison_folder(out, block)
+        outcome = run_comparison(block, engine=engine.value, jobs=jobs)
+    write_comparison(outcome, out, title=f"Methods on {run.data.name}")
+    record = outcome.record
     show(
-        output,
-        verdict=verdict_of(comparison),
-        tables=tables_of(comparison),
-        notes=[],
-        data=to_dict(comparison),
+        output, verdict=verdict_of(record), tables=tables_of(record), notes=[], data=comparison_dict(outcome)
     )
     typer.echo(f"written to {out}", err=True)
-    for title, error in comparison.failed.items():
-        typer.echo(printable(f"classmargin: error: {title} failed: {error}"), err=True)
-    if comparison.failed:
-        raise typer.Exit(SOME_FAILED)
+    options.tell_failures(record.failed)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -11,9 +13,19 @@ import typer
 from classmargin.cli import _shared
 from classmargin.cli._shared import OutputFormat
 
-# The answer "no" of a gate; bad input is 2.
-FAILED = 1
+# The answers of a gate that is not passed; bad input is 2.
+EXIT_CODES = {"PASS": 0, "FAIL": 1, "CANNOT TELL": 3}
 MOST_REASONS = 5
+
+
+class GateFormat(str, Enum):
+    """How the decision is printed."""
+
+    table = "table"
+    json = "json"
+    markdown = "markdown"
+    latex = "latex"
+    github = "github"
 
 
 def gate(
@@ -38,28 +50,89 @@ def gate(
     alpha: Annotated[
         float, typer.Option("--alpha", help="Error rate after control over all classes.")
     ] = 0.05,
-    output: _shared.FormatOption = OutputFormat.table,
+    must_see: Annotated[
+        float | None,
+        typer.Option(
+            "--must-see",
+            help="Drop that must be caught with probability 0.8 in a class of median size, or the answer is CANNOT TELL "
+            "(default: --max-drop plus 0.1).",
+            show_default=False,
+        ),
+    ] = None,
+    allow_blind: Annotated[
+        bool, typer.Option("--allow-blind", help="Pass (code 0) even when such a drop could not be seen.")
+    ] = False,
+    no_drop_beyond: Annotated[
+        float | None,
+        typer.Option(
+            "--no-drop-beyond",
+            help="Non-inferiority: pass only if every class is shown not to have dropped by more than this.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        GateFormat,
+        typer.Option("--format", help="How to print the results; github: annotations and a summary."),
+    ] = GateFormat.table,
     class_names: _shared.ClassNamesOption = None,
     num_classes: _shared.NumClassesOption = None,
     top: _shared.TopOption = 10,
+    max_memory: _shared.MaxMemoryOption = None,
+    junit: Annotated[
+        Path | None,
+        typer.Option(
+            "--junit",
+            metavar="FILE.xml",
+            help="Also write a JUnit file, one test per class.",
+            show_default=False,
+        ),
+    ] = None,
+    summary: Annotated[
+        Path | None,
+        typer.Option(
+            "--summary",
+            metavar="FILE.md",
+            help="Also append a Markdown summary, e.g. to the file that GITHUB_STEP_SUMMARY names.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
-    """Fail (exit code 1) on drops, or classes below a minimum, that the data support; pass otherwise."""
-    from classmargin.evaluation.gate import gate as decide
-    from classmargin.report.comparison_view import gate_tables
+    """PASS (exit code 0), FAIL (1) on drops beyond the limit that the data show, CANNOT TELL (3) where samples are too few."""
+    from classmargin.evaluation.release_gate import gate as decide
+    from classmargin.report.comparison_tables import gate_tables
+    from classmargin.report.gate_files import append_summary, github_annotations, github_summary, write_junit
 
     old = _shared.audit_file(baseline, class_names, num_classes=num_classes)
     new = _shared.audit_file(candidate, class_names, num_classes=num_classes)
-    result = decide(new, old, max_drop=max_drop, min_worst=min_worst, alpha=alpha)
-    verdict = "PASS" if result.passed else f"FAIL: {_in_short(result.reasons)}"
-    _shared.show(
-        output,
-        verdict=verdict,
-        tables=gate_tables(result, top),
-        notes=[result.power, *result.notes],
-        data={"verdict": verdict, **result.to_dict()},
-    )
-    if not result.passed:
-        raise typer.Exit(FAILED)
+    result = decide(
+        new, old, max_drop=max_drop, min_worst=min_worst, must_see=must_see,
+        no_drop_beyond=no_drop_beyond, allow_blind=allow_blind, alpha=alpha,
+    )  # fmt: skip
+    if junit is not None:
+        write_junit(result, junit)
+    if summary is not None:
+        append_summary(result, summary, top)
+    verdict = result.verdict + (f": {_in_short(result.reasons)}" if result.reasons else "")
+    if output is GateFormat.github:
+        for line in github_annotations(result):
+            typer.echo(line)
+        page = os.environ.get("GITHUB_STEP_SUMMARY")
+        if page and summary is None:
+            append_summary(result, page, top)
+        elif summary is None:
+            typer.echo(github_summary(result, top))
+        typer.echo(verdict)
+    else:
+        _shared.show(
+            OutputFormat(output.value),
+            verdict=verdict,
+            tables=gate_tables(result, top),
+            notes=[result.power, *result.notes],
+            # The sentence for people; the field "verdict" of the result is the one for programs.
+            data={**result.to_dict(), "sentence": verdict},
+        )
+    if EXIT_CODES[result.verdict]:
+        raise typer.Exit(EXIT_CODES[result.verdict])
 
 
 def _in_short(reasons: Sequence[str]) -> str:

@@ -7,7 +7,10 @@ function, so that ``classmargin --help`` never pays for torch, pandas or plotly.
 
 from __future__ import annotations
 
+import platform
+import shlex
 import sys
+import tempfile
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
@@ -20,19 +23,22 @@ from classmargin._printable import printable
 from classmargin.cli.audit import audit
 from classmargin.cli.compare import compare
 from classmargin.cli.compare_methods import compare_methods
-from classmargin.cli.export import export
+from classmargin.cli.demo import demo
 from classmargin.cli.gate import gate
 from classmargin.cli.list_things import list_things
-from classmargin.cli.predict import predict
+from classmargin.cli.plan import plan
 from classmargin.cli.reproduce import reproduce
+from classmargin.cli.saved_runs import ensemble, export, predict
 from classmargin.cli.sweep import sweep
 from classmargin.cli.train import train
-from classmargin.training.errors import StoppedError
+from classmargin.training.stopping import StoppedError
 
 VERBS: dict[str, Callable[..., None]] = {
+    "demo": demo,
     "audit": audit,
     "compare": compare,
     "gate": gate,
+    "plan": plan,
     "train": train,
     "compare-methods": compare_methods,
     "reproduce": reproduce,
@@ -40,11 +46,18 @@ VERBS: dict[str, Callable[..., None]] = {
     "list": list_things,
     "predict": predict,
     "export": export,
+    "ensemble": ensemble,
 }
 
 # Bad input ends with this code; 1 is left to verbs whose answer is "no" (the gate).
 BAD_INPUT = 2
+# A mistake of the program itself (EX_SOFTWARE of sysexits.h): a pipeline must not take it for an answer.
+INTERNAL_ERROR = 70
 INTERRUPTED = 130
+EXIT_CODES = (
+    "Exit codes: 0 done, 1 the gate says no, 2 bad input, 3 a training diverged or the gate cannot tell, 70 an internal error, "
+    "128 + n stopped by signal n."
+)
 
 
 @dataclass
@@ -62,6 +75,7 @@ def build_app() -> typer.Typer:
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
+        epilog=EXIT_CODES,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_options)
@@ -73,8 +87,8 @@ def build_app() -> typer.Typer:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code.
 
-    0 done, 1 the verb says no, 2 bad input, 3 a training diverged, 128 + n stopped by signal n with its state
-    saved (143 for the SIGTERM of a scheduler, 130 for Ctrl-C).
+    0 done, 1 the verb says no, 2 bad input, 3 a training diverged or the gate cannot tell, 70 an internal error,
+    128 + n stopped by signal n with its state saved (143 for the SIGTERM of a scheduler, 130 for Ctrl-C).
 
     Args:
         arguments: Words after the program's name; those of the process when left out.
@@ -98,10 +112,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except StoppedError as stopped:
         typer.echo(f"classmargin: {printable(str(stopped))}", err=True)
         return stopped.exit_code
-    except (MemoryError, RuntimeError) as error:
-        if not _is_out_of_memory(error):
-            raise
-        return _report(error, debug=session.debug)
+    except Exception as error:
+        if _is_out_of_memory(error):
+            return _report(error, debug=session.debug)
+        return _report_internal(error, sys.argv[1:] if arguments is None else arguments, debug=session.debug)
     except KeyboardInterrupt:  # before or after the verb; within it typer and the loop have their say
         return INTERRUPTED
     return 0
@@ -142,6 +156,38 @@ def _report(error: Exception, *, debug: bool) -> int:
     words = printable(" ".join(str(error).split())) or type(error).__name__
     typer.echo(f"classmargin: error: {words}", err=True)
     return BAD_INPUT
+
+
+def _report_internal(error: Exception, arguments: Sequence[str], *, debug: bool) -> int:
+    """Say in short that the program is at fault, and keep for its authors what they need to know."""
+    if debug:
+        traceback.print_exception(error)
+    words = printable(" ".join(str(error).split()))[:300]
+    typer.echo(f"classmargin: internal error: {type(error).__name__}{': ' if words else ''}{words}", err=True)
+    typer.echo(
+        "classmargin: this is a mistake of the program, not an answer about your data. "
+        + _kept_traceback(error, arguments),
+        err=True,
+    )
+    return INTERNAL_ERROR
+
+
+def _kept_traceback(error: Exception, arguments: Sequence[str]) -> str:
+    from classmargin import __version__
+
+    text = "".join(traceback.format_exception(error))
+    about = f"classmargin {__version__}, Python {platform.python_version()}, {platform.platform()}"
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="classmargin-error-", suffix=".log", delete=False, encoding="utf-8", errors="replace"
+        ) as file:
+            file.write(f"{about}\n{shlex.join(arguments)}\n\n{text}")
+    except OSError:  # a full disk may be what broke the program
+        return "Its traceback could not be written; please report what --debug before the command shows."
+    return (
+        f"The command and its traceback are in {file.name}; please open an issue in the tracker of the project and attach "
+        "that file"
+    )
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from classmargin._printable import printable
 from classmargin.cli import _run_options as options
-from classmargin.cli._shared import FormatOption, OutputFormat, show
+from classmargin.cli._shared import FormatOption, MaxMemoryOption, OutputFormat, show
 
 if TYPE_CHECKING:
-    from classmargin.recipes.reproduce.plan import Changes
-    from classmargin.recipes.reproduce.run import Outcome
-
-SOME_FAILED = 3
+    from classmargin.recipes.recipe_plan import Changes, RecipePlan
+    from classmargin.recipes.run_recipe import Outcome
 
 
 def reproduce(
@@ -27,7 +25,7 @@ def reproduce(
     scale: Annotated[
         str, typer.Option("--scale", metavar="smoke|laptop|paper", help="How large.")
     ] = "laptop",
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Runs of each row.")] = 3,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, max=10_000, help="Runs of each row.")] = 3,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="DIR", help="Folder (default: runs/NAME-SCALE).", show_default=False),
@@ -35,9 +33,13 @@ def reproduce(
     jobs: Annotated[
         int | None,
         typer.Option(
-            "--jobs", min=1, help="Runs side by side, one thread each (default: 2, or 1 at scale paper)."
+            "--jobs",
+            min=1,
+            max=1024,
+            help="Runs side by side, one thread each (default: 2, or 1 at scale paper).",
         ),
     ] = None,
+    engine: options.EngineName = options.Engine.local,
     data: options.RecipeData = None,
     root: options.Root = None,
     download: options.Download = None,
@@ -57,6 +59,20 @@ def reproduce(
             help="Hyper-parameters of MR²: recommended, plain, paper or release.",
         ),
     ] = "",
+    objective: Annotated[
+        str,
+        typer.Option(
+            "--objective",
+            metavar="A,B,…",
+            help="Run each row of the MR² family with each of these: paper, release, recommended, plain.",
+        ),
+    ] = "",
+    select: Annotated[
+        bool, typer.Option("--select", help="First search the paper's grid of c̄ and λ on validation.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Train nothing: print runs, steps and estimated GPU-hours.")
+    ] = False,
     rows: Annotated[
         str, typer.Option("--rows", metavar="A,B,…", help="Only these rows (and the first).")
     ] = "",
@@ -71,22 +87,29 @@ def reproduce(
         typer.Option("--render", metavar="RECORD", help="Train nothing: print the Markdown page of records."),
     ] = None,
     output: FormatOption = OutputFormat.table,
+    max_memory: MaxMemoryOption = None,
 ) -> None:
-    """Run a table or figure of the paper again (finished runs are skipped, broken ones go on).
+    """Run a table or figure of the paper again (finished runs are skipped, interrupted ones resume).
 
     Hyper-parameters of one method: --set mr2.mean_margin=2. NAME may be left out, or be "custom", with --from-runs.
     """
-    from classmargin.recipes.out_folder import removed_unless_begun
-    from classmargin.recipes.reproduce.out_folder import claim_recipe_folder, claim_record_folder
-    from classmargin.recipes.reproduce.plan import download_recipe_data
-    from classmargin.recipes.reproduce.record import CUSTOM
-    from classmargin.recipes.reproduce.render import render_records, write_outputs
-    from classmargin.recipes.reproduce.run import from_runs as measure_runs
-    from classmargin.recipes.reproduce.run import reproduce as run_recipe
+    from classmargin.recipes.launched_ranks import serve_if_helper
+    from classmargin.recipes.out_folder import (
+        claim_recipe_folder,
+        claim_record_folder,
+        removed_unless_begun,
+        results_folder,
+    )
+    from classmargin.recipes.recipe_plan import download_recipe_data, plan_recipe
+    from classmargin.recipes.record import CUSTOM
+    from classmargin.recipes.record_pages import render_records, write_outputs
+    from classmargin.recipes.run_recipe import from_runs as measure_runs
+    from classmargin.recipes.run_recipe import reproduce as run_recipe
 
     if render:
         typer.echo(render_records(render), nl=False)
         return
+    serve_if_helper()
     recipe = _recipe(name, CUSTOM, measured=bool(from_runs))
     command = ["reproduce", *_words_after("reproduce")]
     folder = out if out is not None else _default_folder(name or CUSTOM, CUSTOM if from_runs else scale)
@@ -96,22 +119,51 @@ def reproduce(
             outcome = measure_runs(from_runs, recipe, note=note, command=command)
     else:
         assert recipe is not None, "only measured runs go without a recipe"
-        flags: dict[str, dict[str, Any]] = {
-            "data": {"name": data, "fraction": fraction, "root": None if root is None else str(root)},
-            "backbone": {"name": backbone},
-            "loop": {"epochs": epochs},
-        }
+        flags = options.run_tables(data=data, backbone=backbone, epochs=epochs, fraction=fraction, root=root)
         changes = _changes(flags, overrides or [], checkpoint or [], mr2_preset, rows, blocks, recipe)
+        changes = replace(changes, objectives=_list(objective))
+        if dry_run:
+            plan = plan_recipe(recipe, scale, seeds=seeds, folder=folder, changes=changes, must_run=False)
+            _show_plan(plan, output)
+            return
         if download:
             download_recipe_data(recipe, scale, changes)
         side_by_side = jobs if jobs is not None else (1 if scale == "paper" else 2)
-        with removed_unless_begun(folder):
-            claim_recipe_folder(recipe, scale, folder, changes=changes)
-            outcome = run_recipe(
-                recipe, scale, folder, seeds=seeds, jobs=side_by_side, changes=changes, command=command
-            )
+        how: dict[str, Any] = {"engine": engine.value, "jobs": side_by_side}
+        plan = plan_recipe(recipe, scale, seeds=seeds, folder=folder, changes=changes)
+        place = results_folder(folder, recipe.name, scale)
+        with removed_unless_begun(place):
+            if select:
+                plan = _selected(plan, changes, seeds, how)
+            claim_recipe_folder(plan, place)
+            outcome = run_recipe(plan, command=command, **how)
+        folder = place
     write_outputs(outcome.record, folder, outcome.measured)
     _show(outcome, output, folder)
+
+
+def _selected(plan: RecipePlan, changes: Changes, seeds: int, how: dict[str, Any]) -> RecipePlan:
+    """Return the plan with the hyper-parameters that are best on validation."""
+    from classmargin.recipes.paper_grid import select, words_of
+    from classmargin.recipes.recipe_plan import plan_recipe
+
+    if plan.recipe.scales[plan.scale].sample_files:
+        from classmargin.recipes.sample_files import write_sample_files
+
+        write_sample_files(plan.folder, plan.runs)
+    chosen = select(plan, **how)
+    changes = replace(changes, chosen=chosen)
+    again = plan_recipe(plan.recipe, plan.scale, seeds=seeds, folder=plan.folder, changes=changes)
+    return replace(again, words=(words_of(chosen),), changed=plan.changed)
+
+
+def _show_plan(plan: RecipePlan, output: OutputFormat) -> None:
+    from classmargin.recipes.gpu_hours import plan_table, verdict_of
+
+    table = plan_table(plan)
+    notes = [f"Left out: {title} ({reason})." for title, reason in plan.left_out.items()]
+    data = {"recipe": plan.recipe.name, "scale": plan.scale, "rows": table.rows, "basis": table.note}
+    show(output, verdict=verdict_of(plan), tables=[table], notes=notes, data=data)
 
 
 def _default_folder(name: str, scale: str) -> Path:
@@ -120,7 +172,7 @@ def _default_folder(name: str, scale: str) -> Path:
 
 
 def _recipe(name: str | None, custom: str, *, measured: bool) -> Any:
-    from classmargin.recipes.reproduce.recipe import find_recipe
+    from classmargin.recipes.recipe import find_recipe
 
     if name is None or name == custom:
         if not measured:
@@ -143,15 +195,14 @@ def _changes(
     blocks: str,
     recipe: Any,
 ) -> Changes:
-    from classmargin.recipes.reproduce.plan import Changes
+    from classmargin.recipes.recipe_plan import Changes
     from classmargin.recipes.run_options import split_overrides
     from classmargin.training.config_reader import merge, parse_overrides
 
     methods = {row.method for block in recipe.blocks for row in block.rows}
     shared, own = split_overrides(overrides, methods)
-    given = {part: {k: v for k, v in table.items() if v is not None} for part, table in flags.items()}
-    settings = merge({part: table for part, table in given.items() if table}, parse_overrides(shared))
-    return Changes(settings, own, _files(checkpoints), mr2_preset, _list(rows), _list(blocks))
+    settings = merge(flags, parse_overrides(shared))
+    return Changes(settings, own, _files(checkpoints), mr2_preset, rows=_list(rows), blocks=_list(blocks))
 
 
 def _files(words: list[str]) -> dict[str, str]:
@@ -171,7 +222,7 @@ def _list(words: str) -> tuple[str, ...]:
 
 
 def _show(outcome: Outcome, output: OutputFormat, folder: Path) -> None:
-    from classmargin.recipes.reproduce.render import notes_of, tables_of, verdict_of
+    from classmargin.recipes.record_pages import notes_of, tables_of, verdict_of
 
     record = outcome.record
     show(
@@ -182,7 +233,4 @@ def _show(outcome: Outcome, output: OutputFormat, folder: Path) -> None:
         data=record.to_dict(),
     )
     typer.echo(f"written to {folder}", err=True)
-    for title, error in record.failed.items():
-        typer.echo(printable(f"classmargin: error: {title} failed: {error}"), err=True)
-    if record.failed:
-        raise typer.Exit(SOME_FAILED)
+    options.tell_failures(record.failed)

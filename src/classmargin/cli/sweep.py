@@ -8,18 +8,24 @@ from typing import Annotated
 
 import typer
 
-from classmargin._printable import printable
 from classmargin.cli import _run_options as options
-from classmargin.cli._shared import FormatOption, OutputFormat, show
-
-SOME_FAILED = 3
+from classmargin.cli._shared import FormatOption, MaxMemoryOption, OutputFormat, show
 
 
 class Engine(str, Enum):
-    """Who runs the trials."""
+    """Where trials are trained; ``optuna`` is what ``local`` was called."""
 
-    optuna = "optuna"
+    local = "local"
     ray = "ray"
+    optuna = "optuna"
+
+
+class Sampler(str, Enum):
+    """What chooses the values of a trial."""
+
+    tpe = "tpe"
+    random = "random"
+    grid = "grid"
 
 
 class Pruner(str, Enum):
@@ -52,8 +58,10 @@ def sweep(
             help="overall, easy, medium, hard, worst, or a mix like hard:0.7,overall:0.3.",
         ),
     ] = "hard",
-    trials: Annotated[int, typer.Option("--trials", min=1, help="Trials of the whole study.")] = 30,
-    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Trials side by side, one thread each.")] = 1,
+    trials: Annotated[
+        int, typer.Option("--trials", min=1, max=1_000_000, help="Trials of the whole study.")
+    ] = 30,
+    jobs: options.Jobs = 1,
     storage: Annotated[
         str | None,
         typer.Option(
@@ -87,8 +95,21 @@ def sweep(
     test: Annotated[
         bool, typer.Option("--test/--no-test", help="Try the chosen trial on the test set, once, at the end.")
     ] = True,
-    engine: Annotated[Engine, typer.Option("--engine", help="optuna, or ray for clusters.")] = Engine.optuna,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the search; runs have loop.seed.")] = 0,
+    sampler: Annotated[
+        Sampler,
+        typer.Option(
+            "--sampler", help="tpe learns from ended trials; grid tries every combination of values."
+        ),
+    ] = Sampler.tpe,
+    engine: Annotated[
+        Engine,
+        typer.Option(
+            "--engine", help="local: processes on this machine; ray: a Ray cluster, or a local one."
+        ),
+    ] = Engine.local,
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, max=2**32 - 1, help="Of the search; runs have loop.seed.")
+    ] = 0,
     backbone: options.BackboneName = None,
     preset: options.PresetName = None,
     epochs: options.Epochs = None,
@@ -99,33 +120,33 @@ def sweep(
     root: options.Root = None,
     download: options.Download = None,
     output: FormatOption = OutputFormat.table,
+    max_memory: MaxMemoryOption = None,
 ) -> None:
     """Search hyper-parameters on validation samples; the test set is looked at once, for the chosen trial.
 
-    The same command goes on where it was interrupted; run it on several machines with one --storage and they
+    The same command resumes where it was interrupted; run it on several machines with one --storage and they
     share the work.
     """
+    from classmargin.recipes.launched_ranks import serve_if_helper
     from classmargin.recipes.out_folder import removed_unless_begun
     from classmargin.recipes.run_options import gather_config
-    from classmargin.recipes.session import download_data
-    from classmargin.recipes.sweep.objective import parse_objective
-    from classmargin.recipes.sweep.pages import notes_of, tables_of, verdict_of, write_result
-    from classmargin.recipes.sweep.plan import SweepPlan, study_name
-    from classmargin.recipes.sweep.result import to_dict
-    from classmargin.recipes.sweep.run import WorkersFailedError, run_sweep
-    from classmargin.recipes.sweep.space import parse_search
+    from classmargin.recipes.run_parts import download_data
+    from classmargin.recipes.run_sweep import run_sweep
+    from classmargin.recipes.sweep_pages import notes_of, tables_of, verdict_of, write_result
+    from classmargin.recipes.sweep_plan import SweepPlan, study_name
+    from classmargin.recipes.sweep_result import to_dict
+    from classmargin.recipes.sweep_space import parse_objective, parse_search
 
-    flags: dict[str, dict[str, object]] = {
-        "data": {
-            "name": data,
-            "fraction": fraction,
-            "imbalance": imbalance,
-            "root": None if root is None else str(root),
-        },
-        "backbone": {"name": backbone},
-        "method": {"name": method},
-        "loop": {"epochs": epochs},
-    }
+    serve_if_helper()
+    flags = options.run_tables(
+        data=data,
+        backbone=backbone,
+        method=method,
+        epochs=epochs,
+        fraction=fraction,
+        imbalance=imbalance,
+        root=root,
+    )
     wanted = parse_objective(objective)
     run = gather_config(flags=flags, overrides=overrides or (), preset=preset, file=config)
     parameters = parse_search(search or (), run)
@@ -140,20 +161,13 @@ def sweep(
         pruner=pruner.value,
         keep_easy=keep_easy,
         easy_slack=easy_slack / 100,
+        sampler=sampler.value,
     )
     if download:
         download_data(run)
-    try:
-        with removed_unless_begun(out):
-            if engine is Engine.ray:
-                from classmargin.recipes.sweep.ray_engine import run_ray_sweep
-
-                result = run_ray_sweep(plan, out, jobs=jobs, reference=reference, test=test)
-            else:
-                result = run_sweep(plan, out, jobs=jobs, reference=reference, test=test)
-    except WorkersFailedError as error:
-        typer.echo(f"classmargin: error: {printable(str(error))}", err=True)
-        raise typer.Exit(SOME_FAILED) from error
+    where = "ray" if engine is Engine.ray else "local"
+    with removed_unless_begun(out):
+        result = run_sweep(plan, out, engine=where, jobs=jobs, reference=reference, test=test)
     write_result(result, out)
     show(
         output,
@@ -164,4 +178,4 @@ def sweep(
     )
     typer.echo(f"written to {out}", err=True)
     if result.best is None:
-        raise typer.Exit(SOME_FAILED)
+        raise typer.Exit(options.SOME_FAILED)

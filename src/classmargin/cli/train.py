@@ -9,6 +9,7 @@ import typer
 
 from classmargin._printable import printable
 from classmargin.cli import _run_options as options
+from classmargin.cli._shared import MaxMemoryOption
 
 DIVERGED = 3
 
@@ -33,7 +34,7 @@ def train(
         int | None, typer.Option("--devices", min=1, help="Processes on this machine.")
     ] = None,
     threads: Annotated[
-        int | None, typer.Option("--threads", min=0, help="Threads of each process; 0 measures.")
+        int | None, typer.Option("--threads", min=0, help="Threads of each process; 0: 1 on the CPU.")
     ] = None,
     compile_network: Annotated[
         bool | None, typer.Option("--compile", help="Compile the network with torch.compile.")
@@ -44,15 +45,17 @@ def train(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="RUN", help="Run folder (default: runs/NAMES-HASH).")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in the folder.")] = False,
+    max_memory: MaxMemoryOption = None,
 ) -> None:
     """Train a network on a data set with a method, and audit what came out."""
     from classmargin.recipes.run_options import gather_config
     from classmargin.recipes.train_run import default_folder, exit_code_of_rank, is_helper_process
     from classmargin.recipes.train_run import train as train_run
-    from classmargin.training.errors import DivergedError, StoppedError
     from classmargin.training.run_folder import RunFolder
+    from classmargin.training.stopping import DivergedError, StoppedError
 
+    _check_machine(devices=devices, threads=threads)
     flags: dict[str, dict[str, object]] = {
         "data": {
             "name": data,
@@ -71,8 +74,8 @@ def train(
     base = begun.read_config() if begun is not None and begun.started else None
     settings = [value for part, table in flags.items() if part != "machine" for value in table.values()]
     if begun is not None and base is None and not any([overrides, preset, config, *settings]):
-        # A run killed before it wrote its settings: going on with the defaults would be another run.
-        raise ValueError(f"{out} holds no run to go on with; give its settings as at its first start")
+        # A run killed before it wrote its settings: resuming with the defaults would be another run.
+        raise ValueError(f"{out} holds no run to resume; give its settings as at its first start")
     run = gather_config(flags=flags, overrides=overrides or (), preset=preset, file=config, base=base)
     folder = out if out is not None else default_folder(run)
     try:
@@ -92,3 +95,15 @@ def train(
         for name, value in summary["test"].items()
     )
     typer.echo(f"{printable(str(folder))}: {values}")
+
+
+def _check_machine(**counts: int | None) -> None:
+    """Refuse processes or threads that would only stand in one another's way until memory or patience ends."""
+    from classmargin.training.devices import usable_cores
+
+    most = max(8, 4 * usable_cores())
+    for name, count in counts.items():
+        if count is not None and count > most:
+            raise ValueError(
+                f"--{name} must be at most {most} on a machine with {usable_cores()} usable cores, got {count}"
+            )

@@ -6,7 +6,7 @@
 """
 
 from classmargin.data import entries as _entries  # noqa: F401  fills the catalogue
-from classmargin.data.bundle import DataBundle, Split
+from classmargin.data.bundle import DataBundle, Framing, Split
 from classmargin.data.catalog import DataInfo, data_root, list_data, register
 from classmargin.data.errors import CorruptImageError, DataError, DataNotFoundError, MixedSizeError
 from classmargin.data.load import load_data
@@ -20,6 +20,7 @@ __all__ = [
     "DataError",
     "DataInfo",
     "DataNotFoundError",
+    "Framing",
     "MixedSizeError",
     "Split",
     "Synthetic",

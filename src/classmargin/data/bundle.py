@@ -8,11 +8,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from classmargin._checks import check_choice
-from classmargin.data.image_source import ImageSource
+from classmargin._checks import check_choice, check_number
+from classmargin.data.images import ImageSource
 
 Kind = Literal["images", "features"]
 SPLIT_NAMES = ("train", "validation", "test")
+INTERPOLATIONS = ("bilinear", "bicubic")
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +54,33 @@ class Split:
         return [self.images.name(position) for position in range(len(self.images))]
 
 
+@dataclass(frozen=True)
+class Framing:
+    """How photographs become squares for the network.
+
+    The defaults are those of training on ImageNet from scratch. Fine-tuning of CLIP as in WiSE-FT is
+    ``Framing((0.9, 1.0), centre_share=1.0, interpolation="bicubic", flip=False)``.
+
+    Attributes:
+        crop_scale: Smallest and largest share of the area that a random crop keeps while training.
+        centre_share: Share of the shorter side that the centre cut keeps in evaluation: 224 of 256 pixels by default.
+        interpolation: ``"bilinear"`` or ``"bicubic"``, whenever images change their size.
+        flip: Whether images may be mirrored while training, if the data set allows it.
+    """
+
+    crop_scale: tuple[float, float] = (0.08, 1.0)
+    centre_share: float = 0.875
+    interpolation: str = "bilinear"
+    flip: bool = True
+
+    def __post_init__(self) -> None:
+        smallest, largest = self.crop_scale
+        check_number("crop_scale", smallest, above=0.0, maximum=1.0)
+        check_number("crop_scale", largest, minimum=smallest, maximum=1.0)
+        check_number("centre_share", self.centre_share, above=0.0, maximum=1.0)
+        check_choice("interpolation", self.interpolation, INTERPOLATIONS)
+
+
 @dataclass(frozen=True, eq=False)
 class DataBundle:
     """A data set, split and described.
@@ -73,6 +101,7 @@ class DataBundle:
         flip: Whether a mirrored image keeps its class (false for digits).
         resize: Length of the shorter side to which a streamed image is scaled before its centre is cut out,
             or ``None`` where images are used as they are.
+        framing: How images of other sizes become squares.
     """
 
     name: str
@@ -88,6 +117,7 @@ class DataBundle:
     notes: tuple[str, ...] = ()
     flip: bool = True
     resize: int | None = None
+    framing: Framing = Framing()
 
     def split(self, name: str) -> Split:
         """Return the split called ``"train"``, ``"validation"`` or ``"test"``."""

@@ -1,14 +1,20 @@
-"""Decoding with Pillow: one image at a time, every failure with the name of the file."""
+"""Encoded images, in files or inside a table, opened one at a time; every failure names the image.
+
+A source is cheap to copy into worker processes: names are packed into one byte array instead of a million
+Python strings, whose reference counts would otherwise make every forked worker copy them.
+"""
 
 from __future__ import annotations
 
+import io
 import os
 import time
 from collections import Counter
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,15 +22,133 @@ import numpy.typing as npt
 from classmargin._checks import require_extra
 from classmargin._progress import progress
 from classmargin.data.errors import CorruptImageError, name_some
-from classmargin.data.image_source import ImageSource
 
 _DEEP_MODES = ("I;16", "I;16B", "I;16L", "I;16N")
 _GREY_MODES = ("1", "L")
 # Pillow looks at the content, not at the name, and knows formats that start other programs (EPS: Ghostscript).
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
+# Images whose sides are at most this long are decoded once and live in memory.
+SMALL_SIDE = 64
 # A line of one pixel's width would grow into gigabytes when its shorter side is scaled up.
 LARGEST_SCALED = 100_000_000
 Bytes = npt.NDArray[np.uint8]
+
+
+class ImageSource(Protocol):
+    """What streams need to know about encoded images."""
+
+    def __len__(self) -> int: ...
+
+    def name(self, position: int) -> str:
+        """Return a name that a person can find the image by."""
+
+    def open(self, position: int) -> Path | io.BytesIO:
+        """Return what Pillow can open."""
+
+    def take(self, rows: npt.NDArray[np.int64]) -> ImageSource:
+        """Return the images at ``rows``."""
+
+
+class ImageFiles:
+    """Image files below one folder.
+
+    Example:
+        >>> files = ImageFiles(Path("photos"), ["cat/1.png", "dog/2.png"])
+        >>> files.name(1), len(files.take(np.array([1])))
+        ('dog/2.png', 1)
+    """
+
+    def __init__(self, folder: Path, relative: Iterable[str] | npt.NDArray[np.bytes_]) -> None:
+        self.folder = folder
+        self._names: npt.NDArray[np.bytes_]
+        if isinstance(relative, np.ndarray):
+            self._names = relative
+        else:
+            self._names = np.array([os.fsencode(name) for name in relative], dtype=np.bytes_)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def name(self, position: int) -> str:
+        """Return the path below the folder."""
+        return os.fsdecode(bytes(self._names[position]))
+
+    def open(self, position: int) -> Path:
+        """Return the path of the file."""
+        return self.folder / self.name(position)
+
+    def take(self, rows: npt.NDArray[np.int64]) -> ImageFiles:
+        """Return the files at ``rows``."""
+        return ImageFiles(self.folder, self._names[rows])
+
+
+class EncodedImages:
+    """Encoded images (PNG, JPEG, ...) held as bytes, for example a column of a parquet table.
+
+    Args:
+        column: Anything whose items are ``bytes`` or, as in Arrow, know ``as_py()``.
+        label: Words before the row number in messages.
+        rows: Which items of the column belong to this source; all when left out.
+    """
+
+    def __init__(self, column: Any, label: str, rows: npt.NDArray[np.int64] | None = None) -> None:
+        self._column = column
+        self._label = label
+        self._rows = np.arange(len(column), dtype=np.int64) if rows is None else rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def name(self, position: int) -> str:
+        """Return the place of the image in the table."""
+        return f"{self._label} row {int(self._rows[position])}"
+
+    def open(self, position: int) -> io.BytesIO:
+        """Return the encoded bytes as a file."""
+        item = self._column[int(self._rows[position])]
+        content = item if isinstance(item, bytes) else item.as_py()
+        return io.BytesIO(content if content is not None else b"")
+
+    def take(self, rows: npt.NDArray[np.int64]) -> EncodedImages:
+        """Return the images at ``rows``."""
+        return EncodedImages(self._column, self._label, self._rows[rows])
+
+
+class JoinedImages:
+    """Several sources, one after the other.
+
+    Example:
+        >>> both = JoinedImages(ImageFiles(Path("a"), ["1.png"]), ImageFiles(Path("b"), ["2.png", "3.png"]))
+        >>> len(both), both.name(2), both.take(np.array([2, 0])).name(1)
+        (3, '3.png', '1.png')
+    """
+
+    def __init__(self, *sources: ImageSource, rows: npt.NDArray[np.int64] | None = None) -> None:
+        self._sources = sources
+        self._starts = np.cumsum([0, *(len(source) for source in sources)])
+        self._rows = np.arange(self._starts[-1], dtype=np.int64) if rows is None else rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def _place(self, position: int) -> tuple[ImageSource, int]:
+        row = int(self._rows[position])
+        number = int(np.searchsorted(self._starts, row, side="right")) - 1
+        return self._sources[number], row - int(self._starts[number])
+
+    def name(self, position: int) -> str:
+        """Return the name that its own source gives the image."""
+        source, row = self._place(position)
+        return source.name(row)
+
+    def open(self, position: int) -> Path | io.BytesIO:
+        """Return what Pillow can open."""
+        source, row = self._place(position)
+        return source.open(row)
+
+    def take(self, rows: npt.NDArray[np.int64]) -> JoinedImages:
+        """Return the images at ``rows``."""
+        return JoinedImages(*self._sources, rows=self._rows[rows])
 
 
 def open_image(source: ImageSource, position: int) -> Any:
@@ -90,11 +214,17 @@ def to_array(image: Any) -> Bytes:
     return np.ascontiguousarray(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1))
 
 
-def resize_and_cut(image: Any, size: tuple[int, int], resize: int | None) -> Any:
-    """Scale the shorter side to ``resize`` (bilinear) and cut ``size = (H, W)`` out of the centre."""
+def resampling(interpolation: str) -> Any:
+    """Return Pillow's filter for ``"bilinear"`` or ``"bicubic"``."""
+    return require_extra("PIL.Image", "train", "reading image files").Resampling[interpolation.upper()]
+
+
+def resize_and_cut(
+    image: Any, size: tuple[int, int], resize: int | None, interpolation: str = "bilinear"
+) -> Any:
+    """Scale the shorter side to ``resize`` and cut ``size = (H, W)`` out of the centre."""
     if resize is None:
         return image
-    bilinear = require_extra("PIL.Image", "train", "reading image files").Resampling.BILINEAR
     scale = resize / min(image.width, image.height)
     if scale != 1.0:
         target = (max(round(image.width * scale), resize), max(round(image.height * scale), resize))
@@ -102,19 +232,21 @@ def resize_and_cut(image: Any, size: tuple[int, int], resize: int | None) -> Any
             raise CorruptImageError(
                 f"{image.width}x{image.height} pixels are too narrow to be scaled to {resize}"
             )
-        image = image.resize(target, bilinear)
+        image = image.resize(target, resampling(interpolation))
     left, top = (image.width - size[1]) // 2, (image.height - size[0]) // 2
     return image.crop((left, top, left + size[1], top + size[0]))
 
 
-def scaled_image(name: str, image: Any, size: tuple[int, int], resize: int | None) -> Any:
+def scaled_image(
+    name: str, image: Any, size: tuple[int, int], resize: int | None, interpolation: str = "bilinear"
+) -> Any:
     """Return a decoded image as the network wants it: scaled and cut.
 
     Raises:
         CorruptImageError: It cannot be brought to ``size``; the message has ``name``.
     """
     try:
-        scaled = resize_and_cut(image, size, resize)
+        scaled = resize_and_cut(image, size, resize, interpolation)
     except CorruptImageError as error:
         raise CorruptImageError(f"{name} ({error})") from error
     if (scaled.height, scaled.width) != size:  # headers were read before: the file has changed meanwhile
@@ -155,7 +287,12 @@ def scan_headers(source: ImageSource) -> HeaderScan:
 
 
 def decode_all(
-    source: ImageSource, *, channels: int, size: tuple[int, int], resize: int | None
+    source: ImageSource,
+    *,
+    channels: int,
+    size: tuple[int, int],
+    resize: int | None,
+    interpolation: str = "bilinear",
 ) -> tuple[Bytes, dict[int, str]]:
     """Decode all images into one array ``[N, C, H, W]``, and return the rows that fail with the reason."""
     pixels = np.zeros((len(source), channels, *size), dtype=np.uint8)
@@ -163,7 +300,8 @@ def decode_all(
     for position in progress(range(len(source)), "decoding images"):
         try:
             image = decode_image(source, position, channels=channels)
-            pixels[position] = to_array(scaled_image(source.name(position), image, size, resize))
+            name = source.name(position)
+            pixels[position] = to_array(scaled_image(name, image, size, resize, interpolation))
         except CorruptImageError as error:
             corrupt[position] = str(error)
     return pixels, corrupt

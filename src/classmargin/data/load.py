@@ -12,17 +12,23 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from classmargin._checks import check_int, check_number
-from classmargin.data.bundle import DataBundle, Split
-from classmargin.data.catalog import DataInfo, data_root, find_info, locate, not_found, unknown
-from classmargin.data.check_raw import check_raw, missing_classes
+from classmargin._checks import LARGEST_SIDE, check_int, check_number
+from classmargin.data.bundle import DataBundle, Framing, Split
+from classmargin.data.catalog import (
+    DataInfo,
+    data_root,
+    find_info,
+    locate,
+    not_found,
+    unknown,
+)
 from classmargin.data.download import download_files, is_interrupted
 from classmargin.data.errors import DataError
-from classmargin.data.formats.detect import read_any
-from classmargin.data.formats.huggingface import HUB_PREFIX, read_hub
+from classmargin.data.formats import read_any
+from classmargin.data.formats.arrow_tables import HUB_PREFIX, read_hub
 from classmargin.data.normalisation import channel_statistics
 from classmargin.data.prepare_images import ImageFormat, prepare_images
-from classmargin.data.raw import RawData, RawPart
+from classmargin.data.raw import RawData, RawPart, check_raw, join_parts, missing_classes
 from classmargin.data.splits import hold_out_rows, subset_rows
 
 VALIDATION_SHARE = 0.1
@@ -40,14 +46,15 @@ def load_data(
     download: bool = False,
     skip_corrupt: bool = False,
     image_size: int | None = None,
+    framing: Framing | None = None,
 ) -> DataBundle:
     """Load a data set by name or path, split it, and thin its training part if asked.
 
     Splits are deterministic. Validation samples are the data set's own; where it has none, a tenth of every
     training class is held out by a rule that does not know the seed. A set without test part is judged on its
     own validation part, or, having neither, on a fifth of every class. ``fraction`` and ``imbalance`` touch
-    the training part only, after validation has been held out; ``validation=0`` trains on everything (the
-    setting of the paper's tables) and leaves nothing to select models on.
+    the training part only, after validation has been held out; ``validation=0`` trains on everything, the data
+    set's own validation part included (the setting of the paper's tables), and leaves nothing to select models on.
 
     Args:
         name_or_path: A name of the catalogue, ``hf:owner/name`` on the Hugging Face hub, or a file or folder
@@ -63,6 +70,7 @@ def load_data(
         skip_corrupt: Leave out images that cannot be decoded (they are named in ``notes``) instead of
             refusing the set. Streamed sets are decoded once for this, before training.
         image_size: Side of the square to which images are brought: shorter side scaled, centre cut out.
+        framing: Crops, interpolation and mirroring on the way there; those of ImageNet training when left out.
 
     Returns:
         The bundle; ``bundle.notes`` lists choices made on the way.
@@ -77,13 +85,22 @@ def load_data(
         (10, 450, 500, 5000)
     """
     _check_arguments(fraction, imbalance, validation, seed, image_size)
+    framing = framing or Framing()
     info, raw = _read(name_or_path, data_root(root), download=download)
     size = image_size if image_size is not None else info.image_size if info else None
-    raw, image_format = prepare_images(_with_names(raw, info), image_size=size, skip_corrupt=skip_corrupt)
-    raw = _with_class_note(check_raw(raw), info)
+    try:
+        raw, image_format = prepare_images(
+            _with_names(raw, info), image_size=size, skip_corrupt=skip_corrupt, framing=framing
+        )
+        raw = _with_class_note(check_raw(raw), info)
+    except DataError as error:
+        if name_or_path in str(error):
+            raise
+        raise type(error)(f"{name_or_path}: {error}") from error  # of several data sets, the one at fault
     raw = _hold_out(raw, validation)
     raw = _thin(raw, fraction, imbalance, seed)
-    return _bundle(_name_of(name_or_path), raw, info, image_format, size)
+    bundle = _bundle(_name_of(name_or_path), raw, info, image_format, size)
+    return replace(bundle, framing=framing, flip=bundle.flip and framing.flip)
 
 
 def _check_arguments(
@@ -95,7 +112,7 @@ def _check_arguments(
     if validation is not None:
         check_number("validation", validation, minimum=0.0, below=1.0)
     if image_size is not None:
-        check_int("image_size", image_size, minimum=1)
+        check_int("image_size", image_size, minimum=1, maximum=LARGEST_SIDE)
 
 
 def _read(name_or_path: str, root: Path, *, download: bool) -> tuple[DataInfo | None, RawData]:
@@ -162,7 +179,10 @@ def _hold_out(raw: RawData, share: float | None) -> RawData:
         train, test = train.take(kept), train.take(held_out)
         notes.append(f"no test part: {TEST_SHARE:.0%} of every class are held out as test part")
         notes.extend(missing_classes("test", test, raw.class_names))
-    if validation is not None and share is not None:
+    if validation is not None and share == 0.0:
+        notes.append(f"validation=0: the {len(validation)} samples of the validation part are trained on")
+        train = join_parts(train, validation)
+    elif validation is not None and share is not None:
         notes.append("a validation share was given: the validation part of the data set is not used")
     if validation is None or share is not None:
         wanted = VALIDATION_SHARE if share is None else share
@@ -198,7 +218,8 @@ def _bundle(
     is_image = len(shape) == 3
     if is_image and size is not None:
         shape = (shape[0], size, size)
-    mean, std, notes = channel_statistics(inputs, shape[0] if is_image else 0, info)
+    known = None if info is None or info.mean is None or info.std is None else (info.mean, info.std)
+    mean, std, notes = channel_statistics(inputs, shape[0] if is_image else 0, known)
     return DataBundle(
         name=name,
         kind="images" if is_image else "features",

@@ -8,20 +8,23 @@ first; processes then take contiguous shards of it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from classmargin._checks import check_choice, check_int
 from classmargin._types import Batch
-from classmargin.data.augment import AUGMENTATIONS, Augmenter
+from classmargin.data.augment import AUGMENTATIONS, Address, Augmenter
 from classmargin.data.bundle import DataBundle, Split
+from classmargin.data.errors import CorruptImageError
+from classmargin.data.images import corrupt_message, find_corrupt
+from classmargin.data.normalisation import bring_to_size, normalise
 from classmargin.data.raw import IntArray
 from classmargin.data.samplers import ClassBalanced, InOrder, Sampler, Shuffled, repeated_rows
-from classmargin.data.streaming import StepMaker, stream_steps
-from classmargin.data.transforms import bring_to_size, normalise
 
 SAMPLERS = ("plain", "class-balanced")
 
@@ -60,10 +63,18 @@ class BatchLoader:
         """Samples visited per epoch over all processes, repetitions counted."""
         return sum(len(rows) for rows in self._sampler.plan(0))
 
-    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
+    def epoch(
+        self,
+        epoch: int,
+        start_step: int = 0,
+        *,
+        device: torch.device | str = "cpu",
+        memory_format: torch.memory_format = torch.contiguous_format,
+    ) -> Iterator[Batch]:
         """Yield the batches of ``epoch`` from ``start_step`` on.
 
-        Streamed images are decoded ``workers`` processes ahead; data in memory need no workers.
+        Streamed images are decoded ``workers`` processes ahead; data in memory need no workers. Images travel to
+        ``device`` as bytes, from pinned memory to a CUDA device, and become numbers there, in ``memory_format``.
 
         Raises:
             CorruptImageError: a streamed file cannot be decoded.
@@ -79,26 +90,39 @@ class BatchLoader:
             self._rank,
             self._world_size,
         )
+        place = torch.device(device)
         if self._bundle.streamed:
             pieces = stream_steps(maker, start_step, self._workers)
         else:
             pieces = (maker.make(step) for step in range(start_step, len(self)))
         for rows, pixels in pieces:
-            yield self._batch(rows, pixels)
+            yield self._batch(rows, pixels, place, memory_format)
 
-    def _batch(self, rows: IntArray, pixels: Tensor) -> Batch:
+    def _batch(
+        self, rows: IntArray, pixels: Tensor, device: torch.device, layout: torch.memory_format
+    ) -> Batch:
         split: Split = self._augmenter.split
         chosen = torch.from_numpy(rows)
         labels, index = split.labels[chosen], split.index[chosen]
         if self._views > 1:
             labels, index = labels.repeat(self._views), index.repeat(self._views)
-        return Batch(inputs=self._finish(pixels), labels=labels, index=index, views=self._views)
+        pixels, labels, index = (_moved(part, device) for part in (pixels, labels, index))
+        return Batch(inputs=self._finish(pixels, layout), labels=labels, index=index, views=self._views)
 
-    def _finish(self, pixels: Tensor) -> Tensor:
+    def _finish(self, pixels: Tensor, layout: torch.memory_format) -> Tensor:
         if self._bundle.kind == "features":
             return pixels.to(torch.float32)
         height, width = self._bundle.input_shape[1:]
-        return bring_to_size(normalise(pixels, self._bundle.mean, self._bundle.std), (height, width))
+        numbers = normalise(pixels, self._bundle.mean, self._bundle.std, memory_format=layout)
+        sized = bring_to_size(numbers, (height, width), self._bundle.framing.interpolation)
+        return sized.contiguous(memory_format=layout)
+
+
+def _moved(tensor: Tensor, device: torch.device) -> Tensor:
+    if device.type == "cpu":
+        return tensor
+    # The host goes on while the copy is under way, which is possible from pinned memory only.
+    return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
 
 
 def make_loader(
@@ -171,7 +195,15 @@ def make_loader(
     size = bundle.input_shape[1:] if bundle.kind == "images" else (0, 0)
     return BatchLoader(
         bundle,
-        Augmenter(split, augmentation, (size[0], size[1]), bundle.input_shape[0], bundle.resize, bundle.flip),
+        Augmenter(
+            split,
+            augmentation,
+            (size[0], size[1]),
+            bundle.input_shape[0],
+            bundle.resize,
+            bundle.flip,
+            bundle.framing,
+        ),
         chosen,
         batch_size=batch_size,
         views=views,
@@ -241,3 +273,85 @@ def _training_sampler(
         )
     drop = len(rows) >= batch_size if drop_last is None else drop_last
     return Shuffled(np.asarray(rows), batch_size, drop_last=drop, seed=seed)
+
+
+Piece = tuple[IntArray, Tensor]
+# How long the rest of a set is searched after one corrupt file has stopped the run, to name the others too.
+_SEARCH_SECONDS = 30.0
+
+
+@dataclass(frozen=True, eq=False)
+class StepMaker(Dataset[Any]):
+    """One epoch as a list: item ``step`` is this process's share of that step's global batch.
+
+    Being a list is what makes worker processes harmless: whichever makes an item, it is the same.
+    """
+
+    augmenter: Augmenter
+    plan: list[IntArray]
+    views: int
+    seed: int
+    epoch: int
+    rank: int
+    world_size: int
+
+    def __len__(self) -> int:
+        return len(self.plan)
+
+    def make(self, step: int) -> Piece:
+        """Return the rows of this process's shard and its augmented inputs, view after view."""
+        batch = self.plan[step]
+        shard = shard_of(len(batch), self.rank, self.world_size)
+        address = Address(self.seed, self.epoch, step, shard, len(batch))
+        rows = batch[shard]
+        views = [self.augmenter.make(rows, address, view) for view in range(self.views)]
+        return rows, torch.from_numpy(views[0] if len(views) == 1 else np.concatenate(views))
+
+    def __getitem__(self, step: int) -> Piece | CorruptImageError:
+        # Returned, not raised: a worker's exception would arrive wrapped in the text of its traceback.
+        try:
+            return self.make(step)
+        except CorruptImageError as error:
+            return error
+
+
+def shard_of(count: int, rank: int, world_size: int) -> slice:
+    """Return the contiguous rows of a batch that belong to ``rank``; the first ranks get the remainder.
+
+    Example:
+        >>> shard_of(5, 0, 2), shard_of(5, 1, 2)
+        (slice(0, 3, None), slice(3, 5, None))
+    """
+    each, rest = divmod(count, world_size)
+    start = rank * each + min(rank, rest)
+    return slice(start, start + each + (1 if rank < rest else 0))
+
+
+def stream_steps(maker: StepMaker, start_step: int, workers: int) -> Iterator[Piece]:
+    """Yield the items of ``maker`` from ``start_step`` on, made by ``workers`` processes ahead of time."""
+    items: Any = DataLoader(
+        maker,
+        batch_size=None,
+        sampler=range(start_step, len(maker)),
+        num_workers=workers,
+        collate_fn=_unchanged,
+        # Its own generator: the loader draws a seed for its workers and must not advance the global one.
+        generator=torch.Generator(),
+    )
+    for item in items:
+        if isinstance(item, CorruptImageError):
+            raise _with_count(maker.augmenter, item)
+        yield item
+
+
+def _unchanged(item: Any) -> Any:
+    return item
+
+
+def _with_count(augmenter: Augmenter, first: CorruptImageError) -> CorruptImageError:
+    """Return an error that names and counts the corrupt files which a short search of the split finds."""
+    images = augmenter.split.images
+    assert images is not None
+    corrupt, looked_at = find_corrupt(images, time_limit=_SEARCH_SECONDS)
+    reasons = list(dict.fromkeys([*str(first).split("; "), *corrupt.values()]))
+    return CorruptImageError(corrupt_message(reasons, looked_at, len(images)))

@@ -11,14 +11,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from classmargin.data.bundle import Framing
 from classmargin.data.errors import CorruptImageError, MixedSizeError, name_some
-from classmargin.data.images import corrupt_message, decode_all, find_corrupt, scan_headers
+from classmargin.data.images import SMALL_SIDE, corrupt_message, decode_all, find_corrupt, scan_headers
 from classmargin.data.raw import RawData, RawPart
 
-SMALL_SIDE = 64
 MEMORY_LIMIT = 1024**3
-# Share of the scaled image that the centre cut keeps: 224 of 256, the habit of ImageNet.
-CENTRE_SHARE = 0.875
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class ImageFormat:
 
 
 def prepare_images(
-    raw: RawData, *, image_size: int | None, skip_corrupt: bool
+    raw: RawData, *, image_size: int | None, skip_corrupt: bool, framing: Framing
 ) -> tuple[RawData, ImageFormat | None]:
     """Return ``raw`` with small images decoded and corrupt ones dropped (or refused), and their format.
 
@@ -47,11 +45,11 @@ def prepare_images(
     if image_size is None:
         raw, image_format = _common_format(raw, notes, skip_corrupt=skip_corrupt)
     else:
-        resize = image_size if image_size <= SMALL_SIDE else round(image_size / CENTRE_SHARE)
+        resize = image_size if image_size <= SMALL_SIDE else round(image_size / framing.centre_share)
         image_format = ImageFormat(3, (image_size, image_size), resize)
     total = sum(len(part) for part in raw.parts().values())
     if max(image_format.size) <= SMALL_SIDE and image_format.bytes_of(total) <= MEMORY_LIMIT:
-        raw = _decode(raw, image_format, notes, skip_corrupt=skip_corrupt)
+        raw = _decode(raw, image_format, notes, skip_corrupt=skip_corrupt, framing=framing)
     elif skip_corrupt:
         corrupt = {name: find_corrupt(part.images)[0] for name, part in raw.parts().items() if part.images}
         raw = _drop(raw, corrupt, notes, skip_corrupt=True)
@@ -75,13 +73,19 @@ def _common_format(raw: RawData, notes: list[str], *, skip_corrupt: bool) -> tup
     return raw, ImageFormat(1 if grey else 3, size, None)
 
 
-def _decode(raw: RawData, image_format: ImageFormat, notes: list[str], *, skip_corrupt: bool) -> RawData:
+def _decode(
+    raw: RawData, image_format: ImageFormat, notes: list[str], *, skip_corrupt: bool, framing: Framing
+) -> RawData:
     decoded: dict[str, RawPart] = {}
     corrupt: dict[str, dict[int, str]] = {}
     for name, part in raw.parts().items():
         assert part.images is not None
         pixels, corrupt[name] = decode_all(
-            part.images, channels=image_format.channels, size=image_format.size, resize=image_format.resize
+            part.images,
+            channels=image_format.channels,
+            size=image_format.size,
+            resize=image_format.resize,
+            interpolation=framing.interpolation,
         )
         decoded[name] = replace(part, inputs=pixels, images=None)
     return _drop(_with_parts(raw, decoded), corrupt, notes, skip_corrupt=skip_corrupt)

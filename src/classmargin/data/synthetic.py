@@ -152,7 +152,7 @@ def _draw_split(draw: Callable[[Labels], Tensor], num_classes: int, samples_per_
 def _bundle(name: str, kind: Kind, splits: list[Split], num_classes: int) -> DataBundle:
     train = splits[0].inputs
     assert train is not None
-    mean, std, notes = channel_statistics(train, train.shape[1] if kind == "images" else 0, None)
+    mean, std, notes = channel_statistics(train, train.shape[1] if kind == "images" else 0)
     return DataBundle(
         name=name,
         kind=kind,

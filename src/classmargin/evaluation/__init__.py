@@ -1,22 +1,24 @@
 """The audit: arrays in, numbers out. Which classes fail, how sure that is, why, and whether a new model is better.
 
 Start with :func:`audit`, :func:`compare`, :func:`gate`; :class:`AuditAccumulator` is the same for batches, :func:`read_predictions` for
-files. Note that ``classmargin.evaluation.audit`` and ``.gate`` are the functions; their modules are imported by full path.
+files.
 """
 
-from classmargin.evaluation.audit import Audit, FeatureSample, audit
-from classmargin.evaluation.class_frame import ClassFrame, Metric, class_frame
+from classmargin.evaluation.audit_result import Audit, FeatureSample
+from classmargin.evaluation.auditing import AuditAccumulator, audit
+from classmargin.evaluation.class_metrics import ClassFrame, Metric, class_frame
 from classmargin.evaluation.comparison import Comparison, ComparisonSet, compare, compare_many
-from classmargin.evaluation.gate import GateResult, gate
 from classmargin.evaluation.prediction_files import (
-    PredictionFileError,
     Predictions,
     read_class_names,
     read_predictions,
     write_predictions,
 )
+from classmargin.evaluation.prediction_tables import PredictionFileError
+from classmargin.evaluation.release_gate import GateResult, gate
+from classmargin.evaluation.samples import flipped_samples
 from classmargin.evaluation.selection import select
-from classmargin.evaluation.streaming import AuditAccumulator
+from classmargin.evaluation.slices import find_slices, group_accuracies
 
 __all__ = [
     "Audit",
@@ -33,7 +35,10 @@ __all__ = [
     "class_frame",
     "compare",
     "compare_many",
+    "find_slices",
+    "flipped_samples",
     "gate",
+    "group_accuracies",
     "read_class_names",
     "read_predictions",
     "select",

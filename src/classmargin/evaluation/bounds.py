@@ -12,9 +12,16 @@ from typing import Any
 
 import numpy as np
 
+from classmargin._progress import progress_if_long
 from classmargin.evaluation.feature_geometry import FeatureSums
-from classmargin.evaluation.inputs import CHUNK_ROWS, AnyArray, AuditInputs, FloatArray, IntArray, row_chunks
-from classmargin.evaluation.long_work import watched
+from classmargin.evaluation.input_checks import (
+    CHUNK_ROWS,
+    AnyArray,
+    AuditInputs,
+    FloatArray,
+    IntArray,
+    row_chunks,
+)
 
 DELTA = 0.05
 
@@ -83,7 +90,7 @@ def _evaluate(
     )  # fmt: skip
     columns = np.full((4, inputs.num_classes), np.nan)
     total = None
-    for rows in watched(list(class_groups(inputs.labels)), "bounds"):
+    for rows in progress_if_long(list(class_groups(inputs.labels)), "bounds"):
         # Types and byte orders that NumPy knows and torch does not end here.
         scores, features = (
             np.asarray(array[rows], dtype=np.float64) for array in (inputs.scores, inputs.features)
@@ -127,7 +134,7 @@ def class_groups(labels: IntArray, rows: int = CHUNK_ROWS) -> Iterator[IntArray]
 
 
 def _statement(terms: dict[str, float], by_class: Any) -> str:
-    from classmargin.evaluation.correlations import spearman
+    from classmargin.evaluation.class_diagnosis import spearman
 
     useful = int((by_class["bound"] < 1).sum())
     known = by_class["bound"].notna()

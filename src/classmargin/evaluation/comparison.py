@@ -8,19 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from classmargin._checks import check_choice, check_int
-from classmargin.evaluation.audit import Audit
-from classmargin.evaluation.comparison_parts import (
-    ModelPair,
-    class_difference_frame,
-    comparison_notes,
-    summary_frame,
-)
-from classmargin.evaluation.comparison_text import pair_verdict, set_verdict
-from classmargin.evaluation.differences import headline_differences
-from classmargin.evaluation.inputs import FloatArray, check_fraction
-from classmargin.evaluation.plain import fields_to_plain
-from classmargin.evaluation.significance import benjamini_hochberg
+from classmargin._checks import MOST_RESAMPLES, check_choice, check_int
+from classmargin.evaluation.audit_result import Audit
+from classmargin.evaluation.comparison_words import judgement, pair_verdict, set_verdict
+from classmargin.evaluation.headline_intervals import HeadlineDifferences, headline_differences, too_few_note
+from classmargin.evaluation.headlines import HEADLINES, MIN_CROSSFIT_SAMPLES
+from classmargin.evaluation.input_checks import FloatArray, check_fraction
+from classmargin.evaluation.json_values import fields_to_plain
+from classmargin.evaluation.paired_tests import ModelPair, benjamini_hochberg
+from classmargin.evaluation.tiers import TIERS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,13 +31,13 @@ class Comparison:
     Attributes:
         baseline_name: What the baseline is called in sentences and tables.
         candidate_name: What the candidate is called.
-        class_names: One name a class.
+        class_names: One name per class.
         num_samples: Number of shared samples.
         runs: Number of runs (seeds) of baseline and candidate.
         deltas: ``{"overall": (difference, low, high), ...}`` candidate minus baseline; read it with :meth:`delta`.
         summary: Rows overall, easy, medium, hard, worst, gap: ``metric``, ``baseline``, ``candidate``,
             ``difference``, ``low``, ``high``. Thirds are those of the comparison (same classes for both models).
-        by_class: One row a class: ``class_name``, ``n``, ``baseline``, ``candidate`` accuracy, ``difference``,
+        by_class: One row per class: ``class_name``, ``n``, ``baseline``, ``candidate`` accuracy, ``difference``,
             ``gained_samples`` and ``lost_samples`` (only the candidate right / only the baseline right), ``p_value`` (exact McNemar),
             ``q_value`` (Benjamini-Hochberg), ``outcome`` "gained", "lost", "noise" or "absent".
         verdict: One sentence that can be quoted.
@@ -84,12 +80,14 @@ class Comparison:
 
 @dataclass(frozen=True)
 class ComparisonSet:
-    """Several candidates against one baseline; class tests are controlled over all of them together.
+    """Several candidates against one baseline; class tests and intervals are controlled over all of them together.
 
     Attributes:
         names: Names of all models, the baseline first.
-        comparisons: One :class:`Comparison` a candidate, in order.
-        summary: Long form, one row a model and headline number: ``model``, ``metric``, ``value``, ``difference``,
+        comparisons: One :class:`Comparison` per candidate, in order.
+        ranked: One row per candidate, largest overall gain first: ``model``, ``overall``, ``overall_low``, ``overall_high``, ``hard``,
+            ``hard_low``, ``hard_high`` (differences from the baseline), ``words`` (what to think of the overall difference).
+        summary: Long form, one row per model and headline number: ``model``, ``metric``, ``value``, ``difference``,
             ``low``, ``high`` against the baseline (0 for the baseline itself; its values are those beside the first candidate).
         verdict: One sentence.
         notes: Sentences a reader must know.
@@ -97,6 +95,7 @@ class ComparisonSet:
 
     names: tuple[str, ...]
     comparisons: tuple[Comparison, ...]
+    ranked: pd.DataFrame
     summary: pd.DataFrame
     verdict: str
     notes: tuple[str, ...]
@@ -132,7 +131,7 @@ def compare(
         ValueError: Different samples, labels or classes.
 
     Example:
-        >>> from classmargin.evaluation.audit import audit
+        >>> from classmargin.evaluation import audit
         >>> labels = [0, 1, 2] * 40
         >>> worse = audit(labels, predictions=[0, 1, 0] * 40, num_classes=3, bootstrap=0)
         >>> better = audit(labels, predictions=[0, 1, 2] * 40, num_classes=3, bootstrap=0)
@@ -142,7 +141,7 @@ def compare(
     """
     pair = ModelPair.of(baseline, candidate)
     q_value = benjamini_hochberg(pair.differences.p_value)
-    return _compare(pair, names, q_value, ranking, confidence, alpha, bootstrap, seed)
+    return _compare(pair, names, q_value, 1, ranking, confidence, alpha, bootstrap, seed)
 
 
 def compare_many(
@@ -154,7 +153,10 @@ def compare_many(
     bootstrap: int = 2000,
     seed: int = 0,
 ) -> ComparisonSet:
-    """Compare every model with the first one; class tests are controlled over all comparisons together.
+    """Compare every model with the first one; class tests and intervals are controlled over all comparisons together.
+
+    The intervals of one headline number hold for all candidates at once with the given confidence (Bonferroni), so that the best of
+    several equal candidates is not taken for better than the baseline.
 
     Args:
         models: Name -> audit (or audits of several runs); the first is the baseline.
@@ -170,16 +172,20 @@ def compare_many(
     pairs = [ModelPair.of(models[names[0]], models[name]) for name in names[1:]]
     q_values = benjamini_hochberg(np.stack([pair.differences.p_value for pair in pairs]))
     comparisons = tuple(
-        _compare(pair, (names[0], name), q_value, ranking, confidence, alpha, bootstrap, seed)
+        _compare(pair, (names[0], name), q_value, len(pairs), ranking, confidence, alpha, bootstrap, seed)
         for name, pair, q_value in zip(names[1:], pairs, q_values, strict=True)
     )
     return ComparisonSet(
         names=names,
         comparisons=comparisons,
+        ranked=_ranked(comparisons),
         summary=_joint_summary(comparisons),
-        verdict=set_verdict(comparisons),
+        verdict=set_verdict(names[0], {each.candidate_name: each.deltas for each in comparisons})
+        if len(comparisons) > 1
+        else comparisons[0].verdict,
         notes=(
-            f"Every model is compared with {names[0]}; q-values control the false discovery rate over all together.",
+            f"Every model is compared with {names[0]}; q-values control the false discovery rate over all together"
+            + (f", and intervals hold for all {len(pairs)} candidates at once." if len(pairs) > 1 else "."),
             *_joint_notes(comparisons),
         ),
     )
@@ -189,6 +195,7 @@ def _compare(
     pair: ModelPair,
     names: tuple[str, str],
     q_value: FloatArray,
+    candidates: int,
     ranking: str,
     confidence: float,
     alpha: float,
@@ -205,8 +212,9 @@ def _compare(
         pair.runs,
         len(pair.class_names),
         ranking=ranking,
+        candidates=candidates,
         confidence=check_fraction("confidence", confidence),
-        bootstrap=check_int("bootstrap", bootstrap, minimum=1),
+        bootstrap=check_int("bootstrap", bootstrap, minimum=1, maximum=MOST_RESAMPLES),
         seed=check_int("seed", seed, minimum=0),
     )
     by_class = class_difference_frame(pair, q_value, alpha)
@@ -244,6 +252,23 @@ def _joint_notes(comparisons: Sequence[Comparison]) -> list[str]:
     return notes
 
 
+def _ranked(comparisons: Sequence[Comparison]) -> pd.DataFrame:
+    import pandas as pd
+
+    rows = [
+        (
+            each.candidate_name,
+            *each.deltas["overall"],
+            *each.deltas["hard"],
+            judgement(each.deltas["overall"]),
+        )
+        for each in comparisons
+    ]
+    columns = ["model", "overall", "overall_low", "overall_high", "hard", "hard_low", "hard_high", "words"]
+    frame = pd.DataFrame(rows, columns=columns)
+    return frame.sort_values("overall", ascending=False, kind="stable", ignore_index=True)
+
+
 def _joint_summary(comparisons: Sequence[Comparison]) -> pd.DataFrame:
     import pandas as pd
 
@@ -257,3 +282,82 @@ def _joint_summary(comparisons: Sequence[Comparison]) -> pd.DataFrame:
             for row in comparison.summary.itertuples()
         ]
     return pd.DataFrame(rows, columns=["model", "metric", "value", "difference", "low", "high"])
+
+
+def class_difference_frame(pair: ModelPair, q_value: FloatArray, alpha: float) -> pd.DataFrame:
+    """Return one row per class: accuracies, difference, changed samples, p- and q-value, outcome."""
+    import pandas as pd
+
+    found = pair.differences
+    difference = found.candidate - found.baseline
+    direction = np.where(difference > 0, "gained", "lost")
+    outcome = np.where(
+        found.n == 0, "absent", np.where((q_value <= alpha) & (difference != 0), direction, "noise")
+    )
+    return pd.DataFrame(
+        {
+            "class_name": list(pair.class_names),
+            "n": found.n,
+            "baseline": found.baseline,
+            "candidate": found.candidate,
+            "difference": difference,
+            "gained_samples": found.gained,
+            "lost_samples": found.lost,
+            "p_value": found.p_value,
+            "q_value": q_value,
+            "outcome": outcome,
+        }
+    )
+
+
+def summary_frame(headlines: HeadlineDifferences) -> pd.DataFrame:
+    """Return one row per headline number: both values, difference and interval."""
+    import pandas as pd
+
+    rows = [(name, *headlines.values[name], *headlines.deltas[name]) for name in HEADLINES]
+    return pd.DataFrame(rows, columns=["metric", "baseline", "candidate", "difference", "low", "high"])
+
+
+def comparison_notes(pair: ModelPair, ranking: str) -> tuple[str, ...]:
+    """Return what a reader must know about thirds, tests, runs and absent classes."""
+    notes = [_RANKING_NOTES[ranking]]
+    if pair.runs == (1, 1):
+        notes.append("Class p-values: exact McNemar test on paired samples; q-values: Benjamini-Hochberg.")
+        notes.append(
+            "One run of each model: intervals cover the choice of test samples, not the noise of training."
+        )
+    else:
+        notes.append(
+            f"{pair.runs[0]} and {pair.runs[1]} runs: runs and samples are resampled; class p-values are t-tests with both "
+            "kinds of variance; q-values: Benjamini-Hochberg."
+        )
+        if min(pair.runs) == 1:
+            notes.append(
+                "A model with one run shows no training noise: it is taken to vary from run to run as much as the other."
+            )
+    n = pair.differences.n
+    absent = int((n == 0).sum())
+    if absent:
+        notes.append(
+            f"{absent} of {len(pair.class_names)} classes have no samples; they are left out of all means."
+        )
+    few = int(((n > 0) & (n < MIN_CROSSFIT_SAMPLES)).sum())
+    if ranking == "crossfit" and few:
+        notes.append(too_few_note(few))
+    if len(n) - absent - (few if ranking == "crossfit" else 0) < len(TIERS):
+        notes.append("Thirds need at least three classes; those without a class are not given.")
+    return tuple(notes)
+
+
+_RANKING_NOTES = {
+    "crossfit": (
+        "Thirds: classes ranked by the mean accuracy of both models on one half of the samples, measured on the other half, both "
+        "ways, averaged over ten splits."
+    ),
+    "pooled": "Thirds: classes ranked by the mean accuracy of both models on all samples.",
+    "own": "Thirds: each model ranks the classes by its own accuracies, so the thirds may hold different classes.",
+    "baseline": (
+        "Thirds: classes ranked by the baseline's accuracies on the same samples, which flatters the candidate on the hard third "
+        "and the baseline on the easy one."
+    ),
+}

@@ -1,7 +1,8 @@
-"""Feature spread, class means and neural-collapse diagnostics, from sums that merge exactly.
+"""Feature spread, class means, neural-collapse diagnostics and angles between the weights of the head.
 
-``FeatureSums`` holds counts, class sums, sums of squared norms and (for moderate d) the Gram matrix, all in float64;
-``class_geometry`` and ``collapse_diagnostics`` turn them into numbers.
+:class:`FeatureSums` holds counts, class sums, sums of squared norms and (for moderate d) the Gram matrix, all in float64, so that parts of
+a test set merge exactly; :func:`class_geometry` and :func:`collapse_diagnostics` turn them into numbers. The output-level margin
+(p_y minus the largest other probability) is a number per sample and comes from :class:`~classmargin.evaluation.evidence.SampleScores`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from classmargin.evaluation.inputs import AnyArray, FloatArray, IntArray
+from classmargin.evaluation.class_metrics import unit_scale
+from classmargin.evaluation.input_checks import AnyArray, FloatArray, IntArray
 
 # Above this feature size the d x d Gram matrix (128 MB at 4096) is not kept and NC1 is not reported.
 MAX_GRAM_DIM = 4096
@@ -136,7 +138,8 @@ def collapse_diagnostics(
     present = sums.counts > 0
     geometry = class_geometry(sums)
     means, counts = geometry.means[present], sums.counts[present]
-    centred = means - means.mean(axis=0)  # Papyan et al. centre by the mean of class means
+    # Papyan et al. centre by the mean of class means; what is said of lengths and angles below has no unit.
+    centred = unit_scale(means - means.mean(axis=0))[0]
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.sqrt(geometry.spread[present]) / geometry.mean_norm[present]
     between = _between_trace(means, counts)
@@ -168,11 +171,11 @@ def weight_diagnostics(classifier_weight: AnyArray | None) -> dict[str, float | 
     )
     if classifier_weight is None:
         return dict.fromkeys(keys)
-    weight = np.asarray(classifier_weight, dtype=np.float64)
+    weight, exponent = unit_scale(np.asarray(classifier_weight, dtype=np.float64))
     norms = np.linalg.norm(weight, axis=1)
-    centred = weight - weight.mean(axis=0)
+    centred = unit_scale(weight - weight.mean(axis=0))[0]
     return {
-        "weight_norm_mean": float(norms.mean()),
+        "weight_norm_mean": float(np.ldexp(norms.mean(), exponent)),
         "weight_norm_cv": _variation(norms),
         "weight_equinorm_cv": _variation(np.linalg.norm(centred, axis=1)),
         "weight_equiangularity": _cosine_spread(centred),
@@ -241,6 +244,7 @@ def _simplex_gap(vectors: FloatArray) -> float | None:
 
 
 def _self_duality(weight: FloatArray, centred: FloatArray) -> float | None:
+    weight = unit_scale(weight)[0]
     weight_length, mean_length = np.linalg.norm(weight), np.linalg.norm(centred)
     if weight_length == 0 or mean_length == 0:
         return None
@@ -249,3 +253,48 @@ def _self_duality(weight: FloatArray, centred: FloatArray) -> float | None:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+@dataclass(frozen=True)
+class WeightAngles:
+    """Angles between class weights.
+
+    Attributes:
+        norms: Length of each weight ``[K]``.
+        nearest: Class with the smallest angle to each class ``[K]``, -1 if there is none.
+        nearest_degrees: That angle ``[K]``, NaN if there is none.
+        minimum_degrees: Classifier-level margin: the smallest angle of all pairs, NaN if there is no pair.
+    """
+
+    norms: FloatArray
+    nearest: IntArray
+    nearest_degrees: FloatArray
+    minimum_degrees: float
+
+
+def weight_angles(classifier_weight: AnyArray) -> WeightAngles:
+    """Return lengths and nearest neighbours (by angle) of the class weights ``[K, d]``.
+
+    ``m_c = min over i != j of arccos(w_i . w_j / (|w_i| |w_j|))``; a weight of length zero has no angle.
+
+    Example:
+        >>> float(weight_angles(np.eye(3)).minimum_degrees)
+        90.0
+    """
+    weight = np.asarray(classifier_weight, dtype=np.float64)
+    if not np.isfinite(weight).all():
+        raise ValueError("classifier_weight must be finite, got NaN or infinite values")
+    norms = np.linalg.norm(weight, axis=1)
+    usable = norms > 0
+    unit = weight / np.where(usable, norms, 1.0)[:, None]
+    cosine = np.clip(unit @ unit.T, -1.0, 1.0)
+    np.fill_diagonal(cosine, -np.inf)
+    cosine[~usable, :] = -np.inf
+    cosine[:, ~usable] = -np.inf
+    nearest = np.argmax(cosine, axis=1)
+    best = cosine[np.arange(len(norms)), nearest]
+    known = np.isfinite(best)
+    degrees = np.degrees(np.arccos(np.where(known, best, 0.0)))
+    degrees[~known] = np.nan
+    minimum = float(np.nanmin(degrees)) if known.any() else float("nan")
+    return WeightAngles(norms, np.where(known, nearest, -1), degrees, minimum)

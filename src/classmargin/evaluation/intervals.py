@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from classmargin.evaluation.class_metrics import share
-from classmargin.evaluation.inputs import AnyArray, FloatArray
+from classmargin.evaluation.input_checks import AnyArray, FloatArray
 
 
 def normal_quantile(confidence: float) -> float:
@@ -73,7 +73,7 @@ def centred_interval(
         confidence: Level in (0, 1).
         proportion: Whether the statistic lies in [0, 1]; then the work is done on the arcsine scale, on which the variance of
             a proportion does not depend on its value, and limits stay inside.
-        widen: Factor on all deviations (few runs, few samples a class).
+        widen: Factor on all deviations (few runs, few samples per class).
 
     Example:
         >>> low, high = centred_interval(0.5, np.linspace(0.5, 0.7, 101), 0.9, proportion=False)
@@ -113,9 +113,9 @@ def with_few_events(
 
 
 def class_mean_counts(events: FloatArray, n: AnyArray) -> tuple[FloatArray, float]:
-    """Return events and samples of a single group that tells as much as the mean of class shares does.
+    """Return events and samples of a single group that is as informative as the mean of class shares.
 
-    A mean over classes is known as badly as its smallest classes: its variance goes with the mean of 1 / n. For classes of equal size
+    A mean over classes is only as precise as its smallest classes: its variance goes with the mean of 1 / n. For classes of equal size
     this is the sum of events and of samples.
 
     Args:
@@ -161,7 +161,7 @@ def with_few_in_parts(
 
     Args:
         interval: Interval of ``first - second``.
-        first: Value and limits of the one part, which knows of few events.
+        first: Value and limits of the part with few events.
         second: Value and limits of the other.
 
     Example:

@@ -1,6 +1,7 @@
 """Predictions in files: ``.npz``, ``.parquet``, ``.csv`` or a run folder -> :class:`Predictions` -> an audit.
 
-Nothing is ever unpickled. Every problem with a file is a :class:`PredictionFileError` (a ``ValueError``) that names it.
+Nothing is ever unpickled. Every problem with a file is a :class:`PredictionFileError` (a ``ValueError``) that names it. The tables
+(``.parquet``, ``.csv``) are read by ``prediction_tables``.
 """
 
 from __future__ import annotations
@@ -8,20 +9,44 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from classmargin._array_files import ArrayFileError, archive_names, read_npz_arrays
 from classmargin._atomic import atomic_path
-from classmargin.evaluation.audit import Audit, audit
-from classmargin.evaluation.inputs import AnyArray, check_inputs, to_array
-from classmargin.evaluation.npz_reader import DEFAULT_MAX_BYTES, PredictionFileError, read_npz
-from classmargin.evaluation.table_reader import read_csv, read_parquet
+from classmargin._files import memory_budget, read_text
+from classmargin._printable import printable
+from classmargin.evaluation.audit_result import Audit
+from classmargin.evaluation.auditing import audit, audit_inputs
+from classmargin.evaluation.input_checks import AnyArray, AuditInputs, check_inputs, to_array
+from classmargin.evaluation.prediction_tables import (
+    ALIASES,
+    MOST_NAMED,
+    PredictionFileError,
+    read_csv,
+    read_parquet,
+)
 
-__all__ = ["PredictionFileError", "Predictions", "read_class_names", "read_predictions", "write_predictions"]
+# Predictions of more than this are asked for (--max-memory), because an audit makes copies of what it reads.
+LARGEST = 8 * 2**30
+
+
+def read_npz(path: Path, names: Iterable[str], *, max_bytes: int | None = None) -> dict[str, AnyArray]:
+    """Return the arrays of ``path`` whose name is in ``names``; other members are not read.
+
+    Raises:
+        PredictionFileError: Not a zip, truncated, object arrays, sizes that do not fit or are too large.
+    """
+    try:
+        limit = memory_budget(LARGEST) if max_bytes is None else max_bytes
+        return read_npz_arrays(path, names, max_bytes=limit)
+    except ArrayFileError as error:
+        raise PredictionFileError(str(error)) from error
+
 
 ARRAYS = (
     "labels",
@@ -33,8 +58,9 @@ ARRAYS = (
     "class_names",
     "sample_id",
 )
+# What shows a sample rather than describes it: not for the audit, but for its report.
+FACES = ("image_path", "text", "images")
 SUFFIXES = (".npz", ".parquet", ".csv")
-MAX_NAME_BYTES = 64 * 2**20
 # How messages about the arrays begin; all others are about options of the caller.
 _ABOUT_ARRAYS = (*(f"{name} " for name in ARRAYS), "the number of classes ")
 
@@ -51,8 +77,12 @@ class Predictions:
         predictions: ``[N]``.
         features: ``[N, d]``.
         classifier_weight: ``[K, d]``.
-        class_names: One name a class.
+        class_names: One name per class.
         sample_id: ``[N]``.
+        image_path: Path of the picture of each sample ``[N]``.
+        text: Text of each sample ``[N]``.
+        images: Pictures ``[N, H, W]``, ``[N, H, W, C]`` or ``[N, C, H, W]``.
+        notes: What a reader must know about how the file was read.
     """
 
     source: str
@@ -64,6 +94,12 @@ class Predictions:
     classifier_weight: AnyArray | None = None
     class_names: tuple[str, ...] | None = None
     sample_id: AnyArray | None = None
+    image_path: AnyArray | None = None
+    text: AnyArray | None = None
+    images: AnyArray | None = None
+    notes: tuple[str, ...] = ()
+    # The same arrays as read_predictions checked them; not an argument, so that dataclasses.replace drops it.
+    _checked: AuditInputs | None = field(default=None, init=False, repr=False, compare=False)
 
     def arrays(self) -> dict[str, Any]:
         """Return everything but ``source`` as keyword arguments of :func:`classmargin.audit`."""
@@ -71,9 +107,13 @@ class Predictions:
 
     def audit(self, **options: Any) -> Audit:
         """Audit these predictions; ``options`` go to :func:`classmargin.audit` and win over the file."""
-        given = {**self.arrays(), **{name: value for name, value in options.items() if value is not None}}
+        given = {name: value for name, value in options.items() if value is not None}
         try:
-            return audit(**given)
+            if self._checked is not None and not given.keys() & {*ARRAYS, "num_classes"}:
+                result = audit_inputs(self._checked, **given)
+            else:
+                result = audit(**{**self.arrays(), **given})
+            return replace(result, notes=(*self.notes, *result.notes)) if self.notes else result
         except (ValueError, TypeError) as error:
             # Large arrays are looked at only now; of several files, the one at fault must be named.
             if str(error).startswith(_ABOUT_ARRAYS):
@@ -85,17 +125,18 @@ def read_predictions(
     path: str | os.PathLike[str],
     *,
     class_names: Sequence[str] | None = None,
-    max_bytes: int = DEFAULT_MAX_BYTES,
+    max_bytes: int | None = None,
 ) -> Predictions:
     """Read predictions from a file or a run folder.
 
     Args:
         path: ``.npz`` with ``labels`` and one of ``logits``, ``probabilities``, ``predictions`` (optional ``features``,
             ``classifier_weight``, ``class_names``, ``sample_id``); ``.parquet`` or ``.csv`` with a column ``label`` and
-            one ``p_<class>`` or ``logit_<class>`` a class, or a column ``prediction`` (optional ``sample_id``); or a folder
+            one ``p_<class>`` or ``logit_<class>`` per class, or a column ``prediction`` (optional ``sample_id``); or a folder
             that holds ``predictions.npz`` (or ``.parquet``, ``.csv``).
         class_names: Names in class order; they win over those of an ``.npz``.
-        max_bytes: Refuse files that need more memory than this.
+        max_bytes: Refuse files that need more memory than this; when left out, ``CLASSMARGIN_MAX_MEMORY``, or half of
+            what is free, up to 8 GiB.
 
     Raises:
         PredictionFileError: The file is missing, of another kind, truncated, malicious or incomplete.
@@ -108,6 +149,7 @@ def read_predictions(
         0.5
     """
     file = _find(Path(path))
+    max_bytes = memory_budget(LARGEST) if max_bytes is None else max_bytes
     if file.suffix == ".npz":
         content = _from_npz(file, max_bytes)
         if class_names is not None:
@@ -117,13 +159,15 @@ def read_predictions(
         content = reader(file, class_names, max_bytes)
     if not any(name in content for name in ("logits", "probabilities", "predictions")):
         raise PredictionFileError(f"{file} must hold logits, probabilities or predictions, got none of them")
+    predictions = Predictions(source=str(file), **content)
     if not any(name in content for name in ("logits", "probabilities", "classifier_weight", "class_names")):
-        return Predictions(source=str(file), **content)  # K is not known yet: the audit is told and checks
+        return predictions  # K is not known yet: the audit is told, or takes the classes that it sees
     try:
-        check_inputs(**content)
+        checked = check_inputs(**{name: content[name] for name in ARRAYS if name in content})
     except (ValueError, TypeError) as error:
         raise PredictionFileError(f"{file}: {error}") from error
-    return Predictions(source=str(file), **content)
+    object.__setattr__(predictions, "_checked", checked)
+    return predictions
 
 
 def write_predictions(path: str | os.PathLike[str], labels: Any, **arrays: Any) -> Path:
@@ -157,7 +201,7 @@ def write_predictions(path: str | os.PathLike[str], labels: Any, **arrays: Any) 
 
 
 def read_class_names(path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Read class names in class order from a text file (one a line) or a ``.json`` list.
+    """Read class names in class order from a text file (one per line) or a ``.json`` list.
 
     Example:
         >>> import tempfile
@@ -168,18 +212,16 @@ def read_class_names(path: str | os.PathLike[str]) -> tuple[str, ...]:
     """
     file = Path(path)
     try:
-        if file.stat().st_size > MAX_NAME_BYTES:
-            raise PredictionFileError(f"{file} is too large for a list of class names")
-        text = file.read_text(encoding="utf-8-sig")
+        text = read_text(file, encoding="utf-8-sig")
         names = json.loads(text) if file.suffix == ".json" else text.splitlines()
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise PredictionFileError(f"{file} cannot be read as class names ({error})") from error
     if not isinstance(names, list) or not all(isinstance(name, (str, int)) for name in names):
         raise PredictionFileError(f"{file} must hold a JSON list of names")
     stripped = tuple(str(name).strip() for name in names)
     kept = stripped[:-1] if stripped and stripped[-1] == "" else stripped
     if not kept or "" in kept:
-        raise PredictionFileError(f"{file} must hold one class name a line, got an empty line or no name")
+        raise PredictionFileError(f"{file} must hold one class name per line, got an empty line or no name")
     return kept
 
 
@@ -190,7 +232,8 @@ def _find(path: Path) -> Path:
                 return path / f"predictions{suffix}"
         raise PredictionFileError(_why_no_predictions(path))
     if not path.is_file():
-        raise PredictionFileError(f"{path} does not exist")
+        words = "must be a regular file" if path.exists() else "does not exist"
+        raise PredictionFileError(f"{path} {words}")
     if path.suffix not in SUFFIXES:
         raise PredictionFileError(f"{path} must end in {', '.join(SUFFIXES)} or be a run folder")
     return path
@@ -213,10 +256,18 @@ def _why_no_predictions(folder: Path) -> str:
 
 
 def _from_npz(file: Path, max_bytes: int) -> dict[str, Any]:
-    content: dict[str, Any] = read_npz(file, ARRAYS, max_bytes=max_bytes)
+    aliases = {alias: name for name, others in ALIASES.items() for alias in others}
+    found: dict[str, Any] = read_npz(file, (*ARRAYS, *FACES, *aliases), max_bytes=max_bytes)
+    content: dict[str, Any] = {name: values for name, values in found.items() if name not in aliases}
+    notes = []
+    for alias in [name for name in found if name in aliases]:
+        name = f"{aliases[alias]}s"
+        if name not in content:
+            content[name] = found[alias]
+            notes.append(f"{file}: the array {alias!r} was read as {name!r}.")
     if "labels" not in content:
         raise PredictionFileError(
-            f"{file} must hold an array 'labels' (and logits, probabilities or predictions)"
+            f"{file} must hold an array 'labels' (and logits, probabilities or predictions), got {_members(file)}"
         )
     if "class_names" in content:
         names = content["class_names"]
@@ -228,6 +279,18 @@ def _from_npz(file: Path, max_bytes: int) -> dict[str, Any]:
             content["class_names"] = tuple(to_array("class_names", names).tolist())
         except ValueError as error:
             raise PredictionFileError(f"{file}: {error}") from error
+    for name in FACES:
+        if name in content and len(content[name]) != len(content["labels"]):
+            raise PredictionFileError(
+                f"{file}: {name} must have as many rows as labels ({len(content['labels'])}), got {content[name].shape}"
+            )
     if "logits" in content and "probabilities" in content:
         del content["probabilities"]  # they say the same; logits say it more precisely
-    return content
+    return {**content, "notes": tuple(notes)}
+
+
+def _members(file: Path) -> str:
+    names = [printable(name.removesuffix(".npy")) for name in archive_names(file)]
+    rest = len(names) - MOST_NAMED
+    more = f" and {rest} more" if rest > 0 else ""
+    return f"the arrays {', '.join(names[:MOST_NAMED])}{more}" if names else "no arrays"

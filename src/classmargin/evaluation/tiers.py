@@ -2,6 +2,8 @@
 
 Ranking rules:
 
+- ``"corrected"``: estimates of the true class accuracies, from which the noise of the test set has been taken away (see
+  :mod:`classmargin.evaluation.corrected`); the tiers of classes are those of their estimates.
 - ``"own"``: by the audited model's accuracies on the audited samples (the paper). The same noise ranks and
   measures, so the hard third looks harder, and the easy third easier, than they are.
 - ``"reference"``: by accuracies from elsewhere (another model, another test set).
@@ -16,10 +18,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from classmargin.evaluation.inputs import FloatArray, IntArray
+from classmargin.evaluation.input_checks import FloatArray, IntArray
 
 TIERS = ("easy", "medium", "hard")
-RANKINGS = ("own", "reference", "crossfit")
+RANKINGS = ("corrected", "own", "reference", "crossfit")
 ABSENT = -1
 _TIE_LEAN = 1e-13
 REMAINDER_RULE = "classes beyond a multiple of three go to easy first, then to medium; ties by class index"

@@ -2,8 +2,8 @@
 
 Data flow: ``capture_features(model)`` finds the classification head (by name, or the last ``nn.Linear``) and puts a
 forward hook on it -> each ``model(inputs)`` leaves the head's input in the hook's slot, graph included ->
-``captured.features`` reads it, or :meth:`FeatureCapture.criterion` hands it to the loss. The model, its parameters, its
-``state_dict`` and its output stay as they were.
+``captured.features`` reads it, or :meth:`FeatureCapture.criterion` hands it to the loss, once it is proven that the head
+made the loss's logits in that very call. The model, its parameters, its ``state_dict`` and its output stay as they were.
 
 The two-line change of a training script that calls ``criterion(logits, labels)``::
 
@@ -16,8 +16,12 @@ Under ``DistributedDataParallel`` and ``torch.compile`` the same two lines serve
 
 from __future__ import annotations
 
+import re
+import weakref
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
 from classmargin._checks import check_int, did_you_mean
@@ -25,29 +29,136 @@ from classmargin._checks import check_int, did_you_mean
 if TYPE_CHECKING:
     from classmargin.integrations.capture_loss import CapturedMR2Loss
 
+# What may lie between the head's output and the logits: operations that leave row i in row i. Anything else (an index, a
+# permutation, another layer) ends the search, because features and logits might no longer belong together.
+_ROW_WISE = re.compile(
+    "(Abs|Add|Alias|Clamp|ClampMax|ClampMin|Clone|_DDPSink|Div|Exp|Log|LogSoftmax|MaskedFill|Mul|NanToNum|Neg|Pow|ReshapeAlias"
+    "|Rsub|Select|Sigmoid|Slice|Softmax|Softplus|Squeeze|Sub|Tanh|ToCopy|UnsafeView|Unsqueeze|View|Where)Backward[0-9]*"
+)
+_MOST_NODES = 32  # of such operations; real models have three or four
+
 
 class _Slot:
-    """The hook itself: holds the input of the head's last call.
+    """The hook itself: holds input and output of the head's last call.
 
-    A copy of a model (an averaged twin, a pickle) gets an empty slot of its own: it must neither write into the
-    original's nor carry a graph along.
+    The output is held, not only remembered, so that no other tensor can take its place in memory. A copy of a model (an
+    averaged twin, a pickle) gets an empty slot of its own: it must neither write into the original's nor carry a graph
+    along.
     """
 
     def __init__(self) -> None:
         self.features: Tensor | None = None
-        self.token_logits: Tensor | None = None
+        self.output: Any = None
+        self.edge: tuple[Any, int] | None = None  # of the output in the autograd graph
+        self.with_gradients = True
+        # Weak references to earlier outputs: an error can then say that they are what came.
+        self.earlier: deque[weakref.ref[Tensor]] = deque(maxlen=4)
+        self.equal_siblings: set[tuple[int, int]] = set()
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        features = args[0] if args else next(iter(kwargs.values()))
-        self.features = features
-        # A head over all tokens of a text: only its output tells which token the model chose.
-        self.token_logits = output.detach() if features.dim() == 3 else None
+        # A traced hook may do little more than assign; what it leaves out is read from the output later.
+        if torch.compiler.is_compiling():
+            self.edge = None
+        else:
+            if isinstance(self.output, Tensor):
+                self.earlier.append(weakref.ref(self.output))
+            # Now, because an operation in place would give the same tensor another edge.
+            self.edge = _edge(output)
+        self.features = args[0] if args else next(iter(kwargs.values()))
+        self.output = output
+        self.with_gradients = torch.is_grad_enabled()
+
+    def clear(self) -> None:
+        self.features = self.output = self.edge = None
+        self.earlier.clear()
+
+    def doubt(self, logits: Tensor, compared: bool) -> str:
+        """Return why ``logits`` may not be the output of the last call; an empty string if they are.
+
+        Reads the identity, memory and graph of tensors but not their values, so an accelerator need not wait (but once, see
+        the end of :meth:`_made`).
+
+        Args:
+            logits: Output of the model.
+            compared: Whether their values are known to be the output's.
+        """
+        if logits.requires_grad and not self.with_gradients:
+            return (
+                "a forward pass without gradients (torch.no_grad(), or a reentrant checkpoint around the head) is the last "
+                "one, and the logits have gradients"
+            )
+        if compared or self._made(logits):
+            return ""
+        for reference in self.earlier:
+            output = reference()
+            if output is not None and _descends(logits, output, _edge(output)):
+                return "the logits are the output of an earlier call; the head has been called again since"
+        return (
+            "the logits are not the output of its last call: an earlier call or another layer made them, or an operation that may "
+            "reorder or mix rows came in between"
+        )
+
+    def _made(self, logits: Tensor) -> bool:
+        if not isinstance(self.output, Tensor):
+            return False
+        edge = self.edge or _edge(self.output)
+        if _descends(logits, self.output, edge):
+            return True
+        node = logits.grad_fn
+        if node is None or node is not edge[0] or "Compiled" not in node.name():
+            return False
+        # One compiled graph returned both, e.g. the output in half precision and the logits cast from it, and autograd sees
+        # no way between them. Their positions tell which is which in all later steps, so values are compared only once.
+        positions = edge[1], logits.output_nr
+        if positions not in self.equal_siblings and _nearly_equal(self.output, logits):
+            self.equal_siblings.add(positions)
+        return positions in self.equal_siblings
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Slot:
         return _Slot()
 
     def __reduce__(self) -> tuple[type[_Slot], tuple[()]]:
         return _Slot, ()
+
+
+def _edge(output: Any) -> tuple[Any, int]:
+    return (output.grad_fn, output.output_nr) if isinstance(output, Tensor) else (None, 0)
+
+
+def _descends(logits: Tensor, output: Tensor, edge: tuple[Any, int]) -> bool:
+    """Whether ``logits`` are ``output`` itself, a view of it, or follow from it row by row."""
+    if logits is output:
+        return True
+    if edge[0] is not None and logits.grad_fn is not None:
+        return _reaches(_edge(logits), edge)
+    # Without a graph (frozen networks): the same memory, with the rows where they were.
+    address = output.untyped_storage().data_ptr()
+    same_memory = address != 0 and logits.untyped_storage().data_ptr() == address
+    return same_memory and logits.dim() > 0 and logits.stride(0) == output.stride(0)
+
+
+def _reaches(start: tuple[Any, int], goal: tuple[Any, int]) -> bool:
+    """Whether all that ``start`` was computed from is ``goal`` and parameters, by row-wise operations."""
+    waiting, found = [start], False
+    for _ in range(_MOST_NODES):
+        if not waiting:
+            break
+        node, number = waiting.pop()
+        if node is goal[0] and number == goal[1]:
+            found = True
+        elif not node.name().endswith("AccumulateGrad"):
+            if not _ROW_WISE.fullmatch(node.name()):
+                return False
+            waiting.extend(edge for edge in node.next_functions if edge[0] is not None)
+    return found and not waiting
+
+
+def _nearly_equal(output: Tensor, logits: Tensor) -> bool:
+    if output.shape != logits.shape:
+        return False
+    ours, theirs = output.detach().float(), logits.detach().float()
+    precision = max(torch.finfo(tensor.dtype).eps for tensor in (output, logits))
+    return bool((ours - theirs).abs().max() <= 2 * precision * ours.abs().max()) if ours.numel() else True
 
 
 class FeatureCapture:
@@ -94,20 +205,44 @@ class FeatureCapture:
 
     def clear(self) -> None:
         """Let go of the features (and of the graph behind them)."""
-        self._slot.features = self._slot.token_logits = None
+        self._slot.clear()
 
     def take(self, logits: Tensor | None = None) -> Tensor:
         """Return the features and let go of them, so that no later loss can read them by mistake.
 
         Args:
-            logits: Output of the model ``[B, K]``. Needed where the head runs over all tokens ``[B, T, d]`` and the model
-                keeps the scores of one of them (GPT-like classifiers): the features of that token are returned.
+            logits: Output of the model ``[B, K]``, to be sure that the features are theirs. Where the head runs over all
+                tokens ``[B, T, d]`` and the model keeps the scores of one of them (GPT-like classifiers) they also tell
+                which: the features of that token are returned.
+
+        Raises:
+            RuntimeError: No forward pass since the last call.
+            ValueError: The logits are not the head's output in the last forward pass, or follow from it by more than
+                row-wise operations (casts, slices of classes, a temperature, a bias).
         """
-        features, token_logits = self.features, self._slot.token_logits
-        self.clear()
-        if logits is None or token_logits is None or logits.dim() != 2:
+        try:
+            features = self.features
+            if logits is None:
+                return features
+            is_token_head = features.dim() == 3 and logits.dim() == 2
+            if is_token_head:
+                features = features_of_chosen_token(features, self._slot.output.detach(), logits)
+            if features.dim() != 2 or features.shape[:1] != logits.shape[:1]:
+                raise ValueError(
+                    f"captured features must have shape ({logits.shape[0]}, d) to go with logits {tuple(logits.shape)}, "
+                    f"got {tuple(features.shape)} from layer {self.layer_name!r}; give capture_features() the layer "
+                    "that makes the logits, and call the loss after each forward pass"
+                )
+            doubt = self._slot.doubt(logits, compared=is_token_head)
+            if doubt:
+                raise ValueError(
+                    f"the captured features of layer {self.layer_name!r} may not belong to these logits: {doubt}. Call the loss "
+                    "right after the forward pass that made the logits; name the layer that makes them, "
+                    "capture_features(model, NAME); or pass the features, criterion(logits, labels, features=...)"
+                )
             return features
-        return features_of_chosen_token(features, token_logits, logits)
+        finally:
+            self.clear()
 
     def criterion(
         self,
@@ -121,8 +256,8 @@ class FeatureCapture:
 
         Args:
             num_classes: ``K``; None takes it from the head.
-            preset: Named hyper-parameters, see :mod:`classmargin.mr2.presets`.
-            accumulate: Micro-batches of an optimiser step; the statistics move with the first of them.
+            preset: Named hyper-parameters, see :meth:`classmargin.MR2Loss.preset`.
+            accumulate: Micro-batches per optimiser step; the statistics move with the first of them.
             **options: Arguments of :class:`classmargin.MR2Loss` that win over the preset.
 
         Example:
@@ -139,7 +274,8 @@ class FeatureCapture:
         )
         if classes is None:
             raise ValueError(f"num_classes must be given: layer {self.layer_name!r} does not tell it")
-        return CapturedMR2Loss(self, MR2Loss.preset(preset, classes, self.feature_dim, **options), accumulate)
+        loss = MR2Loss.preset(preset, classes, self.feature_dim, accumulate=accumulate, **options)
+        return CapturedMR2Loss(self, loss)
 
     def close(self) -> None:
         """Take the hook off the model."""
@@ -209,7 +345,7 @@ def find_head(model: nn.Module, layer: str | nn.Module | None) -> tuple[str, nn.
             raise ValueError(
                 f"model {type(model).__name__} has no nn.Linear; give layer=, the name of its classification head"
             )
-        return linear[-1]
+        return _with_adapters(modules, *linear[-1])
     if isinstance(layer, nn.Module):
         for name, module in modules.items():
             if module is layer:
@@ -223,6 +359,16 @@ def find_head(model: nn.Module, layer: str | nn.Module | None) -> tuple[str, nn.
             f"its last modules are {', '.join(list(modules)[-4:])}"
         )
     return layer, modules[layer]
+
+
+def _with_adapters(modules: dict[str, nn.Module], name: str, module: nn.Module) -> tuple[str, nn.Module]:
+    """Return the adapted layer around ``module``: PEFT keeps a layer as ``base_layer`` beside the low-rank ones it adds."""
+    parts = name.split(".")
+    for length in range(1, len(parts)):
+        outer = ".".join(parts[:length])
+        if isinstance(getattr(modules[outer], "base_layer", None), nn.Module):
+            return outer, modules[outer]
+    return name, module
 
 
 def features_of_chosen_token(features: Tensor, token_logits: Tensor, logits: Tensor) -> Tensor:

@@ -6,12 +6,14 @@ the loss and nothing else; the features come from the capture.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from classmargin._checks import check_int
+from classmargin._checks import check_floating
 from classmargin._types import LossTerms
 from classmargin.integrations.capture import FeatureCapture
 from classmargin.mr2 import MR2Loss
@@ -20,15 +22,16 @@ from classmargin.mr2 import MR2Loss
 class CapturedMR2Loss(nn.Module):
     """``criterion(logits, labels)`` with the features of the last forward pass.
 
-    Made by :meth:`FeatureCapture.criterion`. In training it updates the class statistics, once a call; under
-    ``criterion.eval()`` or ``torch.no_grad()`` never. Its ``state_dict`` holds the statistics: save it with the model's
-    to resume exactly. Several forward passes and one loss (stacked views) are refused by their number of rows.
+    Made by :meth:`FeatureCapture.criterion`. In training it updates the class statistics, once per call. Under
+    ``criterion.eval()`` or ``torch.no_grad()`` it is the plain cross-entropy of the logits, which needs no features, so
+    early stopping and the choice of a checkpoint go as they would with ``nn.CrossEntropyLoss``. Its ``state_dict`` holds
+    the statistics: save it with the model's to resume exactly.
 
     Args:
         capture: Where features come from.
         loss: The loss itself, also reached as ``.loss`` (margins, statistics, collapse sign).
-        accumulate: Micro-batches of an optimiser step; the statistics move with the first of them only, so that all
-            see the same margins.
+        smooth_probabilities: Whether label smoothing also applies to labels that are probabilities, as in
+            ``nn.CrossEntropyLoss``; False where whoever mixes the labels has smoothed them already.
 
     Example:
         >>> from classmargin import capture_features
@@ -40,38 +43,80 @@ class CapturedMR2Loss(nn.Module):
         1
     """
 
-    def __init__(self, capture: FeatureCapture, loss: MR2Loss, accumulate: int = 1) -> None:
+    # nn.Module leaves calls untyped; with this, type checkers know that criterion(logits, labels) is a tensor.
+    __call__: Callable[..., Tensor]
+
+    def __init__(
+        self,
+        capture: FeatureCapture,
+        loss: MR2Loss,
+        *,
+        smooth_probabilities: bool = True,
+    ) -> None:
         super().__init__()
         self.capture = capture
         self.loss = loss
-        self.accumulate = check_int("accumulate", accumulate, minimum=1)
-        self._micro_batches = 0
+        self.smooth_probabilities = smooth_probabilities
 
-    def forward(self, logits: Tensor, labels: Tensor, *, update_statistics: bool | None = None) -> Tensor:
-        """Return the total loss, scalar; arguments as in :meth:`classmargin.MR2Loss.terms`."""
-        return self.terms(logits, labels, update_statistics=update_statistics).total
+    def forward(
+        self,
+        logits: Tensor,
+        labels: Tensor,
+        *,
+        features: Tensor | None = None,
+        update_statistics: bool | None = None,
+    ) -> Tensor:
+        """Return the MR² loss in training and the plain cross-entropy in evaluation, scalar; see :meth:`terms`."""
+        if self.training and torch.is_grad_enabled():
+            return self.terms(logits, labels, features=features, update_statistics=update_statistics).total
+        self.capture.clear()
+        with self._smoothing_for(labels):
+            return self._loss_on(logits.device).cross_entropy(logits, labels)
 
-    def terms(self, logits: Tensor, labels: Tensor, *, update_statistics: bool | None = None) -> LossTerms:
-        """Return the total and its parts.
+    def terms(
+        self,
+        logits: Tensor,
+        labels: Tensor,
+        *,
+        features: Tensor | None = None,
+        update_statistics: bool | None = None,
+    ) -> LossTerms:
+        """Return the MR² total and its parts, in training and in evaluation.
+
+        Args:
+            logits: Output of the model ``[B, K]``.
+            labels: Classes ``[B]`` or class probabilities ``[B, K]``.
+            features: Input of the head ``[B, d]`` where it is at hand; None takes what was captured.
+            update_statistics: As in :meth:`classmargin.MR2Loss.terms`.
 
         Raises:
             RuntimeError: No forward pass since the last call.
-            ValueError: Shapes that do not fit, e.g. logits of another forward pass or of another layer.
+            ValueError: The captured features are not those of the logits (:meth:`FeatureCapture.take`).
         """
-        self._check_head(logits)
-        features = self.capture.take(logits)
-        if features.dim() != 2 or features.shape[0] != logits.shape[0]:
-            raise ValueError(
-                f"captured features must have shape ({logits.shape[0]}, d) to go with logits {tuple(logits.shape)}, got "
-                f"{tuple(features.shape)} from layer {self.capture.layer_name!r}; give capture_features() the layer "
-                "that makes the logits, and call the loss after each forward pass"
-            )
-        if self.loss.statistics.class_scalars.device != logits.device:
-            self.loss.to(logits.device)  # scripts seldom move their criterion
-        if update_statistics is None and self.accumulate > 1 and self.training and torch.is_grad_enabled():
-            update_statistics = self._micro_batches % self.accumulate == 0
-            self._micro_batches += 1
-        return self.loss.terms(logits, labels, features, update_statistics=update_statistics)
+        check_floating("logits", logits, dim=2)
+        if features is None:
+            self._check_head(logits)
+            features = self.capture.take(logits)
+        else:
+            self.capture.clear()
+        with self._smoothing_for(labels):
+            loss = self._loss_on(logits.device)
+            return loss.terms(logits, labels, features, update_statistics=update_statistics)
+
+    @contextmanager
+    def _smoothing_for(self, labels: Tensor) -> Iterator[None]:
+        before = self.loss.label_smoothing
+        if labels.is_floating_point() and not self.smooth_probabilities:
+            self.loss.label_smoothing = 0.0
+        try:
+            yield
+        finally:
+            self.loss.label_smoothing = before
+
+    def _loss_on(self, device: torch.device) -> MR2Loss:
+        if next(self.loss.buffers()).device != device:
+            self.loss.to(device)  # scripts seldom move their criterion
+        return self.loss
 
     def _check_head(self, logits: Tensor) -> None:
         """Refuse logits that another layer made: the last ``nn.Linear`` that a model declares need not be its head."""
@@ -86,13 +131,15 @@ class CapturedMR2Loss(nn.Module):
 def adopt_settings(criterion: nn.Module | None) -> dict[str, Any]:
     """Return the settings of a cross-entropy loss as arguments of :class:`classmargin.MR2Loss`.
 
+    A loss without label smoothing keeps that of the preset.
+
     Raises:
         TypeError: Another loss, whose meaning MR² would change silently.
         ValueError: A reduction other than the mean.
 
     Example:
-        >>> adopt_settings(nn.CrossEntropyLoss(label_smoothing=0.1))
-        {'label_smoothing': 0.1, 'ignore_index': -100, 'weight': None}
+        >>> adopt_settings(nn.CrossEntropyLoss(label_smoothing=0.2))
+        {'ignore_index': -100, 'weight': None, 'label_smoothing': 0.2}
     """
     if criterion is None:
         return {}
@@ -102,8 +149,5 @@ def adopt_settings(criterion: nn.Module | None) -> dict[str, Any]:
         )
     if criterion.reduction != "mean":
         raise ValueError(f"the loss must have reduction='mean' to become MR², got {criterion.reduction!r}")
-    return {
-        "label_smoothing": criterion.label_smoothing,
-        "ignore_index": criterion.ignore_index,
-        "weight": criterion.weight,
-    }
+    settings = {"ignore_index": criterion.ignore_index, "weight": criterion.weight}
+    return settings | ({"label_smoothing": criterion.label_smoothing} if criterion.label_smoothing else {})

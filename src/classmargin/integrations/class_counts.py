@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from classmargin._checks import check_hard_labels
-from classmargin.evaluation.class_metrics import share
-from classmargin.evaluation.disparity import gini
-from classmargin.evaluation.inputs import FloatArray
+from classmargin.evaluation.class_metrics import gini, share
+from classmargin.evaluation.input_checks import FloatArray
 from classmargin.evaluation.tiers import TIERS, ranked_tier_means
 
 

@@ -1,14 +1,17 @@
 """MR² in the Hugging Face ``Trainer``, for any model with a classification head, of images or of text.
 
-    margin = TrainerMargin(model)                                   # new
+    margin = TrainerMargin()                                        # new
     trainer = Trainer(model, args, ..., compute_loss_func=margin, callbacks=[margin.callback],
                       compute_metrics=class_tier_metrics)           # thirds at each evaluation, if wanted
 
 Data flow of a step: the model's own forward pass leaves the input of its head with the capture -> the Trainer calls
 ``margin(outputs, labels, num_items_in_batch)`` -> :class:`classmargin.MR2Loss` -> the share of this micro-batch.
 
+Evaluation: ``eval_loss`` is the plain cross-entropy, so ``load_best_model_at_end`` and early stopping choose as they would without
+MR². Its parts are logged with the training loss, as ``mr2_logit_margin`` and ``mr2_representation_margin``.
+
 Gradient accumulation: a micro-batch counts by its rows among all rows of the optimiser step (``num_items_in_batch``), over all
-processes, as the Trainer's own losses do. The class statistics move once an optimiser step, with its first micro-batch (the
+processes, as the Trainer's own losses do. The class statistics move once per optimiser step, with its first micro-batch (the
 rule of classmargin's own loop: all micro-batches of a step see the same margins); pairs of the representation margin are
 those of a micro-batch.
 
@@ -31,8 +34,10 @@ from classmargin._atomic import atomic_path
 from classmargin._checks import require_extra
 from classmargin._distributed import all_reduce_sum, is_distributed, world_size
 from classmargin.integrations.capture import capture_features, unwrap
+from classmargin.integrations.capture_loss import CapturedMR2Loss
 from classmargin.integrations.class_counts import count_classes, headlines
 
+FORGOTTEN = "give the Trainer the callback too: Trainer(..., callbacks=[margin.callback])"
 STATISTICS_FILE = "class_margin.safetensors"
 IGNORED_LABEL = -100  # the Trainer's
 
@@ -42,28 +47,31 @@ class TrainerMargin:
 
     Args:
         model: The model that the Trainer trains, e.g. from ``AutoModelForImageClassification`` or
-            ``AutoModelForSequenceClassification``.
+            ``AutoModelForSequenceClassification``; None takes it from the Trainer. Where the Trainer makes another one
+            (``model_init``, a hyper-parameter search) the margin follows, with class statistics of its own.
         layer: Name of the classification head; None takes the last ``nn.Linear``.
         num_classes: ``K``; None takes it from the head.
-        preset: Named hyper-parameters, see :mod:`classmargin.mr2.presets`.
+        preset: Named hyper-parameters, see :meth:`classmargin.MR2Loss.preset`.
         resume_from: Folder of the checkpoint to resume from. Needed only where ``train(resume_from_checkpoint=...)`` names
             a folder outside ``output_dir``, which callbacks are not told.
         require_statistics: Whether resuming from a checkpoint without class statistics is an error; False starts them
             afresh (a run that began with cross-entropy).
         **options: Arguments of :class:`classmargin.MR2Loss` that win over the preset. Without ``label_smoothing`` the
-            ``label_smoothing_factor`` of the training arguments counts, which the Trainer gives to its own loss only.
+            ``label_smoothing_factor`` of the training arguments counts, which the Trainer gives to its own loss only. Either
+            is for classes; labels that are probabilities are taken as they come.
 
     Attributes:
         criterion: The loss as ``criterion(logits, labels)``.
         loss: The :class:`classmargin.MR2Loss` with its statistics.
 
     Raises:
-        ValueError: No classification head is found, or an ``ignore_index`` other than the Trainer's -100.
+        ValueError: No classification head is found, the model has several labels per sample (multi-label, tokens) or
+            none (regression), or an ``ignore_index`` other than the Trainer's -100.
     """
 
     def __init__(
         self,
-        model: nn.Module,
+        model: nn.Module | None = None,
         *,
         layer: str | None = None,
         num_classes: int | None = None,
@@ -77,15 +85,29 @@ class TrainerMargin:
                 f"ignore_index must be {IGNORED_LABEL}, by which the Trainer counts the labels of a step, "
                 f"got {options['ignore_index']!r}"
             )
-        capture = capture_features(model, layer)
-        _check_head(model, capture.layer_name, capture.num_classes)
-        self.criterion = capture.criterion(num_classes, preset=preset, **options)
+        self._settings = {"num_classes": num_classes, "preset": preset, **options}
+        self._layer = layer
+        self._criterion: CapturedMR2Loss | None = None
         self.resume_from = None if resume_from is None else Path(resume_from)
         self.require_statistics = require_statistics
         self._takes_smoothing_of_trainer = "label_smoothing" not in options
         self._counts_all_devices = True
         self._first_of_step: bool | None = None
+        self._parts: Tensor | float = 0.0  # sums of both parts and their number, since the last log
         self._callback: Any = None
+        if model is not None:
+            self.follow(model)
+
+    @property
+    def criterion(self) -> CapturedMR2Loss:
+        """The loss as ``criterion(logits, labels)``.
+
+        Raises:
+            RuntimeError: There is no model yet.
+        """
+        if self._criterion is None:
+            raise RuntimeError(FORGOTTEN)
+        return self._criterion
 
     @property
     def loss(self) -> Any:
@@ -114,14 +136,16 @@ class TrainerMargin:
         if labels is None:
             raise ValueError("labels must be given to the MR² loss, got a batch without 'labels'")
         logits, training = _logits(outputs), torch.is_grad_enabled()
-        update = False
         if training:
             if self._first_of_step is None:
-                raise RuntimeError(
-                    "give the Trainer the callback too: Trainer(..., callbacks=[margin.callback])"
-                )
-            update, self._first_of_step = self._first_of_step, False
-        total = self.criterion.terms(logits, labels, update_statistics=update).total
+                raise RuntimeError(FORGOTTEN)
+            first, self._first_of_step = self._first_of_step, False
+            terms = self.criterion.terms(logits, labels, update_statistics=first)
+            parts = torch.stack([terms.logit_margin, terms.representation_margin]).detach()
+            self._parts = self._parts + torch.cat([parts, torch.ones_like(parts[:1])])
+            total = terms.total
+        else:
+            total = self.criterion(logits, labels)
         if num_items_in_batch is None:
             return total
         return total * self._share(labels, num_items_in_batch, training)
@@ -138,11 +162,31 @@ class TrainerMargin:
 
     # --- what the callback calls -------------------------------------------------------------------------------
 
-    def begin_training(self, args: Any, state: Any, model: nn.Module | None = None) -> None:
-        """Take over the Trainer's settings; restore the statistics if it has resumed."""
+    def follow(self, model: nn.Module) -> None:
+        """Take the features and a new loss for ``model``, unless its head is the one that is captured already."""
+        if self._criterion is not None:
+            if any(module is self._criterion.capture.layer for module in model.modules()):
+                return
+            self._criterion.capture.close()
+        _check_task(unwrap(model))
+        capture = capture_features(model, self._layer)
+        _check_head(unwrap(model), capture.layer_name, capture.num_classes)
+        self._criterion = capture.criterion(**self._settings)
+        self._criterion.smooth_probabilities = False
+
+    def configure(self, args: Any, model: nn.Module | None) -> None:
+        """Take over the Trainer's model and settings."""
+        if model is not None:
+            self.follow(model)
         self._counts_all_devices = bool(getattr(args, "average_tokens_across_devices", False))
-        if self._takes_smoothing_of_trainer:
-            self.loss.label_smoothing = float(getattr(args, "label_smoothing_factor", 0.0))
+        smoothing = float(getattr(args, "label_smoothing_factor", 0.0))
+        if self._takes_smoothing_of_trainer and smoothing:
+            self.loss.label_smoothing = smoothing
+
+    def begin_training(self, args: Any, state: Any, model: nn.Module | None = None) -> None:
+        """Take over the Trainer's model and settings; restore the statistics if it has resumed."""
+        self.configure(args, model)
+        self._parts = 0.0
         if state.global_step == 0:
             return
         folder = self._find_checkpoint(args, state)
@@ -154,6 +198,20 @@ class TrainerMargin:
     def begin_step(self) -> None:
         """An optimiser step begins: its first micro-batch may move the statistics."""
         self._first_of_step = True
+
+    def add_parts(self, state: Any, logs: dict[str, Any] | None) -> None:
+        """Add the mean parts of MR² since the last time to the logs of the training loss."""
+        if not logs or "loss" not in logs or not isinstance(self._parts, Tensor):
+            return
+        logit_margin, representation_margin, calls = self._parts.tolist()
+        self._parts = 0.0
+        parts = {
+            "mr2_logit_margin": logit_margin / calls,
+            "mr2_representation_margin": representation_margin / calls,
+        }
+        logs.update(parts)
+        if state.log_history:  # the Trainer has written a copy of the logs there already
+            state.log_history[-1].update(parts)
 
     def save(self, args: Any, state: Any) -> None:
         """Write the statistics into the checkpoint folder that the Trainer has just written."""
@@ -231,11 +289,17 @@ def _make_callback(margin: TrainerMargin) -> Any:
     class TrainerMarginCallback(transformers.TrainerCallback):  # type: ignore[misc, name-defined]
         """Tells the loss when steps begin, and keeps its statistics with the checkpoints."""
 
+        def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            margin.configure(args, kwargs.get("model"))
+
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             margin.begin_training(args, state, kwargs.get("model"))
 
         def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             margin.begin_step()
+
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+            margin.add_parts(state, logs)
 
         def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             margin.save(args, state)
@@ -245,7 +309,25 @@ def _make_callback(margin: TrainerMargin) -> Any:
 
 def _logits(outputs: Any) -> Tensor:
     logits: Tensor = outputs["logits"] if isinstance(outputs, Mapping) else outputs[0]
+    if logits.dim() != 2:
+        raise ValueError(
+            f"logits must have shape [B, K], one row per sample, got {tuple(logits.shape)}: MR² has no form for a label per "
+            "token or pixel"
+        )
     return logits
+
+
+def _check_task(model: nn.Module) -> None:
+    task = getattr(getattr(model, "config", None), "problem_type", None)
+    if task in ("multi_label_classification", "regression"):
+        raise ValueError(
+            f"the model's config must have problem_type='single_label_classification' or None, got {task!r}: MR² needs "
+            "exactly one class per sample"
+        )
+    if "ForTokenClassification" in type(model).__name__:
+        raise ValueError(
+            f"model must be a classifier of whole samples, got {type(model).__name__}: MR² has no form for a label per token"
+        )
 
 
 def _check_head(model: nn.Module, name: str, head_classes: int | None) -> None:

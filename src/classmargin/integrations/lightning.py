@@ -7,9 +7,11 @@
     trainer = Trainer(callbacks=[MR2Callback()])          # the one new thing
 
 Data flow: when a stage starts the callback captures the features of the module's head and puts the MR² loss behind the module's
-own ``nn.CrossEntropyLoss`` (whose class weights, label smoothing and ignored label go on to count) -> ``training_step`` and
-``validation_step`` call it as before -> statistics move once an optimiser step, with its first micro-batch -> at the end of
-each validation the thirds are logged (``val_easy``, ``val_medium``, ``val_hard``, ``val_worst``, ``val_gap``, ``val_overall``).
+own ``nn.CrossEntropyLoss`` (whose class weights, label smoothing and ignored label go on to count) -> ``training_step`` calls it
+as before and gets MR², ``validation_step`` gets the cross-entropy itself, so that ``val_loss``, early stopping and checkpoints mean
+what they meant -> statistics move once per optimiser step, with its first micro-batch -> each step logs the parts of the loss
+(``mr2_logit_margin``, ``mr2_representation_margin``), each validation the thirds (``val_easy``, ``val_medium``, ``val_hard``,
+``val_worst``, ``val_gap``, ``val_overall``).
 
 The statistics are saved in the checkpoint as the callback's state; the module's own ``state_dict`` is unchanged, so a checkpoint
 loads for inference without this package. A module that calls ``F.cross_entropy`` instead can use the two-line change of
@@ -20,53 +22,79 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from classmargin._checks import require_extra
 from classmargin._distributed import all_reduce_sum
+from classmargin._types import LossTerms
 from classmargin.integrations.capture import capture_features
 from classmargin.integrations.capture_loss import CapturedMR2Loss, adopt_settings
 from classmargin.integrations.class_counts import count_classes, headlines
 from classmargin.mr2 import MR2Loss
 
-if TYPE_CHECKING:
-    from classmargin.integrations.lightning_callback import MR2Callback as MR2Callback
+require_extra("lightning.pytorch", "lightning", "the Lightning callback")
+
+import lightning.pytorch as pl  # noqa: E402
 
 
-class LightningMargin:
-    """What :class:`MR2Callback` does, without Lightning's base class.
+class MR2Callback(pl.Callback):
+    """Turns the cross-entropy of a LightningModule into MR² and logs thirds.
+
+    Each training step logs ``mr2_logit_margin`` and ``mr2_representation_margin``. Each validation (test) logs ``val_overall``,
+    ``val_easy``, ``val_medium``, ``val_hard``, ``val_worst`` and ``val_gap`` (``test_...``), with several data loaders once per
+    loader, as ``val_hard/loader_0``; the module's loss is its plain cross-entropy there. The class
+    statistics are the callback's state in Lightning's checkpoints, so a resumed run equals an uninterrupted one. After training,
+    or an error in it, the module has its own cross-entropy back.
 
     Args:
         criterion: Name of the module's ``nn.CrossEntropyLoss``; None takes the only one.
         layer: Name of the classification head in the module; None takes the last ``nn.Linear``.
-        preset: Named hyper-parameters, see :mod:`classmargin.mr2.presets`.
-        options: Arguments of :class:`classmargin.MR2Loss` that win over preset and cross-entropy settings.
+        preset: Named hyper-parameters, see :meth:`classmargin.MR2Loss.preset`.
+        log_thirds: Whether to log thirds, worst class, gap and overall accuracy.
+        **options: Arguments of :class:`classmargin.MR2Loss` that win over preset and cross-entropy settings.
+
+    Attributes:
+        loss: The loss with its statistics; None before training starts.
+
+    Raises:
+        ValueError: The module has no ``nn.CrossEntropyLoss``, several without ``criterion``, or one that is no mean.
+        RuntimeError: The first training step did not call it.
     """
 
     def __init__(
-        self, criterion: str | None, layer: str | None, preset: str, options: Mapping[str, Any]
+        self,
+        criterion: str | None = None,
+        *,
+        layer: str | None = None,
+        preset: str = "recommended",
+        log_thirds: bool = True,
+        **options: Any,
     ) -> None:
+        self.log_thirds = log_thirds
+        self.loss: MR2Loss | None = None
         self._names = criterion, layer
-        self._preset, self._options = preset, dict(options)
-        self._replaced: nn.Module | None = None
+        self._preset, self._options = preset, options
+        self._replaced: nn.CrossEntropyLoss | None = None
         self._captured: CapturedMR2Loss | None = None
         self._loaded: Mapping[str, Any] | None = None
-        self._counts: Tensor | None = None
-        self._last_step: int | None = None
         self._trainer: Any = None
-        self.loss: MR2Loss | None = None
+        self._last_step: int | None = None
+        self._terms: LossTerms | None = None  # of the last training call
+        self._counts: Tensor | None = None  # [loaders, 2, K]
+        self._loader = 0
 
     # --- in and out of a module --------------------------------------------------------------------------------
 
-    def attach(self, trainer: Any, module: nn.Module) -> None:
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Put the MR² loss behind the module's cross-entropy."""
         if self._replaced is not None:
             return
-        criterion = find_criterion(module, self._names[0])
+        criterion = find_criterion(pl_module, self._names[0])
         settings = {**adopt_settings(criterion), **self._options}
-        self._trainer, capture = trainer, capture_features(module, self._names[1])
+        self._trainer, capture = trainer, capture_features(pl_module, self._names[1])
         if self.loss is None:
             classes = settings.pop("num_classes", capture.num_classes)
             if classes is None:
@@ -77,69 +105,119 @@ class LightningMargin:
             self._loaded = None
         self._captured, self._replaced = CapturedMR2Loss(capture, self.loss), criterion
         # The module stays registered under its name with its buffers; only what it computes changes.
-        criterion.forward = self._forward  # type: ignore[method-assign, assignment]
+        criterion.forward = self._forward  # type: ignore[method-assign]
 
-    def detach(self) -> None:
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Give the module its cross-entropy back; the statistics are kept for a next stage."""
         if self._replaced is not None and self._captured is not None:
             del self._replaced.forward
             self._captured.capture.close()
-            self._replaced = self._captured = self._trainer = None
+            self._replaced = self._captured = self._trainer = self._terms = None
             self._last_step = None  # the next trainer counts its steps from 0 again
 
-    def state(self) -> dict[str, Any]:
-        """Return the class statistics for the checkpoint."""
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """The same: Lightning calls no teardown then, and the module may be trained again."""
+        self.teardown(trainer, pl_module, "")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the class statistics for Lightning's checkpoint."""
         return {} if self.loss is None else {"statistics": dict(self.loss.state_dict())}
 
-    def load(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take the class statistics of a checkpoint, now or when the loss is made."""
-        if "statistics" not in state:
+        if "statistics" not in state_dict:
             return
         if self.loss is None:
-            self._loaded = state["statistics"]
+            self._loaded = state_dict["statistics"]
         else:
-            self.loss.load_state_dict(dict(state["statistics"]))
+            self.loss.load_state_dict(dict(state_dict["statistics"]))
 
     # --- the loss of a step ------------------------------------------------------------------------------------
 
-    def _forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def _forward(self, input: Tensor, target: Tensor) -> Tensor:
         assert self._captured is not None
-        training = torch.is_grad_enabled() and bool(self._trainer.training)
-        update = False
-        if training:
+        assert self._replaced is not None
+        if torch.is_grad_enabled() and self._trainer.training:
             step = int(self._trainer.global_step)
-            update, self._last_step = step != self._last_step, step
-        elif self._counts is not None:
-            self.count(logits, labels)
-        return self._captured.terms(logits, labels, update_statistics=update).total
+            first, self._last_step = step != self._last_step, step
+            self._terms = self._captured.terms(input, target, update_statistics=first)
+            return self._terms.total
+        self._captured.capture.clear()
+        if self._counts is not None and not target.is_floating_point():
+            assert self.loss is not None
+            self._counts[self._loader] += count_classes(
+                input.detach(), target, self.loss.num_classes, self.loss.ignore_index
+            )
+        return type(self._replaced).forward(self._replaced, input, target)
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Log the parts of the loss; refuse a module that trains with something else."""
+        # A module may skip a batch; then there are no outputs, or with manual optimisation no step.
+        if self._terms is not None:
+            _, logit_margin, representation_margin = self._terms
+            parts = {"logit_margin": logit_margin, "representation_margin": representation_margin}
+            pl_module.log_dict({f"mr2_{name}": value.detach() for name, value in parts.items()})
+        elif outputs if pl_module.automatic_optimization else trainer.global_step:
+            raise RuntimeError(
+                f"MR2Callback changes nothing: training_step of {type(pl_module).__name__} did not call its "
+                "nn.CrossEntropyLoss. Call that instead of F.cross_entropy, or use "
+                "classmargin.capture_features(model).criterion() in the module"
+            )
 
     # --- thirds ------------------------------------------------------------------------------------------------
 
-    def start_counting(self, device: torch.device) -> None:
-        """A pass over validation or test data begins."""
-        assert self.loss is not None
-        self._counts = torch.zeros(2, self.loss.num_classes, dtype=torch.long, device=device)
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        """Start counting; training need not have begun."""
+        self._start_counting(trainer, pl_module, len(trainer.num_val_batches))
 
-    def count(self, logits: Tensor, labels: Tensor) -> None:
-        """Add one batch (hard labels only)."""
-        assert self.loss is not None
-        assert self._counts is not None
-        if not labels.is_floating_point():
-            self._counts += count_classes(
-                logits.detach(), labels, self.loss.num_classes, self.loss.ignore_index
-            )
+    def on_test_start(self, trainer: Any, pl_module: Any) -> None:
+        """Start counting."""
+        self._start_counting(trainer, pl_module, len(trainer.num_test_batches))
 
-    def finish_counting(self) -> dict[str, float]:
-        """Return the six headline numbers over all processes; empty if nothing was counted."""
-        assert self._counts is not None
+    def on_validation_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Remember whose batch it is."""
+        self._loader = dataloader_idx
+
+    on_test_batch_start = on_validation_batch_start
+
+    def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Log ``val_...``."""
+        self._log_thirds(pl_module, "val_")
+
+    def on_test_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Log ``test_...``."""
+        self._log_thirds(pl_module, "test_")
+
+    def _start_counting(self, trainer: Any, pl_module: Any, loaders: int) -> None:
+        self.on_fit_start(trainer, pl_module)
+        assert self.loss is not None
+        if self.log_thirds:
+            shape = max(loaders, 1), 2, self.loss.num_classes
+            self._counts = torch.zeros(shape, dtype=torch.long, device=pl_module.device)
+
+    def _log_thirds(self, pl_module: Any, prefix: str) -> None:
+        if self._counts is None:
+            return
         counts, self._counts = all_reduce_sum(self._counts), None
-        if int(counts.sum()):
-            return headlines(counts)
-        warnings.warn(
-            "no thirds can be logged: the validation step does not call the module's loss with logits and labels",
-            stacklevel=2,
-        )
-        return {}
+        counted = [number for number, count in enumerate(counts) if int(count.sum())]
+        if not counted:
+            warnings.warn(
+                "no thirds can be logged: the validation step does not call the module's loss with logits and labels",
+                stacklevel=2,
+            )
+        for number in counted:
+            # Not Lightning's own suffix, which releases before 2.6 refuse from callbacks.
+            suffix = f"/loader_{number}" if len(counted) > 1 else ""
+            values = headlines(counts[number])
+            pl_module.log_dict(
+                {f"{prefix}{name}{suffix}": value for name, value in values.items()},
+                sync_dist=True,
+                add_dataloader_idx=False,
+            )
 
 
 def find_criterion(module: nn.Module, name: str | None) -> nn.CrossEntropyLoss:
@@ -165,15 +243,3 @@ def find_criterion(module: nn.Module, name: str | None) -> nn.CrossEntropyLoss:
             f"it has {', '.join(found) or 'none'}"
         )
     return found[name]
-
-
-def __getattr__(name: str) -> Any:
-    if name != "MR2Callback":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from classmargin.integrations.lightning_callback import MR2Callback
-
-    return MR2Callback
-
-
-def __dir__() -> list[str]:
-    return ["LightningMargin", "MR2Callback", "find_criterion"]

@@ -3,7 +3,7 @@
 Data flow of ``fit``::
 
     X, y ──> classes, weights ──> class statistics of X (exact) ──> margins γ ──┐
-    hidden=None: one smooth problem, L-BFGS over all rows <─────────────────────┘   (sklearn_parts.solver)
+    hidden=None: one smooth problem, L-BFGS over all rows <─────────────────────┘   (sklearn_parts.linear_head)
     hidden=(h,): Adam in batches, moving statistics, representation margin          (sklearn_parts.minibatch)
                                              both ──> coef_, intercept_ (hidden_coef_, hidden_intercept_)
 
@@ -22,10 +22,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from classmargin._checks import require_extra
-from classmargin.integrations.sklearn_parts.exact_statistics import class_sqnorm_sums, margins_of, sqnorm_of
-from classmargin.integrations.sklearn_parts.minibatch import EpochData, MinibatchTrainer, MovingMargins
-from classmargin.integrations.sklearn_parts.network import SMALLEST_NORM, FeatureNetwork, network_arrays
-from classmargin.integrations.sklearn_parts.solver import fit_cosine_head, fit_linear_head
+from classmargin.integrations.sklearn_parts.fixed_features import (
+    class_sqnorm_sums,
+    dense_coordinates,
+    is_sparse,
+    margins_of,
+    sparse_sums,
+    sqnorm_of,
+)
+from classmargin.integrations.sklearn_parts.linear_head import fit_cosine_head, fit_linear_head
+from classmargin.integrations.sklearn_parts.minibatch import (
+    SMALLEST_NORM,
+    EpochData,
+    FeatureNetwork,
+    MinibatchTrainer,
+    network_arrays,
+)
 from classmargin.integrations.sklearn_parts.validation import (
     check_features,
     check_parameters,
@@ -34,7 +46,9 @@ from classmargin.integrations.sklearn_parts.validation import (
     known_labels,
     pick_device,
     row_weights,
+    takes_sparse,
 )
+from classmargin.mr2 import MR2Loss
 
 require_extra("sklearn", "sklearn", "classmargin.MR2Classifier")
 
@@ -45,20 +59,15 @@ from sklearn.utils.validation import check_is_fitted  # noqa: E402
 
 Array = NDArray[Any]
 LINEAR_ITERATIONS = 500
+EQUAL_LENGTHS = 2e-3  # lengths of rows that differ by less, relative to their mean, are equal: float16 rounds unit rows so far
 # Epochs of a network with a hidden layer, and how many without progress end them. Small sets have few batches in an
 # epoch: there as many epochs as make so many batches.
 HIDDEN_EPOCHS, LEAST_BATCHES = 30, 1000
 PATIENCE, LEAST_PATIENCE = 10, 100
-LONGEST_WARM_UP = 0.2  # of all batches of fit, where these are fewer than a thousand
 # What may not change between two calls of partial_fit: the shape of the network and what makes its margins.
 STRUCTURE = (
-    "hidden",
-    "cosine",
-    "scale",
-    "fit_intercept",
-    "norm_order",
-    "mean_margin",
-    "representation_weight",
+    *("hidden", "cosine", "scale", "fit_intercept"),
+    *("norm_order", "mean_margin", "representation_weight"),
 )
 
 
@@ -66,8 +75,8 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
     """Classifier on feature matrices whose class margins follow the spread of the classes.
 
     Minimises ``mean ℓ_γ + α/2 · v ‖W‖²`` with ``ℓ_γ(z, y) = -ln softmax(z / γ_y)_y`` and ``γ_k ∝ r_{k,p}^{2/3}`` of mean ``c̄``
-    (Eq. 1, 14 and 17). With a hidden layer it has the settings of ``MR2Loss.preset("recommended")``: margins from the relative
-    spread, and ``λ`` times the representation margin (Eq. 2), weighed by confidence.
+    (Eq. 1, 14 and 17). With a hidden layer it has the settings of ``MR2Loss(K)`` but for ``λ``: equal margins, label smoothing, and
+    ``λ`` times the representation margin (Eq. 2) of standardised features, weighed by confidence.
 
     Args:
         mean_margin: ``c̄ > 0``, mean of the class margins. 1 keeps the logit scale of logistic regression.
@@ -80,12 +89,12 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         fit_intercept: Whether classes have offsets.
         alpha: ``α >= 0``, strength of the penalty ``α/2 · v ‖W‖²``, with ``v`` the total variance of the features: features
             ten times as large give the same predictions. (``C`` of ``LogisticRegression`` is ``1 / (α v n)``.)
-        representation_weight: ``λ >= 0`` of the representation margin. Only with ``hidden``. Classes that are several separate
-            groups of rows are better off with less, or 0: it pulls them to one point.
+        representation_weight: ``λ >= 0`` of the representation margin. Only with ``hidden``. Search 0 to 3: embeddings of
+            images and texts gained most with 3, classes that are several separate groups of rows (handwritten digits) lost with
+            it, because it pulls them to one point.
         class_weight: None, ``"balanced"`` or a dictionary from class to weight.
         epochs: Most passes over the data: steps of L-BFGS without, epochs of Adam with a hidden layer. None takes
-            500 and 30, or as many as make 1000 batches. With a hidden layer margins wait, and λ rises, for the first 200
-            batches, or the first fifth of all where that is less.
+            500 and 30, or as many as make 1000 batches.
         tol: Relative accuracy of the objective at which training stops. Without hidden layer: its Newton decrement; with
             one: its progress in ten epochs (or those of 100 batches).
         batch_size: Rows in a batch of Adam (hidden layer, ``partial_fit``).
@@ -124,7 +133,7 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         scale: float | None = None,
         fit_intercept: bool = True,
         alpha: float = 1e-5,
-        representation_weight: float = 3.0,
+        representation_weight: float = 0.3,
         class_weight: Any = None,
         epochs: int | None = None,
         tol: float = 1e-4,
@@ -155,22 +164,26 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         """Fit on features ``[N, d]`` and labels ``[N]`` (numbers or text), from the beginning.
 
         Args:
-            X: Dense features; float32 stays float32 and is about twice as fast as float64.
+            X: Features; float32 stays float32 and is about twice as fast as float64. A linear head takes sparse ones
+                too (TF-IDF); with fewer rows than columns they are never made dense.
             y: Class labels.
             sample_weight: Weight of each row ``[N]``; a row of weight 2 counts as two rows, one of weight 0 not at all,
-                in class statistics and balanced class weights as well. With a hidden layer this holds on average: two
-                equal rows come in different batches.
+                in class statistics and balanced class weights as well. With a hidden layer this is exact while all
+                rows fit into one batch and holds on average beyond that: two equal rows come in different batches.
+
+        Warns:
+            UserWarning: Margins follow the lengths of rows, and all rows have the same: the margins are uniform.
         """
         check_parameters(self)
         X, y = check_training_data(self, X, y, reset=True)
         self.classes_, labels = np.unique(y, return_inverse=True)
         self._check_classes()
         self._forget()
-        data = self._on_device(X, labels, sample_weight)
+        X, labels, weight = self._rows_that_count(X, labels, sample_weight)
         if self.hidden is None:
-            self._fit_head(data)
+            self._fit_head(X, labels, weight)
         else:
-            self._fit_network(data)
+            self._fit_network(self._on_device(X, labels, weight))
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> MR2Classifier:
@@ -202,9 +215,10 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
             self._forget()
         elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
             raise ValueError(f"classes must be those of the first call, {self.classes_!r}; got {classes!r}")
-        data = self._on_device(X, known_labels(y, self.classes_), sample_weight)
+        X, labels, weight = self._rows_that_count(X, known_labels(y, self.classes_), sample_weight)
+        data = self._on_device(X.toarray() if is_sparse(X) else X, labels, weight)
         if self.hidden is None:
-            self._add_statistics(data)
+            self._add_statistics(self._class_sums_of(data))
         trainer = self._resumed_trainer(data)
         dtype = trainer.network.shift.dtype  # of the first call; later ones may come in another
         data = data._replace(rows=data.rows.to(dtype), weight=data.weight.to(dtype))
@@ -230,17 +244,26 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         self._trainer: MinibatchTrainer | None = None
         self._class_sums = np.zeros((2, len(self.classes_)))
 
-    def _on_device(self, X: Array, labels: Array, sample_weight: Any) -> EpochData:
-        """Return rows of weight above 0, of length 1 where the head compares their directions."""
+    def _rows_that_count(self, X: Any, labels: Array, sample_weight: Any) -> tuple[Any, Array, Array]:
+        """Return rows of weight above 0, their classes and weights."""
         weight = row_weights(X, labels, self.classes_, self.class_weight, sample_weight)
-        if not weight.all():
-            X, labels, weight = X[weight > 0], labels[weight > 0], weight[weight > 0]
+        counted = weight > 0
+        return (X, labels, weight) if counted.all() else (X[counted], labels[counted], weight[counted])
+
+    def _on_device(self, X: Array, labels: Array, weight: Array) -> EpochData:
+        """Return the rows as tensors, of length 1 where the head compares their directions."""
         rows = self._unit_rows(X) if self._turns_rows else X
         parts = (rows, labels.astype(np.int64), weight.astype(rows.dtype))
         return EpochData(*(_tensor(part).to(pick_device(self.device)) for part in parts))
 
-    def _fit_head(self, data: EpochData) -> None:
-        self._add_statistics(data)
+    def _fit_head(self, X: Any, labels: Array, weight: Array) -> None:
+        rows, lift = dense_coordinates(X) if is_sparse(X) else (X, None)
+        data = self._on_device(rows, labels, weight)
+        count, order = len(self.classes_), float(self.norm_order)
+        self._add_statistics(
+            self._class_sums_of(data) if lift is None else sparse_sums(X, labels, weight, count, order)
+        )
+        self._warn_of_equal_lengths(data.rows)
         margins = torch.from_numpy(self.class_margins_).to(data.rows)
         given = (data.rows, data.labels, data.weight / data.weight.sum(), margins)
         options = {
@@ -253,7 +276,10 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
             head = fit_cosine_head(*given, scale=self.scale, **options)  # type: ignore[arg-type]
         else:
             head = fit_linear_head(*given, **options)  # type: ignore[arg-type]
-        self._take_layers({"coef": head.coef.cpu().numpy(), "intercept": head.intercept.cpu().numpy()})
+        coef = head.coef.cpu().numpy()
+        self._take_layers(
+            {"coef": coef if lift is None else lift(coef), "intercept": head.intercept.cpu().numpy()}
+        )
         self.objective_, self.n_iter_ = head.objective, head.iterations
         if not head.converged and self.tol > 0:
             warnings.warn(
@@ -263,21 +289,30 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
                 stacklevel=3,
             )
 
+    def _warn_of_equal_lengths(self, rows: Tensor) -> None:
+        """Say that margins which follow the lengths of rows are uniform where all rows have the same length."""
+        low, high = torch.aminmax(torch.linalg.vector_norm(rows, dim=1))
+        if float(self.norm_order) != 2.0 or not 0.0 < float(high) <= float(low) * (1.0 + EQUAL_LENGTHS):
+            return
+        where = "cosine=True gives rows one length" if self._turns_rows else "all rows of X have one length"
+        warnings.warn(
+            f"MR2Classifier has uniform margins here and is plain logistic regression: its margins follow the lengths of rows "
+            f"(norm_order=2), and {where}. Give norm_order=3, or hidden=(h,), whose representation margin needs no lengths",
+            UserWarning,
+            stacklevel=4,
+        )
+
     def _fit_network(self, data: EpochData) -> None:
         data = data._replace(weight=data.weight / data.weight.mean())
         trainer = self._new_trainer(data)
         batches = -(-data.rows.shape[0] // int(self.batch_size))
         epochs = int(self.epochs or max(HIDDEN_EPOCHS, -(-LEAST_BATCHES // batches)))
-        trainer.shorten_warm_up(int(LONGEST_WARM_UP * epochs * batches))
         patience, best, waited = max(PATIENCE, -(-LEAST_PATIENCE // batches)), np.inf, 0
         # Half a cosine over all batches: large steps first, none at the end.
         rates = 0.5 * (1.0 + np.cos(np.pi * np.arange(epochs * batches) / (epochs * batches)))
         for epoch, epoch_rates in enumerate(np.split(rates, epochs)):
-            warms_up = trainer.warms_up
             loss = self._epoch(trainer, data, epoch_rates)
             self.objective_, self.n_iter_ = loss, epoch + 1
-            if warms_up:  # what is minimised still changes
-                continue
             progress = best == np.inf or loss < best - self.tol * abs(best)
             best, waited = min(best, loss), 0 if progress else waited + 1
             if waited >= patience and self.tol > 0:
@@ -305,17 +340,17 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
             seed=int(self._random.randint(2**31 - 1)),
             dtype=data.rows.dtype,
         )
-        margins = None
+        loss = None
         if size is not None:
-            margins = MovingMargins(
+            loss = MR2Loss(
                 count,
-                size,
+                feature_dim=size,
                 mean_margin=float(self.mean_margin),
                 norm_order=float(self.norm_order),
                 representation_weight=float(self.representation_weight),
             )
         trainer = MinibatchTrainer(
-            network, margins, learning_rate=float(self.learning_rate), alpha=float(self.alpha)
+            network, loss, learning_rate=float(self.learning_rate), alpha=float(self.alpha)
         )
         trainer.to(data.rows.device)
         if not self._turns_rows:  # shift and width would turn the rows, or add an offset
@@ -336,29 +371,33 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         trainer.to(torch.device("cpu"))  # what is pickled must load anywhere
         self._trainer = trainer
         self._take_layers(network_arrays(trainer.network))
-        if trainer.margins is not None:
-            self._set_statistics(trainer.margins.class_sums)
-            self.class_margins_ = trainer.margins.margins.double().cpu().numpy()
+        if trainer.loss is not None:
+            self.class_sqnorm_ = trainer.loss.statistics.class_sqnorm.double().numpy()
+            self.class_margins_ = trainer.loss.class_margins.double().numpy()
 
     def _take_layers(self, layers: dict[str, Array]) -> None:
         self.coef_, self.intercept_ = layers["coef"], layers["intercept"]
         self.hidden_coef_, self.hidden_intercept_ = layers.get("hidden_coef"), layers.get("hidden_intercept")
         self.scale_ = float(np.linalg.norm(self.coef_, axis=1).max()) if self.cosine else None
 
-    def _add_statistics(self, data: EpochData) -> None:
+    def _class_sums_of(self, data: EpochData) -> Array:
         count, order = len(self.classes_), float(self.norm_order)
-        self._set_statistics(
-            self._class_sums + class_sqnorm_sums(data.rows, data.labels, data.weight, count, order)
-        )
+        return class_sqnorm_sums(data.rows, data.labels, data.weight, count, order)
 
-    def _set_statistics(self, sums: Array) -> None:
-        self._class_sums = sums
+    def _add_statistics(self, sums: Array) -> None:
+        self._class_sums = sums = self._class_sums + sums
         self.class_sqnorm_, self.class_margins_ = sqnorm_of(sums), margins_of(sums, float(self.mean_margin))
 
     @property
     def _turns_rows(self) -> bool:
         """Whether the rows themselves are compared by direction (with a hidden layer its output is)."""
         return bool(self.cosine) and self.hidden is None
+
+    def __sklearn_tags__(self) -> Any:
+        """Tell scikit-learn which rows are taken."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = takes_sparse(self)
+        return tags
 
     # --- prediction ----------------------------------------------------------------------------------------------
 
@@ -370,8 +409,7 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
     def predict(self, X: Any) -> Array:
         """Return the label with the largest logit ``[N]``."""
         logits = self._logits(X)
-        labels: Array = self.classes_[logits.argmax(axis=1)]
-        return labels
+        return np.asarray(self.classes_[logits.argmax(axis=1)])
 
     def predict_proba(self, X: Any) -> Array:
         """Return probabilities ``[N, K]``: the softmax of ``logits / c̄``.
@@ -379,15 +417,13 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         The loss divides the logits of a row by its margin; ``c̄``, the mean margin, leads back to the scale on which
         they are log-probabilities.
         """
-        result: Array = np.exp(self.predict_log_proba(X))
-        return result
+        return np.asarray(np.exp(self.predict_log_proba(X)))
 
     def predict_log_proba(self, X: Any) -> Array:
         """Return logarithms of the probabilities ``[N, K]``."""
         scaled = self._logits(X) / self._structure["mean_margin"]
         scaled = scaled - scaled.max(axis=1, keepdims=True)
-        result: Array = scaled - np.log(np.exp(scaled).sum(axis=1, keepdims=True))
-        return result
+        return np.asarray(scaled - np.log(np.exp(scaled).sum(axis=1, keepdims=True)))
 
     def features(self, X: Any) -> Array:
         """Return the input of the head ``[N, f]``: what an audit calls features (and ``coef_`` the classifier weight)."""

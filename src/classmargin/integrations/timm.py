@@ -2,8 +2,15 @@
 
 In ``train.py`` of timm, after the model has been made, instead of ``train_loss_fn = nn.CrossEntropyLoss()``::
 
-    from classmargin.integrations.timm import mr2_loss
+    from classmargin.integrations.timm import keep_statistics, mr2_loss
     train_loss_fn = mr2_loss(model, smoothing=args.smoothing, accumulate=args.grad_accum_steps)
+
+and after the task has been made from it (in releases without tasks: after the optimiser has)::
+
+    keep_statistics(train_loss_fn, task)
+
+so that the class statistics are in timm's checkpoints and come back with ``--resume``. The weights that timm saves stay as they are:
+they load for inference without this package.
 
 Targets may be classes ``[B]`` or, with mixup and cutmix, probabilities ``[B, K]``. The encoders of timm as backbones of this
 package's own loop are ``create_backbone("timm:NAME", ...)``.
@@ -13,6 +20,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import nn
 
 from classmargin.integrations.capture import capture_features, unwrap
@@ -31,9 +39,9 @@ def mr2_loss(
 
     Args:
         model: A model of timm (or any with timm's ``get_classifier()``), wrapped or not.
-        smoothing: Label smoothing.
-        preset: Named hyper-parameters, see :mod:`classmargin.mr2.presets`.
-        accumulate: Micro-batches of an optimiser step (``--grad-accum-steps``).
+        smoothing: Label smoothing, of classes only: timm's mixup has smoothed the probabilities that it gives already.
+        preset: Named hyper-parameters, see :meth:`classmargin.MR2Loss.preset`.
+        accumulate: Micro-batches per optimiser step (``--grad-accum-steps``).
         **options: Arguments of :class:`classmargin.MR2Loss` that win over the preset.
 
     Raises:
@@ -58,4 +66,68 @@ def mr2_loss(
             f"model must have one classifier, got {type(classifier).__name__} from get_classifier()"
         )
     captured = capture_features(model, classifier)
-    return captured.criterion(preset=preset, accumulate=accumulate, label_smoothing=smoothing, **options)
+    loss_fn = captured.criterion(preset=preset, accumulate=accumulate, label_smoothing=smoothing, **options)
+    loss_fn.smooth_probabilities = False
+    return loss_fn
+
+
+STATISTICS = "classmargin_statistics"  # under this name in a checkpoint
+
+
+def keep_statistics(loss_fn: CapturedMR2Loss, keeper: Any) -> None:
+    """Save the class statistics with ``keeper``, and load them when it is loaded or has been already.
+
+    Args:
+        loss_fn: What :func:`mr2_loss` returned.
+        keeper: A task of timm (``timm.task``), or any ``torch.optim.Optimizer`` whose state is saved with the model's: then
+            they are an entry of its first parameter group, which optimisers leave alone.
+
+    Raises:
+        TypeError: Neither of them.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(4, 3))
+        >>> model.get_classifier = lambda: model[0]
+        >>> loss_fn, optimizer = mr2_loss(model), torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> keep_statistics(loss_fn, optimizer)
+        >>> loss_fn(model(torch.eye(4)), torch.tensor([0, 1, 2, 0])).backward()
+        >>> int(optimizer.state_dict()["param_groups"][0]["classmargin_statistics"]["statistics.updates"])
+        1
+    """
+    if isinstance(keeper, torch.optim.Optimizer):
+        _keep_in_optimizer(loss_fn, keeper)
+    elif hasattr(keeper, "get_task_state") and hasattr(keeper, "load_task_state"):
+        _keep_in_task(loss_fn, keeper)
+    else:
+        raise TypeError(f"keeper must be a task of timm or an optimizer, got {type(keeper).__name__}")
+
+
+def _keep_in_optimizer(loss_fn: CapturedMR2Loss, optimizer: torch.optim.Optimizer) -> None:
+    def put(optimizer: torch.optim.Optimizer) -> None:
+        optimizer.param_groups[0][STATISTICS] = dict(loss_fn.loss.state_dict())
+
+    def take(optimizer: torch.optim.Optimizer) -> None:
+        if STATISTICS in optimizer.param_groups[0]:
+            loss_fn.loss.load_state_dict(optimizer.param_groups[0][STATISTICS])
+
+    take(optimizer)  # train scripts may have resumed before they make their loss
+    optimizer.register_state_dict_pre_hook(put)
+    optimizer.register_load_state_dict_post_hook(take)
+
+
+def _keep_in_task(loss_fn: CapturedMR2Loss, task: Any) -> None:
+    get, load = task.get_task_state, task.load_task_state
+
+    def get_task_state(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        return {**get(*args, **kwargs), STATISTICS: dict(loss_fn.loss.state_dict())}
+
+    def load_task_state(state: Any, *args: Any, **kwargs: Any) -> None:
+        rest = dict(state or {})
+        statistics = rest.pop(STATISTICS, None)
+        load(rest or None, *args, **kwargs)
+        if statistics is not None and not kwargs.get(
+            "ema", False
+        ):  # a copy of averaged weights has none of its own
+            loss_fn.loss.load_state_dict(statistics)
+
+    task.get_task_state, task.load_task_state = get_task_state, load_task_state

@@ -7,28 +7,113 @@ Values are those of :func:`classmargin.audit`, by the same code.
     metrics = MetricCollection([ClassTiers(num_classes=10), WorstClassAccuracy(num_classes=10)])
     metrics.update(logits, labels)
     metrics.compute()   # {"easy": ..., "medium": ..., "hard": ..., "WorstClassAccuracy": ...}
-
-The classes are loaded when first asked for, so that this module can be imported without torchmetrics.
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from classmargin.integrations.torchmetrics_metrics import ClassAccuracyGini as ClassAccuracyGini
-    from classmargin.integrations.torchmetrics_metrics import ClassTiers as ClassTiers
-    from classmargin.integrations.torchmetrics_metrics import WorstClassAccuracy as WorstClassAccuracy
+import torch
+from torch import Tensor
 
-NAMES = ("ClassTiers", "WorstClassAccuracy", "ClassAccuracyGini")
+from classmargin._checks import check_int, require_extra
+from classmargin.integrations.class_counts import accuracy_gini, count_classes, thirds, worst_class
 
+require_extra("torchmetrics", "torchmetrics", "the metrics of classmargin")
 
-def __getattr__(name: str) -> Any:
-    if name not in NAMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module("classmargin.integrations.torchmetrics_metrics"), name)
+from torchmetrics import Metric  # noqa: E402
 
 
-def __dir__() -> list[str]:
-    return sorted(NAMES)
+def _number(value: float, device: torch.device) -> Tensor:
+    # float64 as in the audit, wherever the device has it
+    dtype = torch.float32 if device.type == "mps" else torch.float64
+    return torch.tensor(value, dtype=dtype, device=device)
+
+
+class ClassCounts(Metric):
+    """Keeps the counts; subclasses say what is made of them.
+
+    Args:
+        num_classes: ``K``.
+        ignore_index: Label of rows that do not count.
+        **settings: Arguments of ``torchmetrics.Metric``.
+    """
+
+    is_differentiable = False
+    full_state_update = False
+    counts: Tensor
+
+    def __init__(self, num_classes: int, *, ignore_index: int | None = None, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.num_classes = check_int("num_classes", num_classes, minimum=1)
+        self.ignore_index = ignore_index
+        empty = torch.zeros(2, num_classes, dtype=torch.long)
+        self.add_state("counts", default=empty, dist_reduce_fx="sum")
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        """Take logits or probabilities ``[B, K]``, or classes ``[B]``, and true classes ``[B]``."""
+        self.counts += count_classes(preds, target, self.num_classes, self.ignore_index)
+
+
+class ClassTiers(ClassCounts):
+    """Mean accuracy of the easy, medium and hard third of the classes, ranked by the same accuracies.
+
+    ``compute`` returns ``{"easy", "medium", "hard"}``; a third without classes is NaN.
+
+    Args:
+        num_classes: ``K``.
+        ignore_index: Label of rows that do not count.
+        **settings: Arguments of ``torchmetrics.Metric``.
+
+    Example:
+        >>> metric = ClassTiers(num_classes=3)
+        >>> metric.update(torch.tensor([0, 0, 1, 0, 1]), torch.tensor([0, 0, 1, 1, 2]))
+        >>> {name: value.item() for name, value in metric.compute().items()}
+        {'easy': 1.0, 'medium': 0.5, 'hard': 0.0}
+    """
+
+    higher_is_better = True
+
+    def compute(self) -> dict[str, Tensor]:
+        """Return the three means."""
+        return {name: _number(value, self.counts.device) for name, value in thirds(self.counts).items()}
+
+
+class WorstClassAccuracy(ClassCounts):
+    """Lowest accuracy of a class with samples.
+
+    Args:
+        num_classes: ``K``.
+        ignore_index: Label of rows that do not count.
+        **settings: Arguments of ``torchmetrics.Metric``.
+
+    Example:
+        >>> WorstClassAccuracy(num_classes=2)(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1])).item()
+        0.5
+    """
+
+    higher_is_better = True
+
+    def compute(self) -> Tensor:
+        """Return it, scalar."""
+        return _number(worst_class(self.counts), self.counts.device)
+
+
+class ClassAccuracyGini(ClassCounts):
+    """Gini index of the class accuracies; 0 = all classes are equal.
+
+    Args:
+        num_classes: ``K``.
+        ignore_index: Label of rows that do not count.
+        **settings: Arguments of ``torchmetrics.Metric``.
+
+    Example:
+        >>> ClassAccuracyGini(num_classes=2)(torch.tensor([0, 1]), torch.tensor([0, 1])).item()
+        0.0
+    """
+
+    higher_is_better = False
+
+    def compute(self) -> Tensor:
+        """Return it, scalar."""
+        return _number(accuracy_gini(self.counts), self.counts.device)

@@ -16,19 +16,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from classmargin._distributed import all_reduce_sum, is_distributed, world_size
+from classmargin._precision import at_least_float32 as at_least_float32  # methods take it from here
 from classmargin.methods.base import LoopContext, MethodLoss, Step
 
 
-def at_least_float32(tensor: Tensor) -> Tensor:
-    """Return half-precision tensors as float32 and all others unchanged (exponentials and sums need it)."""
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
-
-
 def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """Return the cross-entropy of each sample ``[B]``, in float32 or better."""
-    return F.cross_entropy(
-        at_least_float32(logits), labels, reduction="none", label_smoothing=label_smoothing
-    )
+    """Return the cross-entropy of each sample ``[B]``, in float32 or better, with classes or class probabilities."""
+    scores = at_least_float32(logits)
+    target = labels.to(scores.dtype) if labels.is_floating_point() else labels
+    return F.cross_entropy(scores, target, reduction="none", label_smoothing=label_smoothing)
 
 
 def focal_factor(losses: Tensor, focusing: float) -> Tensor:

@@ -34,7 +34,7 @@ class BalancedSoftmax(Method):
     Source: Ren et al., NeurIPS 2020.
     """
 
-    requirements = Requirements(class_counts=True)
+    requirements = Requirements(class_counts=True, soft_labels=True)
     log_prior: Tensor
 
     def __init__(self, task: TaskInfo) -> None:

@@ -58,6 +58,7 @@ class Requirements:
         head_options: Arguments of that head, e.g. a fixed scale.
         second_model: Calls ``task.new_model()``.
         training_pass: Calls ``context.training_pass()`` (a forward pass over the whole training set).
+        soft_labels: Whether ``step.labels`` may be class probabilities ``[B, K]`` (mixed samples, distillation).
     """
 
     features: bool = False
@@ -69,6 +70,7 @@ class Requirements:
     head_options: Mapping[str, Any] = field(default_factory=dict)
     second_model: bool = False
     training_pass: bool = False
+    soft_labels: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ class TaskInfo:
         new_model: Makes a freshly initialised network like the one that is trained.
         frozen_features: Passes over the features and labels of the training samples, where no trained parameter
             comes before the features (a linear probe); None where features move.
+        distinct_views: Whether two views of a sample differ (false without augmentation and for features).
     """
 
     num_classes: int
@@ -96,6 +99,7 @@ class TaskInfo:
     steps_per_epoch: int = 1
     new_model: Callable[[], nn.Module] | None = None
     frozen_features: Callable[[], Iterable[tuple[Tensor, Tensor]]] | None = None
+    distinct_views: bool = True
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,7 @@ class Step:
     Attributes:
         logits: Output of the network's head ``[V*B, K]``.
         features: Penultimate features ``[V*B, d]``.
-        labels: Classes ``[V*B]``, int64.
+        labels: Classes ``[V*B]``, int64; class probabilities ``[B, K]`` only for methods that declare it.
         index: Stable index of each sample ``[V*B]``, int64.
         inputs: What went into the network ``[V*B, ...]`` (a twin network reads it).
         views: ``V``.

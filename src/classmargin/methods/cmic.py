@@ -46,13 +46,16 @@ def separation(log_probabilities: Tensor, labels: Tensor, *, pairs: str, detach_
         name="cmic",
         title="CMIC-DL",
         paper=(
-            "Yang et al., Conditional Mutual Information Constrained Deep Learning for Classification, 2023"
+            "after Yang et al., Conditional Mutual Information Constrained Deep Learning for Classification, 2023"
         ),
         family="representation",
         summary="Pulls predictions to the mean of their class and pushes those of other classes apart.",
         search={"concentration_weight": (0.1, 0.3, 0.7, 1.0), "separation_weight": (0.05, 0.1, 0.4, 0.5)},
         presets={"follow-up": {"decay": 0.9999, "pairs": "different"}},
-        caveats="No official code was found; defaults follow the formula and later code of the same group.",
+        caveats=(
+            "After the paper: no official code was found and its settings could not be verified; defaults follow "
+            "the formula and later code of the same group."
+        ),
     )
 )
 class CMIC(Method):

@@ -48,13 +48,16 @@ def spectral_weights(confusion: Tensor) -> Tensor:
     MethodInfo(
         name="csr",
         title="CSR",
-        paper="Jin et al., Enhancing Robust Fairness via Confusional Spectral Regularization, ICLR 2025",
+        paper="after Jin et al., Enhancing Robust Fairness via Confusional Spectral Regularization, ICLR 2025",
         family="robust",
         summary="Weights each sample by how much its confusion adds to the norm of the confusion matrix.",
         search={"spectral_weight": (0.1, 0.3, 0.5), "margin": (0.0, 0.1)},
         cost=4 / 3,
         presets={"fine-tune": {"start_share": 0.9}},
-        caveats="Without perturbed inputs; the original fine-tunes a robustly trained network for 2 epochs.",
+        caveats=(
+            "After the paper: its settings could not be verified. Without perturbed inputs; the original "
+            "fine-tunes a robustly trained network for 2 epochs."
+        ),
     )
 )
 class CSR(Method):

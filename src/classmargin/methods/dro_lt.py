@@ -66,10 +66,12 @@ class DROLT(Method):
     the code, 2 as in the bound of the paper), ``pretrain_share`` and ``classifier_share`` of the epochs,
     ``feature_lr_scale`` and ``classifier_lr_scale`` (0.005 and 0.01 against 0.1 in the original).
     Cost: in the second phase one extra forward pass over the training set per epoch for the centroids.
-    Caveats: nothing in the loss bounds ε from below, so it is clamped at 0. The mean is over the classes in
-        the batch. In the second phase the classifier learns from the same cross-entropy, weighted with ``n_c
-        / n_max``, as the features (the original gives it the unweighted one; equal on balanced data). The
-        original picks ε by position in the batch, which mixes up classes unless the batch is sorted.
+    Caveats: the phases are those of the original: cross-entropy for all parameters; then the features alone, with
+        the classifier frozen, from the robust loss and a cross-entropy weighted with ``n_c / n_max`` and divided
+        by the sum of the weights in the batch; then the classifier alone from plain cross-entropy. On frozen
+        features the second phase has nothing to train and is left out. Nothing in the loss bounds ε from below,
+        so it is clamped at 0. The mean is over the classes in the batch. The original picks ε by position in the
+        batch, which mixes up classes unless the batch is sorted.
     Source: Samuel and Chechik, ICCV 2021.
     """
 
@@ -107,6 +109,8 @@ class DROLT(Method):
         self.register_buffer("centroids", torch.zeros(task.num_classes, task.feature_dim))
         counts = task.class_counts.float()
         self.register_buffer("class_weights", counts / counts.max(), persistent=False)
+        # The loss and the hooks tell phases by their position.
+        self.feature_stage = None if task.frozen_features is not None else 1
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Return the radii; weight decay would only speed their drift to 0."""
@@ -114,31 +118,32 @@ class DROLT(Method):
 
     def stages(self, epochs: int) -> list[Stage]:
         """Return the three phases, each of at least one epoch; without three epochs the last are left out."""
-        # The loss tells phases by their position, so an earlier one is never left out.
         last = min(max(1, round(self.classifier_share * epochs)), epochs - 2) if epochs >= 3 else 0
         middle = max(1, round((1 - self.pretrain_share) * epochs) - last) if epochs >= 2 else 0
         middle = min(middle, epochs - last - 1)
         balanced: dict[str, Any] = {"sampler": "class-balanced"}
+        if self.feature_stage is None:
+            middle = 0
         phases = [
             Stage("cross-entropy", epochs - middle - last),
-            Stage("features", middle, learning_rate_scale=self.feature_lr_scale, **balanced),
+            Stage("features", middle, train="encoder", learning_rate_scale=self.feature_lr_scale, **balanced),
             Stage("classifier", last, train="head", learning_rate_scale=self.classifier_lr_scale, **balanced),
         ]
         return [phase for phase in phases if phase.epochs > 0]
 
     def on_epoch_start(self, context: LoopContext) -> None:
         """Recompute the centroids from a pass over the training set (second phase only)."""
-        if context.stage == 1:
+        if context.stage == self.feature_stage:
             means, present = training_class_means(context, lambda step: step.features, self.task.num_classes)
             self.centroids.copy_(torch.where(present.unsqueeze(1), means, self.centroids))
 
     def loss(self, step: Step, update_state: bool) -> MethodLoss:
         """Return the loss of the running phase over the samples of all processes."""
         losses = cross_entropy(step.logits, step.labels)
-        if step.stage != 1:
+        if step.stage != self.feature_stage:
             total = global_mean(losses)
             return with_parts(total, cross_entropy=total)
-        weighted = global_mean(self.class_weights[step.labels] * losses)
+        weighted = global_mean(losses, self.class_weights[step.labels].to(losses))
         robust = self._robust(step)
         return with_parts(weighted + self.robust_weight * robust, cross_entropy=weighted, robust=robust)
 

@@ -53,15 +53,16 @@ def _signed(constant: int) -> int:
         paper="Tan et al., Equalization Loss for Long-Tailed Object Recognition, CVPR 2020",
         family="prior",
         summary="Randomly leaves rare classes out of the softmax of samples of other classes.",
-        search={"tail_threshold": (4.3e-4, 5e-3, 3e-2, 5e-2), "drop_probability": (0.5, 0.9, 0.95)},
+        search={"tail_ratio": (0.25, 0.5, 1.0), "drop_probability": (0.5, 0.9, 0.95)},
         equals_erm_when_balanced=True,
         presets={
-            "cifar100-lt": {"tail_threshold": 5e-3, "drop_probability": 0.9},
-            "cifar10-lt": {"tail_threshold": 5e-2, "drop_probability": 0.9},
-            "imagenet-lt": {"tail_threshold": 4.3e-4, "drop_probability": 0.9},
-            "detection": {"tail_threshold": 1.77e-3, "mode": "sigmoid"},
+            # Published as frequencies: 5e-3 of 100 classes, 5e-2 of 10, 4.3e-4 of 1000, 1.77e-3 of 1230 (LVIS).
+            "cifar100-lt": {"tail_ratio": 0.5, "drop_probability": 0.9},
+            "cifar10-lt": {"tail_ratio": 0.5, "drop_probability": 0.9},
+            "imagenet-lt": {"tail_ratio": 0.43, "drop_probability": 0.9},
+            "detection": {"tail_ratio": 2.18, "mode": "sigmoid"},
         },
-        caveats="Cross-entropy on balanced data while tail_threshold < 1/K; degenerate above.",
+        caveats="The threshold is relative to 1/K: cross-entropy on balanced data up to 1, degenerate above.",
     )
 )
 class EQL(Method):
@@ -69,13 +70,14 @@ class EQL(Method):
 
     Idea: a rare class is mostly seen as a negative; dropping it from other samples' denominators spares it.
     Use: unequal class counts.
-    Hyper-parameters: ``tail_threshold`` λ (classes of smaller frequency are rare), ``drop_probability`` γ of
-    the Bernoulli β, drawn per sample and class; ``mode="sigmoid"`` sums binary cross-entropies over classes
+    Hyper-parameters: ``tail_ratio`` λK (classes rarer than ``tail_ratio / K`` of the samples are rare; the paper
+    and its ports give λ itself, which means something else for every K), ``drop_probability`` γ of the Bernoulli
+    β, drawn per sample and class; ``mode="sigmoid"`` sums binary cross-entropies over classes
     with all rare negatives dropped and logits shifted to the initial probability ``prior_probability``;
     ``seed``.
     Cost: one forward and backward pass.
     Caveats: no official softmax code exists; the defaults are those of a third party on CIFAR-100-LT. On
-        balanced data the softmax form *is* cross-entropy while λ < 1/K; above, every negative is dropped
+        balanced data the softmax form *is* cross-entropy up to a ratio of 1; above, every negative is dropped
         with probability γ and the loss degenerates. Draws depend on (seed, step, sample, class) alone.
     Source: Tan et al., CVPR 2020.
     """
@@ -87,14 +89,14 @@ class EQL(Method):
         self,
         task: TaskInfo,
         *,
-        tail_threshold: float = 5e-3,
+        tail_ratio: float = 0.5,
         drop_probability: float = 0.9,
         mode: str = "softmax",
         prior_probability: float = 1e-3,
         seed: int = 0,
     ) -> None:
         super().__init__(task)
-        check_number("tail_threshold", tail_threshold, minimum=0.0, maximum=1.0)
+        check_number("tail_ratio", tail_ratio, minimum=0.0)
         self.drop_probability = check_number("drop_probability", drop_probability, minimum=0.0, maximum=1.0)
         self.mode = check_choice("mode", mode, ("softmax", "sigmoid"))
         prior = check_number("prior_probability", prior_probability, above=0.0, below=1.0)
@@ -102,7 +104,7 @@ class EQL(Method):
         self.sigmoid_shift = math.log((1 - prior) / prior)
         self.seed = check_int("seed", seed, minimum=0)
         frequency = task.class_counts.double() / task.class_counts.sum()
-        self.register_buffer("is_tail", frequency < tail_threshold, persistent=False)
+        self.register_buffer("is_tail", frequency < tail_ratio / task.num_classes, persistent=False)
 
     def loss(self, step: Step, update_state: bool) -> MethodLoss:
         """Return the mean over the samples of all processes."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from classmargin._checks import check_number
 from classmargin._distributed import global_mean
 from classmargin.methods._shared import cross_entropy, with_parts
-from classmargin.methods.base import Method, MethodLoss, Step, TaskInfo
+from classmargin.methods.base import Method, MethodLoss, Requirements, Step, TaskInfo
 from classmargin.methods.registry import MethodInfo, register
 
 
@@ -37,6 +37,8 @@ class ERM(Method):
         >>> evaluate_on_toy(method, torch.zeros(2, 2), torch.zeros(2, 1), task.labels).total
         tensor(0.6931)
     """
+
+    requirements = Requirements(soft_labels=True)
 
     def __init__(self, task: TaskInfo, *, label_smoothing: float = 0.0) -> None:
         super().__init__(task)

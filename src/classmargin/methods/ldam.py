@@ -12,7 +12,9 @@ from classmargin.methods.base import Method, MethodLoss, Requirements, Step, Tas
 from classmargin.methods.registry import MethodInfo, register
 
 _PAPER = "Cao et al., Learning Imbalanced Datasets with Label-Distribution-Aware Margin Loss, NeurIPS 2019"
-_SEARCH = {"max_margin": (0.3, 0.5, 0.8), "scale": (10.0, 20.0, 30.0)}
+# On balanced data every class has the largest margin, and 0.1 is better than 0.5.
+_SEARCH = {"max_margin": (0.1, 0.3, 0.5, 0.8), "scale": (10.0, 20.0, 30.0)}
+_LARGEST_COSINE = 1.01  # rounding, of half precision too
 _CAVEATS = "Not cross-entropy on balanced data: cosine head, scale and a uniform margin remain."
 
 
@@ -56,8 +58,9 @@ class LDAM(Method):
     Hyper-parameters: ``max_margin`` of the rarest class, ``scale`` s, ``reweight_from`` (share of the epochs
     after which effective-number weights with ``beta`` act; None = never).
     Cost: one forward and backward pass.
-    Caveats: needs a cosine head. Weighted losses are divided by the sum of the weights in the batch, as in
-        the original code. With equal counts the weights are all 1, but the loss is still not cross-entropy.
+    Caveats: needs a cosine head; logits that are no cosines are refused. On balanced data all margins are
+        ``max_margin``, for which 0.1 is a better choice than the default. Weighted losses are divided by the sum of the weights in
+        the batch, as in the original code. With equal counts the weights are all 1, but the loss is still not cross-entropy.
         The original switches at epoch 160 of 200 and fails beyond epoch 320; here the switch is a share. Test
         scores are the plain cosines.
     Source: Cao et al., NeurIPS 2019.
@@ -93,6 +96,7 @@ class LDAM(Method):
     def loss(self, step: Step, update_state: bool) -> MethodLoss:
         """Return the (weighted) mean margin loss over the samples of all processes."""
         cosines = at_least_float32(step.logits)
+        _check_cosines(cosines)
         own_class = torch.nn.functional.one_hot(step.labels, self.task.num_classes)
         shifted = cosines - own_class * self.margins[step.labels].unsqueeze(1)
         losses = cross_entropy(self.scale * shifted, step.labels)
@@ -101,3 +105,15 @@ class LDAM(Method):
 
     def _reweights(self, epoch: int) -> bool:
         return self.reweight_from is not None and epoch >= self.reweight_from * self.task.epochs
+
+
+def _check_cosines(cosines: Tensor) -> None:
+    """Refuse the logits of a linear head, which would be read as cosines without complaint."""
+    if torch.compiler.is_compiling() or cosines.device.type != "cpu" or not cosines.numel():
+        return
+    largest = float(cosines.detach().abs().max())
+    if largest > _LARGEST_COSINE:
+        raise ValueError(
+            "logits must be cosines (head 'cosine' of the network with scale 1) for method ldam, got a value of "
+            f"size {largest:.4g}"
+        )

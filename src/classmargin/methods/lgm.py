@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -9,8 +11,10 @@ from torch.nn import functional as F
 from classmargin._checks import check_number
 from classmargin._distributed import global_mean
 from classmargin.methods._shared import at_least_float32, cross_entropy, with_parts
-from classmargin.methods.base import Method, MethodLoss, Requirements, Step, TaskInfo
+from classmargin.methods.base import LoopContext, Method, MethodLoss, Requirements, Step, TaskInfo
 from classmargin.methods.registry import MethodInfo, register
+
+logger = logging.getLogger(__name__)
 
 
 @register(
@@ -36,7 +40,10 @@ class LGM(Method):
     Hyper-parameters: ``margin`` α, reached from ``start_margin`` by doubling every ``doubling_share`` of the
     training (the original steps 0.1, 0.2, 0.3 every 5 000 of 120 000 iterations), ``likelihood_weight`` λ.
     Cost: one forward and backward pass.
-    Caveats: needs a network with the ``gaussian`` head, whose logits are ``-d_k``; those are also the test
+    Caveats: the means learn twice as fast as the rest, as in the original (the head says so to the optimiser).
+        Features that no layer normalises can collapse to a point within a few steps, where all distances are
+        alike: the method warns about a trained encoder without normalisation. Needs a network with the
+        ``gaussian`` head, whose logits are ``-d_k``; those are also the test
         scores, without margin. Covariances are the identity (learned ones diverge with the log-determinant
         term). The original code shows only the classification part and has the likelihood in its gradient.
     Source: Wan et al., CVPR 2018.
@@ -58,6 +65,16 @@ class LGM(Method):
         self.start_margin = check_number("start_margin", start_margin, minimum=0.0)
         self.doubling_share = check_number("doubling_share", doubling_share, above=0.0)
         self.likelihood_weight = check_number("likelihood_weight", likelihood_weight, minimum=0.0)
+
+    def on_stage_start(self, context: LoopContext) -> None:
+        """Warn about an encoder whose features may collapse."""
+        encoder = getattr(context.model, "encoder", context.model)
+        moves = any(parameter.requires_grad for parameter in encoder.parameters())
+        if moves and not any("norm" in type(module).__name__.lower() for module in encoder.modules()):
+            logger.warning(
+                "lgm on a network without normalisation: its features can collapse to a point in a few steps; use a "
+                "network with batch or layer norm (backbone.options.batch_norm=true for mlp)"
+            )
 
     def loss(self, step: Step, update_state: bool) -> MethodLoss:
         """Return classification and likelihood parts, means over the samples of all processes."""

@@ -37,7 +37,7 @@ class LogitAdjustment(Method):
     Source: Menon et al., ICLR 2021.
     """
 
-    requirements = Requirements(class_counts=True)
+    requirements = Requirements(class_counts=True, soft_labels=True)
     shift: Tensor
 
     def __init__(self, task: TaskInfo, *, tau: float = 1.0, mode: str = "loss") -> None:

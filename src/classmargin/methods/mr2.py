@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 from classmargin._checks import check_number
@@ -12,19 +13,25 @@ from classmargin.methods.registry import MethodInfo, register
 from classmargin.mr2 import PRESETS, MR2Loss
 
 _PAPER = "Zhu et al., Reducing Class-Wise Performance Disparity via Margin Regularization, ICLR 2026"
-# Around the recommended settings; the paper's grid is that of its recipes. No norm order: it does not enter the relative spread.
+# Around the recommended settings; the paper's grid is that of its recipes.
 _SEARCH = {
     "mean_margin": (0.5, 1.0, 2.0),
     "representation_weight": (0.1, 0.3, 1.0, 3.0, 10.0),
-    "margin_power": (0.0, 0.1, 0.2),
+    "label_smoothing": (0.0, 0.05, 0.1),
 }
 # What the task decides is no hyper-parameter.
-_OF_THE_TASK = {"feature_dim", "log_prior", "weight", "ignore_index"}
+_OF_THE_TASK = {"feature_dim", "log_prior", "weight", "ignore_index", "accumulate"}
 
 
-def _variant(name: str, title: str, summary: str, caveats: str = "", **fixed: Any) -> MethodInfo:
-    idle = {"margin_power"} if fixed.get("margin_source") == "uniform" else set()
-    search = {key: values for key, values in _SEARCH.items() if key not in fixed and key not in idle}
+def _variant(
+    name: str,
+    title: str,
+    summary: str,
+    caveats: str = "",
+    defaults: Mapping[str, Any] | None = None,
+    **fixed: Any,
+) -> MethodInfo:
+    search = {key: values for key, values in _SEARCH.items() if key not in fixed}
     return MethodInfo(
         name=name,
         title=title,
@@ -33,6 +40,7 @@ def _variant(name: str, title: str, summary: str, caveats: str = "", **fixed: An
         summary=summary,
         search=search,
         fixed=fixed,
+        defaults=defaults or {},
         presets=PRESETS,
         caveats="λ of the paper, of the released code and of the defaults are on different scales." + caveats,
     )
@@ -40,22 +48,35 @@ def _variant(name: str, title: str, summary: str, caveats: str = "", **fixed: An
 
 # Rows (b) to (f) of the paper's component table, and LA + MR² of its long-tail table.
 @register(
-    _variant("mr2", "MR²", "Class margins on the logits from feature spread, and a representation margin."),
-    _variant("mr2-logit", "ℓ_γ", "Only the class margins on the logits.", representation_weight=0.0),
+    _variant(
+        "mr2",
+        "MR²",
+        "A representation margin on standardised features with label smoothing; class margins on the logits with margin_source.",
+    ),
+    _variant(
+        "mr2-logit",
+        "ℓ_γ",
+        "Only the class margins on the logits.",
+        representation_weight=0.0,
+        label_smoothing=0.0,
+        margin_source="sqnorm",
+    ),
     _variant(
         "mr2-representation",
         "CE + ℓ_s̄",
         "Cross-entropy and the representation margin.",
         margin_source="uniform",
         mean_margin=1.0,
+        label_smoothing=0.0,
     ),
     _variant(
         "mr2-uniform",
         "ℓ_γ, uniform γ",
         "Only a margin on the logits, the same for every class.",
+        defaults={"mean_margin": 2.0},  # 1 would be cross-entropy
         margin_source="uniform",
-        mean_margin=2.0,  # 1 would be cross-entropy
         representation_weight=0.0,
+        label_smoothing=0.0,
     ),
     _variant(
         "mr2-zero-spread",
@@ -63,6 +84,7 @@ def _variant(name: str, title: str, summary: str, caveats: str = "", **fixed: An
         "Cross-entropy and a representation margin without slack.",
         margin_source="uniform",
         mean_margin=1.0,
+        label_smoothing=0.0,
         spread_slack=0.0,
     ),
     _variant(
@@ -76,37 +98,40 @@ def _variant(name: str, title: str, summary: str, caveats: str = "", **fixed: An
 class MR2(Method):
     """Margin regularisation: ``mean(ℓ_γ + λ ℓ_s̄)`` (Eq. 4).
 
-    Idea: classes whose features spread more get a larger margin on the logits, and features of one class are
-    pulled together beyond a slack.
+    Idea: features of one class are pulled together beyond a slack, and classes whose features spread more can get a larger
+    margin on the logits.
     Use: balanced or unbalanced data where some classes lag behind.
-    Hyper-parameters: all of :class:`classmargin.mr2.MR2Loss`, above all ``representation_weight`` λ and ``mean_margin``
-    c̄; ``tau`` adds ``tau ln π`` to the logits after their division by γ (0 = off). Presets ``recommended``
-    (the defaults), ``plain`` (those of the bare loss), ``paper`` and ``release``.
+    Hyper-parameters: all of :class:`classmargin.mr2.MR2Loss`, above all ``representation_weight`` λ, ``label_smoothing`` and
+    ``margin_source``; ``tau`` adds ``tau ln π`` to the logits after their division by γ (0 = off). Presets ``recommended``
+    (the defaults), ``paper`` and ``release``.
     Cost: one forward and backward pass, and one look at the features against the mean of their class. On frozen features
     (linear probe) the statistics are those of the whole training set, computed once.
-    Caveats: λ of the presets are on different scales (see :mod:`classmargin.mr2.presets`).
-    ``mr2-uniform`` needs a mean margin other than 1, where it would be cross-entropy.
+    Caveats: λ of the presets are on different scales (see :mod:`classmargin.mr2.settings`).
+    ``mr2-uniform`` is the control of ``mr2-logit``: a preset gives both the same mean margin c̄, and a c̄ set by hand
+    must be set for both. At c̄ = 1 (preset ``release``) it is cross-entropy; without a preset its c̄ is 2.
     Source: Zhu et al., ICLR 2026.
     """
 
-    requirements = Requirements(features=True, class_counts=True)
+    requirements = Requirements(features=True, class_counts=True, soft_labels=True)
 
     def __init__(self, task: TaskInfo, *, tau: float = 0.0, **options: Any) -> None:
         super().__init__(task)
         check_number("tau", tau, minimum=0.0)
         prior = (tau * log_prior(task.class_counts)).float() if tau else None
-        self.criterion = MR2Loss(task.num_classes, feature_dim=task.feature_dim, log_prior=prior, **options)
+        self.criterion = MR2Loss.build(
+            task.num_classes, feature_dim=task.feature_dim, log_prior=prior, **options
+        )
         self._frozen = task.frozen_features is not None
         if task.frozen_features is not None:  # exact once instead of a moving average at every step
             self.criterion.fit_statistics(task.frozen_features())
 
     @classmethod
     def default_hyperparameters(cls) -> dict[str, Any]:
-        """Return the recommended settings on top of the defaults of the loss, so that they are written once, and ``tau``."""
+        """Return the defaults of the loss, which are the recommended settings, and ``tau``."""
         parameters = inspect.signature(MR2Loss).parameters.values()
         of_loss = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
         chosen = {name: value for name, value in of_loss.items() if name not in _OF_THE_TASK}
-        return {**chosen, **PRESETS["recommended"], **super().default_hyperparameters()}
+        return {**chosen, **super().default_hyperparameters()}
 
     def loss(self, step: Step, update_state: bool) -> MethodLoss:
         """Return both margins over the samples of all processes; the statistics are updated before use."""

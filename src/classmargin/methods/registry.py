@@ -34,6 +34,7 @@ class MethodInfo:
         cost: Forward-backward passes per sample relative to ERM.
         equals_erm_when_balanced: Whether the loss provably is cross-entropy on balanced data.
         fixed: Hyper-parameters that this name sets for the class it shares with other names.
+        defaults: Defaults of this name that differ from those of the class; presets win over them.
         presets: Named sets of hyper-parameters.
         caveats: Where paper and original code disagree, and what to watch.
     """
@@ -47,6 +48,7 @@ class MethodInfo:
     cost: float = 1.0
     equals_erm_when_balanced: bool = False
     fixed: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     caveats: str = ""
 
@@ -89,6 +91,7 @@ def method_info(name: str) -> MethodInfo:
             family="sharpness",
             summary=f"{inner.summary} Trained with sharpness-aware steps.",
             search={**inner.search, **sam.search},
+            presets={**sam.presets, **inner.presets},
             cost=sam.cost * inner.cost,
             equals_erm_when_balanced=False,
         )
@@ -112,7 +115,9 @@ def default_hyperparameters(name: str) -> dict[str, Any]:
         return {**default_hyperparameters(inner_name), **default_hyperparameters("sam")}
     info = method_info(name)
     defaults = _CLASSES[name].default_hyperparameters()
-    return {key: value for key, value in {**defaults, **info.fixed}.items() if key != "inner"}
+    return {
+        key: value for key, value in {**defaults, **info.defaults, **info.fixed}.items() if key != "inner"
+    }
 
 
 def resolve_hyperparameters(
@@ -137,6 +142,25 @@ def resolve_hyperparameters(
             raise ValueError(f"method {name} has no hyper-parameter {key!r}; it has {options}{hint}")
         resolved[key] = value
     return resolved
+
+
+def settle_hyperparameters(
+    name: str, hyperparameters: Mapping[str, Any], *, epochs: int, distinct_views: bool
+) -> dict[str, Any]:
+    """Return resolved hyper-parameters with those that a method leaves to the run (``"auto"``) written out.
+
+    A class that has such offers a static method ``settle(hyperparameters, *, epochs, distinct_views)``.
+
+    Example:
+        >>> options = resolve_hyperparameters("supcon")
+        >>> settle_hyperparameters("supcon", options, epochs=10, distinct_views=True)["mode"]
+        'joint'
+    """
+    settle: Callable[..., dict[str, Any]] | None = getattr(
+        _CLASSES[_inner_of_sam(name) or name], "settle", None
+    )
+    options = dict(hyperparameters)
+    return options if settle is None else settle(options, epochs=epochs, distinct_views=distinct_views)
 
 
 def create(name: str, task: TaskInfo, *, preset: str | None = None, **hyperparameters: Any) -> Method:

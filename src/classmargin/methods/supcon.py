@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +15,9 @@ from classmargin._distributed import gather_rows, global_mean
 from classmargin.methods._shared import at_least_float32, cross_entropy, with_parts, without_autocast
 from classmargin.methods.base import Method, MethodLoss, Requirements, Stage, Step, TaskInfo
 from classmargin.methods.registry import MethodInfo, register
+
+# Epochs from which on the two-stage form has time to learn: the authors' schedules begin at 200.
+_LONG_TRAINING = 200
 
 
 def contrastive_losses(projections: Tensor, labels: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
@@ -52,8 +57,8 @@ def contrastive_losses(projections: Tensor, labels: Tensor, temperature: float) 
         summary="Learns features by contrasting two views of every sample, then a linear classifier on them.",
         search={"temperature": (0.05, 0.07, 0.1, 0.5), "contrastive_weight": (0.1, 0.5, 1.0)},
         cost=2.0,
-        presets={"joint": {"mode": "joint"}},
-        caveats="Published as two stages; mode='joint' adds cross-entropy and needs fewer epochs.",
+        presets={"joint": {"mode": "joint"}, "two-stage": {"mode": "two-stage"}},
+        caveats="Published as two stages of 1000 + 100 epochs; below 200 the default is the joint form.",
     )
 )
 class SupCon(Method):
@@ -61,15 +66,17 @@ class SupCon(Method):
 
     Idea: on the unit sphere of a projection, views of the same class attract and all others repel.
     Use: features that separate classes; the classifier follows (``mode="two-stage"``) or learns along
-    (``mode="joint"``: cross-entropy plus ``contrastive_weight`` times the contrastive loss).
+    (``mode="joint"``: cross-entropy plus ``contrastive_weight`` times the contrastive loss). ``mode="auto"`` takes
+    two stages from 200 epochs on where views differ, else the joint form; records name the form that was taken.
     Hyper-parameters: ``temperature`` τ, ``base_temperature`` τ_b (the loss is scaled by τ/τ_b; None = no
     scaling, as in the formula; the original code fixes 0.07), ``projection_dim``, ``classifier_share`` of the
     epochs for the second stage, ``anchors``: ``"all"`` counts anchors without a positive as 0 in the mean
     (original code), ``"valid"`` leaves them out; ``views`` (1 is possible but leaves many anchors alone).
     Cost: every sample is seen twice, so about 2 forward and backward passes.
     Caveats: the authors train 1000 + 100 epochs; here both stages share the budget of the other methods,
-        which is short for the two-stage form: at few epochs ``preset="joint"`` is the fairer choice. The
-        projection head is discarded at test time. Strong augmentation (crop, colour) is part of the recipe
+        which is short for the two-stage form. Without augmentation, and on features, two views of a sample are the
+        same: the two-stage form is refused there, and the joint form takes one view. The projection head is
+        discarded at test time. Strong augmentation (crop, colour) is part of the recipe
         and lies with the data.
     Source: Khosla et al., NeurIPS 2020.
     """
@@ -78,7 +85,7 @@ class SupCon(Method):
         self,
         task: TaskInfo,
         *,
-        mode: str = "two-stage",
+        mode: str = "auto",
         temperature: float = 0.07,
         base_temperature: float | None = None,
         contrastive_weight: float = 1.0,
@@ -88,7 +95,9 @@ class SupCon(Method):
         views: int = 2,
     ) -> None:
         super().__init__(task)
-        self.mode = check_choice("mode", mode, ("two-stage", "joint"))
+        self.mode = self.settle({"mode": mode}, epochs=task.epochs, distinct_views=task.distinct_views)[
+            "mode"
+        ]
         self.temperature = check_number("temperature", temperature, above=0.0)
         base = self.temperature if base_temperature is None else base_temperature
         self.loss_scale = self.temperature / check_number("base_temperature", base, above=0.0)
@@ -104,10 +113,27 @@ class SupCon(Method):
         """Return the needs, which depend on the number of views."""
         return Requirements(features=True, views=views)
 
+    @staticmethod
+    def settle(options: Mapping[str, Any], *, epochs: int, distinct_views: bool) -> dict[str, Any]:
+        """Return the hyper-parameters with the form that is trained in place of ``auto``.
+
+        Raises:
+            ValueError: Two stages on views that do not differ.
+        """
+        mode = check_choice("mode", options["mode"], ("auto", "two-stage", "joint"))
+        if mode == "two-stage" and not distinct_views:
+            raise ValueError(
+                "mode of supcon must be 'joint' (or 'auto') where both views of a sample are the same (features, or "
+                "data.augmentation='none'): two stages would learn from copies"
+            )
+        if mode == "auto":
+            mode = "two-stage" if distinct_views and epochs >= _LONG_TRAINING else "joint"
+        return {**options, "mode": mode}
+
     def stages(self, epochs: int) -> list[Stage]:
         """Return one joint stage, or features first and a linear classifier after."""
         if self._is_joint:
-            return [Stage("joint", epochs)]
+            return [Stage("joint", epochs, views=None if self.task.distinct_views else 1)]
         last = min(max(1, round(self.classifier_share * epochs)), epochs - 1)
         return [
             Stage("features", epochs - last, train="encoder"),

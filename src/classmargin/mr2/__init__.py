@@ -1,13 +1,15 @@
 """The method: tensors in, tensors out."""
 
-from classmargin.mr2.class_margins import class_margins
-from classmargin.mr2.class_moments import ClassMoments, class_moments
-from classmargin.mr2.class_statistics import ClassStatistics
-from classmargin.mr2.collapse import FeatureCollapseWarning
-from classmargin.mr2.logit_margin import margin_cross_entropy
-from classmargin.mr2.objective import MR2Loss
-from classmargin.mr2.presets import PRESETS
-from classmargin.mr2.representation_margin import hard_representation_margin, representation_margin
+from classmargin.mr2.equations import (
+    class_margins,
+    hard_representation_margin,
+    margin_cross_entropy,
+    representation_margin,
+)
+from classmargin.mr2.health import FeatureCollapseWarning
+from classmargin.mr2.loss import MR2Loss
+from classmargin.mr2.settings import PRESETS
+from classmargin.mr2.statistics import ClassMoments, ClassStatistics, class_moments
 
 __all__ = [
     "PRESETS",

@@ -6,10 +6,16 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from classmargin.data import BatchLoader, DataBundle, make_loader
+from classmargin.data import BatchLoader, DataBundle, Framing, make_loader
 from classmargin.methods.base import Requirements, SamplerKind
+from classmargin.training.config import DataConfig
 
 EVALUATION_BATCH = 256
+
+
+def framing_of(data: DataConfig) -> Framing:
+    """Return how the configured run cuts photographs."""
+    return Framing(data.crop_scale, data.centre_share, data.interpolation, data.flip)
 
 
 @dataclass(frozen=True)

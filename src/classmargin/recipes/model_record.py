@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from dataclasses import dataclass
 
 from classmargin._checks import check_int
+from classmargin._files import read_json
 from classmargin.training.run_folder import RunFolder, write_json
 
 # Indices of training samples beyond this are a damaged file, not a data set.
@@ -30,6 +30,7 @@ class ModelRecord:
         std: Of each channel, by which they are then divided.
         encoder: Fingerprint of a frozen encoder whose weights are not in the checkpoint; empty otherwise.
         steps_per_epoch: Optimiser steps of an epoch.
+        head_start: Where training began with the head: ``random``, ``prompts`` (class names) or ``checkpoint``.
     """
 
     class_names: tuple[str, ...]
@@ -41,6 +42,7 @@ class ModelRecord:
     std: tuple[float, ...]
     encoder: str = ""
     steps_per_epoch: int = 1
+    head_start: str = "random"
 
     @property
     def num_classes(self) -> int:
@@ -61,7 +63,7 @@ def read_record(run: RunFolder) -> ModelRecord:
     """
     path = run.model_file
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = read_json(path)
         lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
         record = ModelRecord(**{**values, **lists})
         _check(record)
@@ -93,5 +95,5 @@ def _check(record: ModelRecord) -> None:
         raise ValueError(f"full_size must be at most {LARGEST_SET}, got {record.full_size}")
     if min(record.input_shape, default=1) < 1 or math.prod(record.input_shape) > LARGEST_INPUT:
         raise ValueError(f"input_shape must hold 1 to {LARGEST_INPUT} numbers, got {record.input_shape}")
-    if not isinstance(record.kind, str) or not isinstance(record.encoder, str):
-        raise TypeError("kind and encoder must be text")
+    if not all(isinstance(text, str) for text in (record.kind, record.encoder, record.head_start)):
+        raise TypeError("kind, encoder and head_start must be text")

@@ -12,18 +12,25 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from classmargin.recipes.run_pool import PlannedRun
-from classmargin.recipes.session import effective
+from classmargin._files import read_json
+from classmargin.recipes.recipe_plan import PlannedBlock, RecipePlan, in_order
+from classmargin.recipes.record import read_record
+from classmargin.recipes.run_parts import effective
+from classmargin.recipes.runner import PlannedRun
 from classmargin.training.config import RunConfig
 from classmargin.training.config_reader import build, differences
 from classmargin.training.run_folder import write_text
 
 QUESTION_FILE = "question.json"
+RECORD_FILE, COMPARISON_FILE = "record.json", "comparison.json"
+SELECTION_FOLDER = "selection"
+# Made by --select before the final runs are known.
+BEFORE_RUNS = (SELECTION_FOLDER, "sample-data")
 RUN_FOLDERS = ("runs", "watched-runs")
 # Where the data lie is no difference, and seeds may be added.
 _FREE = ("data.root:", "loop.seed:")
@@ -65,6 +72,19 @@ class Question:
             words = differences(self.configs[kind], other.configs[kind])
             found += [word for word in words if not word.startswith(_FREE)]
         return list(dict.fromkeys(found))
+
+
+def refuse_unsettled(configs: Iterable[RunConfig], where: str) -> None:
+    """Refuse to add to runs whose numerics were not written down: nobody knows whether they share them.
+
+    Raises:
+        ValueError: A version before 0.5 wrote the settings and let a stopwatch choose the memory format of each run.
+    """
+    if any(config.machine.memory_format == "auto" for config in configs):
+        raise ValueError(
+            f"{where} holds runs of a version before 0.5, which may have computed each of them in another memory "
+            "format; choose another --out"
+        )
 
 
 def claim_folder(
@@ -115,7 +135,7 @@ def make_folder(folder: Path) -> None:
 
 def is_empty(folder: Path) -> bool:
     """Whether there is nothing in a folder, or no folder."""
-    return not folder.exists() or not any(folder.iterdir())
+    return not folder.exists() or all(path.name in BEFORE_RUNS for path in folder.iterdir())
 
 
 def has_runs(folder: Path) -> bool:
@@ -130,9 +150,12 @@ def read_question(file: Path) -> Question:
         ValueError: It is not one.
     """
     try:
-        return Question.from_dict(json.loads(file.read_text(encoding="utf-8")))
+        record = read_json(file)
+        question, written = Question.from_dict(record), [build(tables) for tables in record["runs"].values()]
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ValueError(f"{file} does not say what was asked: {error}") from error
+    refuse_unsettled(written, str(file.parent))
+    return question
 
 
 def _check_same(before: Question, now: Question, folder: Path) -> None:
@@ -144,6 +167,73 @@ def _check_same(before: Question, now: Question, folder: Path) -> None:
             f"{folder} holds results of {now.command} that ask something else ({'; '.join(changed)}); "
             "choose another --out"
         )
+
+
+def claim_comparison_folder(folder: Path, block: PlannedBlock) -> None:
+    """Make the folder of a comparison, or check that it holds one with the same settings.
+
+    Methods and seeds may be added and left out.
+
+    Raises:
+        ValueError: As :func:`claim_folder`.
+    """
+    question = Question("compare-methods", {}, {row.key: row.runs[0].config for row in block.rows})
+    claim_folder(folder, question, in_order([block]), results=(COMPARISON_FILE,))
+
+
+def results_folder(out: Path, recipe: str, scale: str) -> Path:
+    """Return where the results of a recipe go: ``out``, or a folder below it where another recipe was there first.
+
+    Recipes in one ``out`` share its ``runs``: equal runs are trained once.
+    """
+    try:
+        before = Question.from_dict(read_json(out / QUESTION_FILE))
+        taken = before.command == "reproduce" and before.about != {"recipe": recipe, "scale": scale}
+    except (OSError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
+        taken = (out / RECORD_FILE).exists() and read_record(out).recipe != recipe
+    return out / f"{recipe}-{scale}" if taken else out
+
+
+def claim_recipe_folder(plan: RecipePlan, folder: Path) -> None:
+    """Make the folder of a recipe, or check that it holds the same recipe with the same settings.
+
+    Raises:
+        ValueError: As :func:`claim_folder`.
+    """
+    configs = {
+        f"{block.key}/{row.key}": _portable(row.runs[0].config, plan.folder)
+        for block in plan.blocks
+        for row in block.rows
+    }
+    if not configs and not (folder / QUESTION_FILE).exists():
+        claim_record_folder(folder, plan.recipe.name)  # a figure of formulas: its record is all there is
+        return
+    question = Question("reproduce", {"recipe": plan.recipe.name, "scale": plan.scale}, configs)
+    claim_folder(folder, question, plan.runs, results=(RECORD_FILE,))
+
+
+def _portable(config: RunConfig, folder: Path) -> RunConfig:
+    """Return settings without the place of made-up weights, which differs with the way the folder is written."""
+    checkpoint = config.backbone.checkpoint
+    if checkpoint is None or not Path(checkpoint).is_relative_to(folder):
+        return config
+    return replace(config, backbone=replace(config.backbone, checkpoint=None))
+
+
+def claim_record_folder(folder: Path, recipe: str) -> None:
+    """Make the folder of a record of finished runs, or check that it holds a record of the same recipe.
+
+    Raises:
+        ValueError: It cannot be made, or holds something else.
+    """
+    make_folder(folder)
+    if is_empty(folder):
+        return
+    if not (folder / RECORD_FILE).exists():
+        raise ValueError(f"{folder} exists and holds no record; choose another --out")
+    before = read_record(folder).recipe
+    if before != recipe:
+        raise ValueError(f"{folder} holds a record of {before}, not of {recipe}; choose another --out")
 
 
 @contextlib.contextmanager

@@ -26,18 +26,32 @@ LARGEST_BATCH = 128
 CACHED_PIXELS = 1 << 18
 
 
-def feature_bundle(bundle: DataBundle, backbone: Backbone, *, cache: Path | None = None) -> DataBundle:
+def feature_bundle(
+    bundle: DataBundle,
+    backbone: Backbone,
+    *,
+    cache: Path | None = None,
+    workers: int = 0,
+    device: str = "cpu",
+) -> DataBundle:
     """Return the data with features in place of images.
 
     Args:
         bundle: Images, normalised as the encoder wants them.
         backbone: Its encoder makes the features.
         cache: Folder for computed features; ``$CLASSMARGIN_CACHE`` or ``~/.cache/classmargin`` if left out.
+        workers: Processes that decode streamed images ahead.
+        device: Where the encoder computes; it returns to the CPU.
     """
     folder = (cache or cache_folder()) / "features"
-    train, validation, test = (
-        _split_features(bundle, name, backbone, folder) for name in ("train", "validation", "test")
-    )
+    backbone.to(device)
+    try:
+        train, validation, test = (
+            _split_features(bundle, name, backbone, folder, workers, device)
+            for name in ("train", "validation", "test")
+        )
+    finally:
+        backbone.to("cpu")
     return replace(
         bundle,
         kind="features",
@@ -56,13 +70,22 @@ def cache_folder() -> Path:
     return Path(os.environ.get("CLASSMARGIN_CACHE", Path.home() / ".cache" / "classmargin"))
 
 
-def _split_features(bundle: DataBundle, name: str, backbone: Backbone, folder: Path) -> Split:
+def _split_features(
+    bundle: DataBundle, name: str, backbone: Backbone, folder: Path, workers: int, device: str
+) -> Split:
     split = bundle.split(name)
     if len(split) == 0:
         return replace(split, inputs=torch.zeros(0, backbone.feature_dim), images=None)
-    loader = make_loader(bundle, name, batch_size=batch_size_for(bundle.input_shape), training=False)
+    loader = make_loader(
+        bundle, name, batch_size=batch_size_for(bundle.input_shape), training=False, workers=workers
+    )
+    # The number of threads changes the last bits of features, and with them those of every run that reads them.
+    place = f"threads={torch.get_num_threads()}" if device == "cpu" else device
     found = cached_features(
-        backbone, loader.epoch(0), cache_dir=folder, data_key=data_fingerprint(bundle, name)
+        backbone,
+        lambda start: loader.epoch(0, start),
+        cache_dir=folder,
+        data_key=f"{data_fingerprint(bundle, name)} {place}",
     )
     return replace(split, inputs=found.features, images=None)
 
@@ -77,6 +100,8 @@ def data_fingerprint(bundle: DataBundle, name: str) -> str:
     split = bundle.split(name)
     seen = (bundle.name, name, bundle.mean, bundle.std, bundle.input_shape, bundle.resize)
     digest = hashlib.sha256(repr(seen).encode())
+    if bundle.framing.interpolation != "bilinear":
+        digest.update(bundle.framing.interpolation.encode())
     for tensor in (split.index, split.labels):
         digest.update(_bytes(tensor))
     if split.inputs is not None:

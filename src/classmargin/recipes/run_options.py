@@ -74,6 +74,18 @@ def split_overrides(
     return shared, parse_overrides(own)
 
 
+def method_names(words: str) -> list[str]:
+    """Return the methods of a comma-separated list; ``all`` is every registered one.
+
+    Example:
+        >>> method_names("erm, mr2")
+        ['erm', 'mr2']
+    """
+    if words.strip() == "all":
+        return [info.name for info in list_methods()]
+    return [word.strip() for word in words.split(",") if word.strip()]
+
+
 def is_method(name: str) -> bool:
     """Whether a method has that name."""
     return any(info.name == name for info in list_methods())

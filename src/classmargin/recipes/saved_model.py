@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -13,13 +14,13 @@ from classmargin.backbones import Backbone
 from classmargin.backbones.feature_cache import encoder_fingerprint
 from classmargin.methods import Method, TaskInfo, create
 from classmargin.recipes.model_record import ModelRecord, read_record
-from classmargin.recipes.run_pool import read_progress
-from classmargin.recipes.session import build_network, method_needs
+from classmargin.recipes.run_display import read_progress
+from classmargin.recipes.run_parts import build_network, method_needs
 from classmargin.training.checkpoint import CheckpointStore
 from classmargin.training.config import RunConfig
-from classmargin.training.random_state import seed_process
-from classmargin.training.recorder import say
+from classmargin.training.process_state import seed_process
 from classmargin.training.run_folder import RunFolder
+from classmargin.training.run_progress import say
 from classmargin.training.weights import final_weights, load_weights
 
 
@@ -64,6 +65,7 @@ def load_model(folder: str | os.PathLike[str]) -> SavedModel:
         stage, step = (int(tree["position"][name]) for name in ("stage", "global_step"))
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"the checkpoint of {run.path} is not one of a training: {error}") from error
+    _check_finite(run, weights)
     if record.encoder:
         _check_encoder(backbone, record)
         heads = {name.removeprefix("head."): value for name, value in weights.items()}
@@ -72,12 +74,30 @@ def load_model(folder: str | os.PathLike[str]) -> SavedModel:
         load_weights(backbone, weights, "the network")
     method = _method(config, record, backbone, new_network)
     load_weights(method, of_method, "the method")
+    _check_finite(
+        run, dict(method.named_parameters())
+    )  # its statistics may be infinite: classes not seen yet
     # A trial of a sweep is trained to its end and yet not done: it was never tested.
     if not run.done and stage < len(method.stages(config.loop.epochs)):
         progress = read_progress(run.progress_file)
         total = "" if progress is None else f" of {progress['total']}"
         say(f"{run.path} is unfinished: weights of step {step}{total}")
     return SavedModel(config, record, backbone.eval(), method.eval())
+
+
+def _check_finite(run: RunFolder, state: Mapping[str, object]) -> None:
+    """Refuse a network that answers every input with no number; a checkpoint of ours never holds one."""
+    bad = [
+        name
+        for name, value in state.items()
+        if isinstance(value, Tensor) and value.is_floating_point() and not bool(torch.isfinite(value).all())
+    ]
+    if bad:
+        more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+        raise ValueError(
+            f"the checkpoint of {run.path} holds NaN or infinity in {bad[0]!r}{more}, so that its scores would be no "
+            "numbers; train it again, or go on from an earlier checkpoint"
+        )
 
 
 def _check_encoder(backbone: Backbone, record: ModelRecord) -> None:

@@ -9,40 +9,40 @@ folder empty         -> begin
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-import torch
+import numpy as np
 import torch.distributed as dist
 from torch import nn
 
-from classmargin._distributed import is_distributed, rank, world_size
+from classmargin._distributed import is_distributed, rank
+from classmargin._files import read_json
 from classmargin._progress import progress
+from classmargin.data.bundle import Split
 from classmargin.recipes.model_record import write_record
-from classmargin.recipes.reproduce.sample_files import is_sample_data
-from classmargin.recipes.session import Session, build_session, effective
-from classmargin.recipes.warm_up import warm_up_notice
-from classmargin.training import machine
+from classmargin.recipes.run_parts import RunParts, build_run, effective
+from classmargin.training import devices
 from classmargin.training.config import RunConfig, identity
-from classmargin.training.config_reader import differences, replace_machine
-from classmargin.training.finish import Arrays, finish_run, predict_arrays
-from classmargin.training.loggers import Logger
+from classmargin.training.config_reader import differences
+from classmargin.training.evaluate import Arrays, finish_run, predict_arrays
 from classmargin.training.loop import Loop
-from classmargin.training.progress import Watchers, make_watchers
-from classmargin.training.recorder import Recorder, say, say_once
-from classmargin.training.run_folder import RunFolder
+from classmargin.training.metric_logs import Logger
+from classmargin.training.recorder import Recorder
+from classmargin.training.run_folder import RunFolder, recorded_numerics
+from classmargin.training.run_progress import Watchers, make_watchers, say, say_once
 
 
 @runtime_checkable
-class SessionObserver(Protocol):
+class RunObserver(Protocol):
     """An observer that also looks at the network or the data of the run."""
 
-    def attach(self, session: Session) -> None:
+    def attach(self, session: RunParts) -> None:
         """Learn what is trained on what, before the first step."""
 
 
@@ -68,6 +68,7 @@ def train(
     show: bool | None = None,
     test: bool = True,
     observers: Sequence[Logger] = (),
+    notices: bool = True,
 ) -> dict[str, Any]:
     """Train a run to its end and return its summary (accuracies on the test set under ``test``).
 
@@ -79,13 +80,14 @@ def train(
         test: Whether the test set is looked at. Without it the run stops with its last checkpoint and is not
             marked as done; calling again with ``resume`` does what is left (sweeps choose before they test).
         observers: Told about each evaluation on validation, after the run's own files; one with ``attach`` is given
-            the session first.
+            the parts of the run first.
+        notices: Whether to say what a user should know about the data.
 
     Raises:
         ValueError: Bad names or values, a folder with another run, or one in use by another process.
     """
-    config = effective(config)
     run = RunFolder(folder)
+    config = effective(_as_begun(config, run))
     if not is_helper_process():
         _check_folder(run, config, resume)
     if run.done:
@@ -93,15 +95,35 @@ def train(
         return read_summary(run)
     # Before other processes are started: a second writer is told so by one line, not by several processes.
     made_here = not run.path.exists()
-    with contextlib.nullcontext() if is_helper_process() else _locked(run, made_here):
+    lock = contextlib.nullcontext() if is_helper_process() else _locked(run, made_here)
+    with lock, devices.using_threads(config.machine.threads):
         if not is_helper_process():
             _check_folder(run, config, resume)  # again: another process may have been here before the lock
             if run.done:
                 return read_summary(run)
             if config.machine.devices > 1:
-                build_session(config)  # bad input must show before other processes are started
-        with machine.started(config) as fabric:
-            return _train_locked(config, run, fabric, show, test, observers)
+                build_run(config)  # bad input must show before other processes are started
+        with devices.started(config) as fabric:
+            return _train_locked(config, run, fabric, show, test, observers, notices)
+
+
+def _as_begun(config: RunConfig, run: RunFolder) -> RunConfig:
+    """Leave to the run that is there what the settings leave open: it must go on rounding as it began."""
+    if not run.started:
+        return config
+    began = run.read_config()
+    layout, precision = config.machine.memory_format, config.loop.precision
+    return replace(
+        config,
+        machine=replace(
+            config.machine,
+            threads=config.machine.threads or began.machine.threads,
+            memory_format=began.machine.memory_format if layout == "auto" else layout,
+        ),
+        loop=replace(
+            config.loop, precision=began.loop.precision if precision in ("auto", "default") else precision
+        ),
+    )
 
 
 @contextlib.contextmanager
@@ -155,13 +177,17 @@ def _train_locked(
     show: bool | None,
     test: bool,
     observers: Sequence[Logger],
+    notices: bool,
 ) -> dict[str, Any]:
     begin = time.perf_counter()
-    session = build_session(config)
-    _tell_notices(session, begins=not run.started)
-    config = _settle_machine(config, run, session)
+    session = build_run(config)
+    if notices:
+        for note in session.bundle.notes:
+            say_once(note)
+    _tell_other_device(config, run)
+    devices.apply_memory_format(session.network, config.machine.memory_format)
     for observer in observers:
-        if isinstance(observer, SessionObserver):
+        if isinstance(observer, RunObserver):
             observer.attach(session)
     recorder = Recorder(run, config, tuple(session.bundle.class_names), observers)
     title = f"{config.method.name} seed {config.loop.seed}"
@@ -180,70 +206,56 @@ def _train_locked(
         arrays = _test_arrays(session, loop, network, fabric, show if rank() == 0 else False)
         summary["seconds"] = round(time.perf_counter() - begin, 3)
         norm_order = float(config.method.options.get("norm_order", 2.0))  # margins as the method gave them
-        finish_run(run, arrays, report=config.machine.report, summary=summary, norm_order=norm_order)
+        images = _test_images(session.bundle.test, arrays["sample_id"]) if config.machine.report else None
+        finish_run(
+            run,
+            arrays,
+            report=config.machine.report,
+            summary=summary,
+            norm_order=norm_order,
+            images=images,
+        )
         _send_report(config, run)
     if is_distributed():
         dist.barrier()
     return read_summary(run) if test else summary
 
 
-def _tell_notices(session: Session, *, begins: bool) -> None:
-    """Say what the user should know of data and settings; made-up files are what they are meant to be."""
-    if is_sample_data(session.config.data):
-        return
-    for note in session.bundle.notes:
-        say_once(note)
-    warm_up = warm_up_notice(session) if begins else None
-    if warm_up is not None:
-        say_once(warm_up)
+def _test_images(split: Split, sample_id: np.ndarray[Any, Any]) -> Any:
+    """Return the pictures of the test samples in the order of ``sample_id``, or ``None`` where they are no pictures."""
+    order = np.argsort(split.index.numpy(), kind="stable")
+    rows = order[np.searchsorted(split.index.numpy()[order], sample_id)]
+    if split.images is not None:
+        return split.images.take(rows)
+    if split.inputs is None or split.inputs.dim() != 4:
+        return None
+    return split.inputs.numpy()[rows]
+
+
+def _tell_other_device(config: RunConfig, run: RunFolder) -> None:
+    before = {numerics["device"] for numerics in recorded_numerics(run)} - {
+        devices.device_kind(config.machine.accelerator)
+    }
+    if before:
+        say(
+            f"the run was begun on {', '.join(sorted(before))} and goes on on "
+            f"{devices.device_kind(config.machine.accelerator)}: it will not end bit-identical"
+        )
 
 
 def _send_report(config: RunConfig, run: RunFolder) -> None:
     """Give the report to the trackers the run logged to."""
     if rank() == 0 and config.machine.loggers and run.report_file.exists():
-        from classmargin.integrations.loggers_of_runs import send_run_report
+        from classmargin.integrations.trackers import send_run_report
 
         send_run_report(config.machine.loggers, run.path, run.report_file, say)
 
 
-def _test_arrays(session: Session, loop: Loop, network: nn.Module, fabric: Any, show: bool | None) -> Arrays:
+def _test_arrays(session: RunParts, loop: Loop, network: nn.Module, fabric: Any, show: bool | None) -> Arrays:
     loader = session.loaders.evaluation("test")
     assert loader is not None, "the data package refuses an empty test set"
-    shown = progress(loader.epoch(0), "test set", total=len(loader), show=show)
-    batches = (loop.prepared(batch) for batch in shown)
+    batches = progress(loop.batches(loader), "test set", total=len(loader), show=show)
     return predict_arrays(network, session.method, batches, tuple(session.bundle.class_names), fabric)
-
-
-def _settle_machine(config: RunConfig, run: RunFolder, session: Session) -> RunConfig:
-    """Choose threads and memory format: those the run began with, or the fastest ones here."""
-    if run.started:
-        began = run.read_config().machine
-        threads = config.machine.threads or began.threads
-        settled = replace_machine(config, threads=threads, memory_format=began.memory_format)
-    else:
-        settled = _measured(config, session)
-    if settled.machine.threads:
-        torch.set_num_threads(settled.machine.threads)
-    machine.apply_memory_format(session.network, settled.machine.memory_format)
-    return settled
-
-
-def _measured(config: RunConfig, session: Session) -> RunConfig:
-    threads, layout = config.machine.threads, str(config.machine.memory_format)
-    loader = session.loaders.training(sampler=None, views=1, multiplicity=None)
-    inputs = next(loader.epoch(0)).inputs[:32]
-    # Ranks must agree and share the cores; only a single process can be measured for what it will do.
-    if threads == 0 and (is_distributed() or torch.cuda.is_available()):
-        threads = max(1, machine.usable_cores() // world_size())
-    if threads == 0:
-        threads = machine.choose_threads(session.network, inputs)
-    if layout == "auto":
-        torch.set_num_threads(threads)
-        layout = machine.choose_memory_format(session.network, inputs)
-    chosen: list[Any] = [threads, layout]
-    if is_distributed():
-        dist.broadcast_object_list(chosen)
-    return replace_machine(config, threads=chosen[0], memory_format=chosen[1])
 
 
 def read_summary(run: RunFolder) -> dict[str, Any]:
@@ -253,7 +265,7 @@ def read_summary(run: RunFolder) -> dict[str, Any]:
         ValueError: The file ``done`` is damaged.
     """
     try:
-        summary: dict[str, Any] = json.loads(run.done_file.read_text(encoding="utf-8"))
+        summary: dict[str, Any] = read_json(run.done_file)
         test = {name: math.nan if value is None else float(value) for name, value in summary["test"].items()}
         return {**summary, "steps": int(summary["steps"]), "test": test}
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:

@@ -1,8 +1,8 @@
-"""Contents of the audit's HTML page: an audit in, figures and tables out."""
+"""What the page of an audit shows: failing classes and their samples first, then figures, tables and notes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,20 +10,29 @@ from numpy.typing import NDArray
 
 from classmargin._printable import printable
 from classmargin._progress import progress
-from classmargin.evaluation.audit import Audit
+from classmargin.evaluation.audit_result import Audit
+from classmargin.evaluation.class_reasons import STEPS
 from classmargin.evaluation.comparison import Comparison
-from classmargin.report import audit_view, plots
-from classmargin.report.comparison_view import pair_summary_table
-from classmargin.report.confusion_view import ConfusionView, confusion_view
+from classmargin.report import audit_tables
+from classmargin.report.audit_words import RANKING_WORDS, audit_verdict
+from classmargin.report.comparison_tables import pair_summary_table
+from classmargin.report.confusion_matrix import ConfusionView, confusion_view
 from classmargin.report.feature_map import feature_map, feature_map_figure
-from classmargin.report.figure_parts import Figure
-from classmargin.report.tables import format_value
+from classmargin.report.figures import (
+    Figure,
+    class_accuracy_figure,
+    class_scatter_figure,
+    comparison_figure,
+    thirds_figure,
+)
+from classmargin.report.sample_view import sample_view
+from classmargin.report.tables import Table, format_value
 
 MOST_ERRORS = 50
-MOST_WORST = 10
+MOST_FAILING = 25
+MARK = "▾ "
 MOST_HIGHLIGHTED = 8
 FEWEST_POINTS_IN_COLOUR = 4
-
 CARD_LABELS = {
     "overall": "All samples",
     "easy": "Easy third",
@@ -32,7 +41,6 @@ CARD_LABELS = {
     "worst": "Worst class",
     "gap": "Gap, easy − hard",
 }
-
 BOUNDS_STATEMENT = (
     "Bounds of this kind are usually vacuous: a value above 1 says nothing about the risk itself. Their "
     "ordering is what tells: it names the classes whose features vary most for the margin they have, which "
@@ -41,30 +49,45 @@ BOUNDS_STATEMENT = (
 
 
 def audit_page(
-    audit: Audit, *, title: str, comparison: Comparison | None, baseline: Audit | None, with_map: bool
+    audit: Audit,
+    *,
+    title: str,
+    comparison: Comparison | None,
+    baseline: Audit | None,
+    with_map: bool,
+    images: Any = None,
+    texts: Sequence[str] | None = None,
+    tables: Sequence[Table] = (),
 ) -> dict[str, Any]:
     """Return everything the template ``audit.html.j2`` shows."""
     hardest = _hardest(audit)
+    failing = audit_tables.failing_table(audit, MOST_FAILING)
+    samples = sample_view(audit, images=images, texts=texts) if len(audit.samples) else None
     figures, confusion = _draw(audit, comparison, baseline)
     if with_map:  # shows a progress bar of its own
         figures["map"] = _map(audit, hardest)
     content = {
         "title": title,
-        "verdict": printable(audit_view.audit_verdict(audit)),
-        "facts": _facts(audit),
+        "verdict": printable(audit_verdict(audit)),
+        "facts": _audit_facts(audit),
         "cards": _cards(audit),
         "level": f"{100 * audit.confidence:g}%",
         "comparison": comparison,
         "summary": None if comparison is None else pair_summary_table(comparison),
-        "tiers": audit_view.tier_table(audit),
-        "worst": audit_view.worst_table(audit, _number_of_worst(audit)),
-        "classes": audit_view.class_table(audit),
-        "correlations": audit_view.correlation_table(audit),
-        "errors": audit_view.confusion_table(audit, MOST_ERRORS),
+        "tiers": audit_tables.tier_table(audit),
+        "failing": failing,
+        "tables": list(tables),
+        "steps": {reason: STEPS[reason] for reason in _reasons(audit)},
+        "number": {name: k for k, name in enumerate(audit.class_names)},
+        "samples": samples,
+        "sample_words": "" if samples is None else samples["words"],
+        "classes": audit_tables.class_table(audit),
+        "correlations": audit_tables.correlation_table(audit),
+        "errors": audit_tables.confusion_table(audit, MOST_ERRORS),
         "confusion": confusion,
-        "disparity": audit_view.disparity_table(audit),
-        "geometry": audit_view.geometry_table(audit),
-        "bounds": audit_view.bound_tables(audit),
+        "disparity": audit_tables.disparity_table(audit),
+        "geometry": audit_tables.geometry_table(audit),
+        "bounds": audit_tables.bound_tables(audit),
         "bounds_statement": (audit.bounds or {}).get("statement") or BOUNDS_STATEMENT,
         "notes": audit.notes,
         "map_caption": _map_caption(audit, hardest),
@@ -83,49 +106,57 @@ def _draw(
         "thirds": lambda: _thirds(audit, baseline, comparison),
         "accuracy": lambda: _accuracy(audit),
         "spread": lambda: _spread(audit),
-        "confusion": lambda: confusion_view(audit.confusion, audit.class_names),
+        "confusion": lambda: confusion_view(audit.confusion, _marked_names(audit)),
     }
     made = {name: make() for name, make in progress(makers.items(), "drawing figures", total=len(makers))}
     confusion: ConfusionView = made.pop("confusion")
     return {**made, **confusion.figures}, confusion
 
 
-def comparison_figure(comparison: Comparison) -> Figure:
-    """Return the change of accuracy of every class."""
-    frame = comparison.by_class
-    return plots.gains_figure(
-        comparison.class_names,
-        _floats(frame["difference"]),
-        _floats(frame["q_value"]),
-        list(frame["outcome"]),
-    )
-
-
 def _floats(column: Any) -> NDArray[np.float64]:
     return np.asarray(column, dtype=np.float64)
 
 
-def _facts(audit: Audit) -> str:
+def _audit_facts(audit: Audit) -> str:
     absent = int((audit.by_class["n"] == 0).sum())
     words = f"{audit.num_samples:,} samples, {audit.num_classes:,} classes"
     if absent:
         words += f" ({absent} without samples)"
-    return f"{words}; thirds by the rule “{audit.ranking}”; intervals at {100 * audit.confidence:g}%."
+    return f"{words}; {RANKING_WORDS[audit.ranking]}; intervals at {100 * audit.confidence:g}%."
+
+
+def _reasons(audit: Audit) -> list[str]:
+    """Return the reasons that lead to a next step somewhere, in the order of the list of steps."""
+    found = set(audit.by_class["reason"][audit.by_class["next_step"] != ""])
+    return [reason for reason in STEPS if reason in found]
+
+
+def _marked_names(audit: Audit) -> tuple[str, ...]:
+    """Return the class names with a mark before those that lag, for the figures."""
+    lags = audit.by_class["lags"].tolist()
+    return tuple(
+        f"{MARK}{name}" if behind else name for name, behind in zip(audit.class_names, lags, strict=True)
+    )
 
 
 def _cards(audit: Audit) -> list[dict[str, str]]:
     cards = []
     for key, label in CARD_LABELS.items():
-        name = f": {printable(str(audit.disparity['worst_class']))}" if key == "worst" else ""
+        named = (
+            key == "worst" and audit.ranking != "corrected"
+        )  # otherwise the lowest, whichever class has it
+        name = f": {printable(str(audit.disparity['worst_class']))}" if named else ""
         value = format_value(getattr(audit, key), "percent")
         interval = format_value(audit.interval(key), "interval")
-        cards.append({"key": key, "label": label + name, "value": value, "range": interval})
+        cards.append(
+            {
+                "key": key,
+                "label": "Lowest true accuracy" if key == "worst" and not named else label + name,
+                "value": value,
+                "range": interval,
+            }
+        )
     return cards
-
-
-def _number_of_worst(audit: Audit) -> int:
-    """Return how many classes to call worst: never more than the hard third."""
-    return min(MOST_WORST, max(1, int((audit.by_class["tier"] == "hard").sum())))
 
 
 def _thirds(audit: Audit, baseline: Audit | None, comparison: Comparison | None) -> Figure:
@@ -142,14 +173,17 @@ def _thirds(audit: Audit, baseline: Audit | None, comparison: Comparison | None)
         }
         for name, model in models.items()
     }
-    return plots.thirds_figure(series)
+    return thirds_figure(series)
 
 
 def _accuracy(audit: Audit) -> Figure:
     frame = audit.by_class
-    accuracy, low, high = (_floats(frame[key]) for key in ("accuracy", "low", "high"))
+    columns = ("accuracy", "low", "high")
+    if audit.ranking == "corrected":
+        columns = ("estimate", "estimate_low", "estimate_high")
+    accuracy, low, high = (_floats(frame[key]) for key in columns)
     count = np.asarray(frame["n"], dtype=np.int64)
-    return plots.class_accuracy_figure(audit.class_names, accuracy, low, high, count, list(frame["tier"]))
+    return class_accuracy_figure(_marked_names(audit), accuracy, low, high, count, list(frame["tier"]))
 
 
 def _spread(audit: Audit) -> Figure | None:
@@ -157,8 +191,8 @@ def _spread(audit: Audit) -> Figure | None:
     spread = _floats(frame["spread"])
     if not np.isfinite(spread).any():
         return None
-    return plots.class_scatter_figure(
-        audit.class_names,
+    return class_scatter_figure(
+        _marked_names(audit),
         spread,
         _floats(frame["accuracy"]),
         list(frame["tier"]),
@@ -186,7 +220,7 @@ def _map(audit: Audit, highlighted: NDArray[np.int64]) -> Figure | None:
     if sample is None or placed is None:
         return None
     correct = np.asarray(sample.correct, dtype=bool)[placed.sample]
-    return feature_map_figure(placed, correct, audit.class_names, highlighted)
+    return feature_map_figure(placed, correct, _marked_names(audit), highlighted)
 
 
 def _map_caption(audit: Audit, highlighted: NDArray[np.int64]) -> str:
@@ -198,18 +232,22 @@ def _map_caption(audit: Audit, highlighted: NDArray[np.int64]) -> str:
 
 def _sections(content: dict[str, Any]) -> list[tuple[str, str]]:
     figures = content["figures"]
+    lagging = content["failing"].title.startswith("Classes that lag")
     sections = {
+        "failing": ("Lagging classes" if lagging else "Worst classes", True),
+        "samples": ("Samples", content["samples"] is not None),
+        **{f"table-{place}": (table.title, True) for place, table in enumerate(content["tables"], start=1)},
         "comparison": ("Against the baseline", content["comparison"] is not None),
         "thirds": ("Thirds", True),
-        "worst": ("Worst classes", True),
         "accuracy": ("Every class", True),
-        "classes": ("Why", True),
+        "classes": ("All numbers", True),
         "spread": ("Spread", "spread" in figures or bool(content["correlations"].rows)),
         "confusion": ("Confusion", True),
         "map": ("Map", "map" in figures),
         "disparity": ("Disparity", True),
         "geometry": ("Geometry", bool(content["geometry"].rows)),
         "bounds": ("Bounds", bool(content["bounds"])),
+        "steps": ("What to do", bool(content["steps"])),
         "notes": ("How to read this", True),
     }
     return [(key, words) for key, (words, shown) in sections.items() if shown]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from classmargin._progress import progress
-from classmargin.report.figure_parts import NEUTRAL, SERIES_COLOURS, Figure, empty_figure, plotly_text
+from classmargin.report.figures import NEUTRAL, SERIES_COLOURS, Figure, empty_figure, plotly_text
 
 # t-SNE on 2000 points takes about ten seconds on one core; twice as many points show no more on a screen.
 MOST_POINTS = 2000

@@ -1,29 +1,27 @@
-"""Rows and columns, once, and the ways to show them: terminal, Markdown, LaTeX (and HTML, by the templates).
+"""Tables, once, and the ways to show them: terminal, Markdown, LaTeX (and HTML, by the templates).
 
-A :class:`Table` holds raw values; a column says what kind of value it holds, and only the last step turns
-values into text. So every format shows the same digits. JSON has no tables: it gets the unrounded values of
-the result itself.
+A :class:`Table` holds raw values; a column says what kind of value it holds, and only the last step turns values into text. So every
+format shows the same digits. JSON has no tables: it gets the unrounded values of the result itself.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 
-from classmargin._printable import printable
-from classmargin.evaluation.plain import to_plain
+from classmargin._printable import escape_markdown, printable
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table as RichTable
 
 Kind = Literal[
     "text", "value", "count", "percent", "points", "number", "p_value", "interval", "points_interval"
 ]
-
 NO_VALUE = "–"
 
 
@@ -179,12 +177,6 @@ def _markdown_row(cells: Any) -> str:
     return "| " + " | ".join(escape_markdown(cell) for cell in cells) + " |"
 
 
-def escape_markdown(text: str) -> str:
-    """Return ``text`` such that Markdown shows exactly its characters."""
-    text = text.replace("&", "&amp;").replace("<", "&lt;")
-    return "".join(f"\\{character}" if character in "\\`*_[]|~$" else character for character in text)
-
-
 def to_latex(table: Table) -> str:
     """Return the table in LaTeX (package ``booktabs``), with everything of the data escaped."""
     alignment = "".join("l" if column.is_text else "r" for column in table.columns)
@@ -239,8 +231,6 @@ _LATEX = {
     "°": r"$^\circ$",
     "→": r"$\rightarrow$",
 }
-
-
 _LATEX_SPECIAL = re.compile("|".join(map(re.escape, sorted(_LATEX, key=len, reverse=True))))
 
 
@@ -248,11 +238,43 @@ def _escape_latex(text: str) -> str:
     return _LATEX_SPECIAL.sub(lambda found: _LATEX[found[0]], text)
 
 
-def json_text(value: Any, *, indent: int | None = 2) -> str:
-    """Return strict JSON: NaN and infinities become ``null``, numpy values plain numbers and lists.
+# Without a terminal there is no width to respect: a table in a pipe or a log is never broken or cut.
+_PIPED_WIDTH = 10_000
 
-    Example:
-        >>> json_text({"accuracy": float("nan"), "n": 3}, indent=None)
-        '{"accuracy": null, "n": 3}'
-    """
-    return json.dumps(to_plain(value), indent=indent, allow_nan=False)
+
+def markdown_report(verdict: str, tables: Sequence[Table], notes: Sequence[str] = ()) -> str:
+    """Return verdict (if there is one), tables and notes in Markdown."""
+    parts = [*([escape_markdown(verdict)] if verdict else []), *(to_markdown(table) for table in tables)]
+    if notes:
+        parts.append("\n".join(f"- {escape_markdown(note)}" for note in notes))
+    return "\n\n".join(parts)
+
+
+def latex_report(verdict: str, tables: Sequence[Table], notes: Sequence[str] = ()) -> str:
+    """Return the tables in LaTeX, with verdict and notes as comments."""
+    comments = [f"% {printable(words)}" for words in (verdict, *notes)]
+    return "\n".join(comments) + "\n\n" + "\n\n".join(to_latex(table) for table in tables)
+
+
+def terminal(stream: IO[str] | None = None) -> Console:
+    """Return a console that writes colours and fits the width only where a person looks at it."""
+    from rich.console import Console
+
+    stream = sys.stdout if stream is None else stream
+    console = Console(file=stream, highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console = Console(file=stream, highlight=False, markup=False, emoji=False, width=_PIPED_WIDTH)
+    return console
+
+
+def print_report(verdict: str, tables: Sequence[Table], notes: Sequence[str] = ()) -> None:
+    """Print verdict, tables and notes to standard output."""
+    from rich.text import Text
+
+    console = terminal()
+    console.print(Text(printable(verdict), style="bold"))
+    for table in tables:
+        console.print()
+        console.print(to_rich(table))
+    for note in notes:
+        console.print(Text(f"· {printable(note)}", style="dim"))

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from classmargin.mr2.logit_margin import margin_cross_entropy
+from classmargin.mr2 import margin_cross_entropy
 from classmargin.theory._inputs import FloatArray, LabelArray, as_class_margins, as_float64, as_labels
 
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from classmargin._checks import check_choice, check_number
-from classmargin.mr2.class_margins import class_margins
+from classmargin.mr2 import class_margins
 from classmargin.theory._inputs import FloatArray, as_class_counts, as_positive
 
 Objective: TypeAlias = Literal["overall", "balanced"]
@@ -71,7 +71,7 @@ def optimal_margins(
 
     Returns:
         γ of shape ``[K]``, float64, with mean c̄. Exact while the α_k are within a factor of 1e36 of one
-        another; :func:`~classmargin.mr2.class_margins.class_margins`, which training uses too, lifts
+        another; :func:`~classmargin.mr2.equations.class_margins`, which training uses too, lifts
         smaller ones to that.
 
     Raises:
@@ -135,8 +135,9 @@ def minimise_margins(
         return a * a * (np.diag(q) - np.outer(q, q)) + a * (np.diag(s) - np.outer(s, s))
 
     start = np.zeros(len(log_weights))
+    # Not trust-exact: that of SciPy 1.11 can loop for ever where a curvature is all but singular.
     theta = minimize(
-        value_and_slope, start, jac=True, hess=curvature, method="trust-exact", options={"gtol": 1e-7}
+        value_and_slope, start, jac=True, hess=curvature, method="trust-ncg", options={"gtol": 1e-7}
     ).x
     for _ in range(4):
         # Rounding of the value stops any descent at slopes of about 1e-8; Newton steps on the slope go on.

@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 
 from classmargin._checks import check_int, check_number
-from classmargin.mr2.class_moments import class_moments, squared_norm
+from classmargin.mr2 import class_moments
+from classmargin.mr2.equations import squared_norm
 from classmargin.theory._inputs import (
     Constants,
     FloatArray,

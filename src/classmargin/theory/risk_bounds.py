@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from classmargin._checks import check_choice, check_number
-from classmargin.mr2.class_moments import class_moments
+from classmargin.mr2 import class_moments
 from classmargin.theory._inputs import (
     Constants,
     FloatArray,

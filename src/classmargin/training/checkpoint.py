@@ -16,15 +16,22 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from classmargin.training.packing import pack, unpack
+import torch
+from torch import Tensor
+
+from classmargin._atomic import flush
+from classmargin._files import memory_budget, open_regular, read_json
 
 KEEP = 2
 FORMAT = 1
+# A checkpoint must fit into memory to be of use.
+LARGEST = 256 * 2**30
 
 
 class CorruptCheckpointError(ValueError):
@@ -62,7 +69,7 @@ class CheckpointStore:
         except OSError as error:
             kept = self.paths()
             rest = f"the checkpoint {kept[0].name} before it is intact" if kept else "there is no earlier one"
-            raise OSError(error.errno, f"could not save checkpoint {final} ({error}); {rest}") from error
+            raise _retold(error, f"could not save checkpoint {final} ({error}); {rest}") from error
         self._prune(final)
         return final
 
@@ -101,12 +108,17 @@ class CheckpointStore:
             except CorruptCheckpointError as error:
                 self.say(f"checkpoint {path.name} is damaged ({error}); falling back to the one before")
             except OSError as error:
-                raise OSError(
-                    error.errno,
+                words = (
                     f"checkpoint {path} cannot be read ({error}), which does not mean that it is damaged; try "
-                    "again, or delete it to go on from the one before",
-                ) from error
+                    "again, or delete it to resume from the one before"
+                )
+                raise _retold(error, words) from error
         return None
+
+
+def _retold(error: OSError, words: str) -> OSError:
+    """Return an error of the system in other words; one without a number must not be told as ``[Errno None]``."""
+    return OSError(words) if error.errno is None else OSError(error.errno, words)
 
 
 def write_tree(final: Path, tree: dict[str, Any]) -> None:
@@ -123,17 +135,23 @@ def write_tree(final: Path, tree: dict[str, Any]) -> None:
         try:
             save_file(tensors, working / "tensors.safetensors")
         except SafetensorError as error:  # the library hides the errno of the failed write in its text
-            raise OSError(None, str(error)) from error
+            raise _as_os_error(error) from error
         record = {"format": FORMAT, "sha256": _checksum(working / "tensors.safetensors"), "state": structure}
         (working / "state.json").write_text(json.dumps(record), encoding="utf-8")
         for path in (*working.iterdir(), working):
-            _flush(path)
+            flush(path)
         _swap_in(working, final)
-        _flush(final.parent)
+        flush(final.parent)
         if is_first:
-            _flush(final.parent.parent)
+            flush(final.parent.parent)
     finally:
         shutil.rmtree(working, ignore_errors=True)
+
+
+def _as_os_error(error: Exception) -> OSError:
+    """Return the failed write that the library tells of in words alone, as ``… (os error 28)``, with its number."""
+    found = re.search(r"\(os error (\d+)\)", str(error))
+    return OSError(int(found[1]), str(error)) if found else OSError(str(error))
 
 
 def _swap_in(working: Path, final: Path) -> None:
@@ -158,7 +176,7 @@ def read_tree(path: Path) -> dict[str, Any]:
     from safetensors.torch import load_file
 
     try:
-        record = json.loads((path / "state.json").read_text(encoding="utf-8"))
+        record = read_json(path / "state.json")
         if record["format"] != FORMAT:
             raise CorruptCheckpointError(f"format {record['format']} is not {FORMAT}")
         if _checksum(path / "tensors.safetensors") != record["sha256"]:
@@ -173,15 +191,88 @@ def read_tree(path: Path) -> dict[str, Any]:
 
 def _checksum(path: Path) -> str:
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with open_regular(path, max_bytes=memory_budget(LARGEST, share=1.0)) as file:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
 
 
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+_TENSOR, _PAIRS, _TUPLE = "__tensor__", "__pairs__", "__tuple__"
+
+
+def pack(tree: Any) -> tuple[dict[str, Tensor], Any]:
+    """Split ``tree`` into tensors by name and a JSON-able structure.
+
+    Raises:
+        TypeError: The tree holds something other than numbers, text, None, tensors and nests of these.
+
+    Example:
+        >>> tensors, structure = pack({"a": torch.ones(2), "step": 3})
+        >>> structure
+        {'a': {'__tensor__': 'a'}, 'step': 3}
+        >>> unpack(tensors, structure)["step"]
+        3
+    """
+    tensors: dict[str, Tensor] = {}
+    return tensors, _pack(tree, "", tensors)
+
+
+def _pack(tree: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(tree, Tensor):
+        name = path or "value"
+        tensors[name] = _own_memory(tree)
+        return {_TENSOR: name}
+    if tree is None or isinstance(tree, (bool, int, float, str)):
+        return tree
+    if isinstance(tree, Mapping):
+        inner = [(key, _pack(value, _join(path, key), tensors)) for key, value in tree.items()]
+        # Text keys stay readable; one that looks like our marks would be misread, so it is paired.
+        if all(isinstance(key, str) and not key.startswith("__") for key, _ in inner):
+            return dict(inner)
+        return {_PAIRS: [[key, value] for key, value in inner]}
+    if isinstance(tree, (list, tuple)):
+        items = [_pack(value, _join(path, position), tensors) for position, value in enumerate(tree)]
+        return {_TUPLE: items} if isinstance(tree, tuple) else items
+    raise TypeError(
+        f"state at {path or 'the top'!r} must be numbers, text or tensors, got {type(tree).__name__}"
+    )
+
+
+def _join(path: str, key: Any) -> str:
+    return f"{path}.{key}" if path else str(key)
+
+
+def _own_memory(tensor: Tensor) -> Tensor:
+    """Return a contiguous CPU copy: the file format refuses tensors that share memory."""
+    return tensor.detach().to("cpu", copy=True).contiguous()
+
+
+def unpack(tensors: Mapping[str, Tensor], structure: Any) -> Any:
+    """Rebuild the tree that :func:`pack` took apart."""
+    if isinstance(structure, list):
+        return [unpack(tensors, item) for item in structure]
+    if not isinstance(structure, dict):
+        return structure
+    if set(structure) == {_TENSOR}:
+        return tensors[structure[_TENSOR]]
+    if set(structure) == {_PAIRS}:
+        return {key: unpack(tensors, value) for key, value in structure[_PAIRS]}
+    if set(structure) == {_TUPLE}:
+        return tuple(unpack(tensors, item) for item in structure[_TUPLE])
+    return {key: unpack(tensors, value) for key, value in structure.items()}
+
+
+def same(left: Any, right: Any) -> bool:
+    """Return whether two trees are equal bit for bit (tensors: shape, type and every element)."""
+    tensors_left, structure_left = pack(left)
+    tensors_right, structure_right = pack(right)
+    if structure_left != structure_right:
+        return False
+    return all(
+        a.dtype == b.dtype and a.shape == b.shape and torch.equal(_bits(a), _bits(b))
+        for a, b in zip(tensors_left.values(), tensors_right.values(), strict=True)
+    )
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    return tensor.reshape(-1).view(torch.uint8) if tensor.numel() else tensor

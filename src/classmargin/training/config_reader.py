@@ -8,7 +8,6 @@ record built, so a message can always name the key, the expected type and what c
 from __future__ import annotations
 
 import dataclasses
-import os
 import sys
 import types
 import typing
@@ -17,7 +16,8 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 from classmargin._checks import did_you_mean
-from classmargin.training.config import RunConfig
+from classmargin._files import UnfitFileError, read_text
+from classmargin.training.config import NUMERICS, RunConfig
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -35,10 +35,10 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     Raises:
         ValueError: The file is not TOML; the message carries line and column.
     """
-    if os.stat(path).st_size > MAX_BYTES:
-        raise ValueError(f"configuration file {path} is larger than {MAX_BYTES} bytes, which no run needs")
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(read_text(path, max_bytes=MAX_BYTES))
+    except UnfitFileError as error:
+        raise ValueError(f"configuration file {error}") from error
     except (ValueError, RecursionError) as error:  # also bytes that are no text, and thousands of digits
         raise ValueError(f"configuration file {path} is not valid TOML: {error}") from error
 
@@ -186,19 +186,21 @@ def _literal(value: Any) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return a TOML basic string; a few lines of ours, so that the core does not need a writer library."""
+    """Return a TOML basic string; written by hand, so that the core needs no library for it."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return '"' + "".join(c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}" for c in escaped) + '"'
 
 
 def differences(old: RunConfig, new: RunConfig) -> list[str]:
-    """Return what decides the result and differs, as ``loop.epochs: 10 -> 20``; the machine part is free."""
+    """Return what decides the result and differs, as ``loop.epochs: 10 -> 20``.
+
+    Of the machine part only ``NUMERICS`` count: a run may resume in another place, but must round as it did.
+    """
     before, after = old.to_dict(), new.to_dict()
     found = []
     for part in before:
-        if part == "machine":
-            continue
-        for key in dict.fromkeys([*before[part], *after[part]]):
+        keys = NUMERICS if part == "machine" else dict.fromkeys([*before[part], *after[part]])
+        for key in keys:
             was, becomes = before[part].get(key), after[part].get(key)
             if _literal(was) != _literal(becomes):  # lists of a file and tuples of a record are the same
                 found.append(f"{part}.{key}: {was!r} -> {becomes!r}")

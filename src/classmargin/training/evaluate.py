@@ -1,21 +1,26 @@
-"""Passes without gradient: accuracies on validation, and everything about the test set."""
+"""Passes without gradient: accuracies on validation, and the scores, audit and report of the test set."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from classmargin._distributed import all_reduce_sum, gather_rows
+from classmargin._atomic import atomic_path
+from classmargin._distributed import all_reduce_sum, gather_rows, rank
 from classmargin._types import Batch, ModelOutput
-from classmargin.evaluation.class_metrics import class_accuracy, confusion_counts
+from classmargin.evaluation.audit_result import Audit
+from classmargin.evaluation.auditing import audit
 from classmargin.evaluation.tiers import tier_codes, tier_means
 from classmargin.methods.base import Method
+from classmargin.training.run_folder import RunFolder, write_json
+from classmargin.training.run_progress import say
 
 
 @dataclass(frozen=True)
@@ -46,17 +51,18 @@ class Accuracies:
         return {**{name: getattr(self, name) for name in names}, "gap": self.easy - self.hard}
 
 
-def accuracies_of(confusion: np.ndarray[Any, np.dtype[np.int64]]) -> Accuracies:
-    """Return all accuracies of a confusion matrix ``[K, K]`` (row = true class).
+def accuracies_of(correct: Tensor, counts: Tensor) -> Accuracies:
+    """Return all accuracies from the number of correct and of all samples of each class, both ``[K]``.
 
     Example:
-        >>> accuracies_of(np.array([[9, 1, 0], [0, 5, 5], [2, 0, 8]])).worst_class
+        >>> accuracies_of(torch.tensor([9, 5, 8]), torch.tensor([10, 10, 10])).worst_class
         1
     """
-    by_class = class_accuracy(confusion)
+    correct, counts = correct.cpu(), counts.cpu()
+    by_class = (correct.double() / counts).numpy()  # 0 / 0 is NaN: a class without samples has none
     easy, medium, hard = tier_means(by_class, tier_codes(by_class)).tolist()
     worst_class = int(np.nanargmin(by_class))
-    overall = float(np.trace(confusion) / confusion.sum())
+    overall = float(correct.sum() / counts.sum())
     return Accuracies(overall, easy, medium, hard, float(by_class[worst_class]), worst_class, by_class)
 
 
@@ -90,40 +96,32 @@ class Place(Protocol):
 def forward_batches(
     network: nn.Module, batches: Iterable[Batch], place: Place
 ) -> Iterator[tuple[Batch, ModelOutput]]:
-    """Yield each batch on the device with the network's output. The caller has set evaluation mode.
+    """Yield each batch, which is on the device, with the network's output. The caller has set evaluation mode.
 
     A compiled network is called uncompiled here: sizes differ from the training's, and compiling again for
     them costs more than it saves.
     """
     dtype = next((p.dtype for p in network.parameters()), torch.float32)
     for batch in batches:
-        moved = to_device(batch, place.device)
         with place.autocast():
-            output = network.forward(moved.inputs.to(dtype))
-        yield moved, output
-
-
-def to_device(batch: Batch, device: torch.device) -> Batch:
-    """Return the batch with its tensors on ``device`` (itself if they are there)."""
-    if batch.labels.device == device:
-        return batch
-    inputs, labels, index = (
-        tensor.to(device, non_blocking=True) for tensor in (batch.inputs, batch.labels, batch.index)
-    )
-    return Batch(inputs, labels, index, batch.views)
+            output = network.forward(batch.inputs.to(dtype))
+        yield batch, output
 
 
 def measure_accuracies(
     network: nn.Module, method: Method, batches: Iterable[Batch], num_classes: int, place: Place
 ) -> Accuracies:
-    """Return the accuracies over all processes' batches, by the method's own prediction rule."""
-    confusion = np.zeros((num_classes, num_classes), dtype=np.int64)
+    """Return the accuracies over all processes' batches, by the method's own prediction rule.
+
+    Counted on the device: nothing is read from it before the last batch, and nothing grows with the square of classes.
+    """
+    table = torch.zeros(2, num_classes, dtype=torch.long, device=place.device)
     with evaluation_mode(network, method):
         for batch, output in forward_batches(network, batches, place):
-            predictions = method.predict(output).argmax(dim=1).cpu().numpy()
-            confusion += confusion_counts(batch.labels.cpu().numpy(), predictions, num_classes)
-    total = all_reduce_sum(torch.from_numpy(confusion).to(place.device)).cpu().numpy()
-    return accuracies_of(total)
+            right = method.predict(output).argmax(dim=1) == batch.labels
+            table.index_add_(1, batch.labels, torch.stack([right.long(), torch.ones_like(batch.labels)]))
+    correct, counts = all_reduce_sum(table)
+    return accuracies_of(correct, counts)
 
 
 def collect_outputs(
@@ -147,3 +145,69 @@ def _of_all_processes(parts: list[Tensor], device: torch.device) -> np.ndarray[A
     rows, _ = gather_rows(torch.cat(parts).to(device))
     values: np.ndarray[Any, Any] = rows.cpu().numpy()
     return values
+
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+def predict_arrays(
+    network: nn.Module, method: Method, batches: Iterable[Batch], class_names: tuple[str, ...], place: Place
+) -> Arrays:
+    """Return everything a prediction file holds: logits, labels, features, ids, head weights, class names."""
+    arrays = collect_outputs(network, method, batches, place)
+    weight = getattr(network, "classifier_weight", None)
+    if isinstance(weight, Tensor):
+        arrays["classifier_weight"] = weight.detach().float().cpu().numpy()
+    arrays["class_names"] = np.array(class_names, dtype=np.str_)
+    return arrays
+
+
+def write_predictions(path: Path, arrays: Arrays) -> None:
+    """Write a prediction file atomically; it holds plain arrays, nothing pickled."""
+    with atomic_path(path, durable=True) as temporary:
+        np.savez(temporary, allow_pickle=False, **arrays)
+
+
+def audit_arrays(arrays: Arrays, **options: Any) -> Audit:
+    """Audit what :func:`predict_arrays` returned."""
+    given: dict[str, Any] = {
+        name: values for name, values in arrays.items() if name not in ("labels", "class_names")
+    }
+    names = [str(name) for name in arrays["class_names"]]
+    return audit(arrays["labels"], class_names=names, **given, **options)
+
+
+def finish_run(
+    folder: RunFolder,
+    arrays: Arrays,
+    *,
+    report: bool,
+    summary: dict[str, Any],
+    norm_order: float = 2.0,
+    images: Any = None,
+) -> Audit | None:
+    """Write predictions, audit and report of a run and mark it as done; only one process writes.
+
+    A missing report package costs the report, with a line that names the extra, and nothing else.
+
+    Args:
+        folder: Where the run is.
+        arrays: What :func:`predict_arrays` returned.
+        report: Whether to write the report.
+        summary: What is kept in the mark.
+        norm_order: p of the norm in the class table.
+        images: Pictures of the samples for the report, in their order, or ``None``.
+    """
+    if rank() != 0:
+        return None
+    write_predictions(folder.predictions_file, arrays)
+    result = audit_arrays(arrays, norm_order=norm_order)
+    write_json(folder.audit_file, result.to_dict(), durable=True)
+    if report:
+        try:
+            result.to_html(folder.report_file, images=images)
+        except ImportError as error:
+            say(f"no report.html: {error}")
+    names = ("overall", "easy", "medium", "hard", "worst", "gap")
+    folder.mark_done({**summary, "test": {name: getattr(result, name) for name in names}})
+    return result

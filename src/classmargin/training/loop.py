@@ -1,8 +1,8 @@
 """The one loop. It knows no method, data set or network by name: they arrive as arguments.
 
 The order of hooks is the pseudo-code of :mod:`classmargin.methods.base`. Everything random is either a
-function of (seed, epoch, step) or in the checkpoint, so a run can be cut anywhere and goes on as if nothing
-had been::
+function of (seed, epoch, step) or in the checkpoint, so a run can be interrupted anywhere and resumes as if
+nothing had happened::
 
     Loop.run()
         _restore()                        newest whole checkpoint, if any
@@ -13,56 +13,51 @@ had been::
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from classmargin._checks import check_int
-from classmargin._distributed import rank, world_size
+from classmargin._distributed import gather_objects, rank, world_size
 from classmargin._types import Batch
 from classmargin.methods.base import Method, Stage
-from classmargin.training import random_state
 from classmargin.training.config import RunConfig
-from classmargin.training.context import HookContext, training_pass
-from classmargin.training.errors import DivergedError, StoppedError
-from classmargin.training.evaluate import Accuracies, measure_accuracies, to_device
-from classmargin.training.loaders import Loaders
-from classmargin.training.loggers import Evaluation, few_scalars
-from classmargin.training.machine import apply_memory_format, memory_format
-from classmargin.training.meters import LossMeter
-from classmargin.training.module import Position, TrainedModule, state_kept_precise
-from classmargin.training.optimizers import load_optimizer, make_optimizer, set_learning_rate
-from classmargin.training.progress import Watchers, words_of
-from classmargin.training.recorder import Recorder, gather_objects, restore_random_state
-from classmargin.training.running_statistics import average_running_statistics, averaged, restore_own
-from classmargin.training.schedules import Schedule, make_schedule
-from classmargin.training.signals import StopRequest
-from classmargin.training.stepper import NotFiniteError, Stepper
-from classmargin.training.trainable import choose_trainable, is_probe
+from classmargin.training.devices import apply_memory_format, memory_format
+from classmargin.training.evaluate import Accuracies, measure_accuracies
+from classmargin.training.ingredients import BatchLoader, HookContext, Ingredients, Position
+from classmargin.training.metric_logs import Evaluation, LossMeter, few_scalars
+from classmargin.training.optimizers import (
+    Schedule,
+    choose_trainable,
+    is_probe,
+    load_optimizer,
+    make_optimizer,
+    make_schedule,
+    set_learning_rate,
+)
+from classmargin.training.process_state import (
+    average_running_statistics,
+    averaged,
+    refresh_running_statistics,
+    restore_own,
+    restore_random_state,
+    seed_process,
+)
+from classmargin.training.recorder import Recorder
+from classmargin.training.run_progress import Watchers, words_of
+from classmargin.training.soft_labels import make_soft_labels
+from classmargin.training.step import (
+    NotFiniteError,
+    Stepper,
+    TrainedModule,
+    state_kept_precise,
+    steps_between_checks,
+)
+from classmargin.training.stopping import DivergedError, StoppedError, StopRequest
 from classmargin.training.weights import WeightKeeper, load_weights
-
-
-@dataclass(frozen=True)
-class Ingredients:
-    """What arrives as arguments.
-
-    Attributes:
-        network: Freshly built.
-        method: Built for this task.
-        new_network: Builds another network like it (for stages that start afresh).
-        loaders: Batches.
-        class_names: In label order.
-    """
-
-    network: nn.Module
-    method: Method
-    new_network: Callable[[], nn.Module]
-    loaders: Loaders
-    class_names: tuple[str, ...]
 
 
 class Loop:
@@ -71,7 +66,7 @@ class Loop:
     Args:
         config: The run.
         ingredients: Data, network and method.
-        fabric: Devices and precision (see :mod:`classmargin.training.machine`).
+        fabric: Devices and precision (see :mod:`classmargin.training.devices`).
         recorder: Files of the run.
         watchers: Who is told about the progress.
     """
@@ -95,17 +90,20 @@ class Loop:
         self.stop = StopRequest()
         self._new_network = ingredients.new_network
         self._validation = self.loaders.evaluation("validation")
+        self._soft_labels = make_soft_labels(config, ingredients, rank())
         self._last: Accuracies | None = None
         self._meter = LossMeter()
+        self._check_every = steps_between_checks(fabric.device)
         self._saved_statistics: list[dict[str, Any]] = []
         self._use_network(ingredients.network)
         if self._validation is None and config.loop.select != "last":
             raise ValueError(
                 f"loop.select={config.loop.select!r} needs validation samples, and data.validation left none"
             )
-        if config.loop.ema_decay is not None and config.loop.precision in ("bf16-true", "16-true"):
+        averages = [name for name in ("ema_decay", "swa_start") if getattr(config.loop, name) is not None]
+        if averages and config.loop.precision in ("bf16-true", "16-true"):
             raise ValueError(
-                "loop.ema_decay needs weights in full precision, because their average would stand still in "
+                f"loop.{averages[0]} needs weights in full precision, because their average would stand still in "
                 f"{config.loop.precision}; use {config.loop.precision.replace('true', 'mixed')}"
             )
 
@@ -129,7 +127,7 @@ class Loop:
         return self.weights.final_network()
 
     def _restore(self) -> None:
-        random_state.seed_process(self.config.loop.seed, "training", rank())
+        seed_process(self.config.loop.seed, "training", rank())
         try:
             tree = self.recorder.open()
             if tree is not None:
@@ -159,7 +157,7 @@ class Loop:
         self.optimizer = make_optimizer(
             self.config.optimizer, self.network, self.method, self.config.learning_rate
         )
-        self.weights = WeightKeeper(self.network, self.config.loop.ema_decay, self.config.loop.select)
+        self.weights = WeightKeeper(self.network, self.config.loop)
         if self.config.loop.compile:
             # In place: names of parameters stay, and evaluation can go around it by calling forward.
             self.network.compile(dynamic=False)
@@ -168,9 +166,9 @@ class Loop:
         at = self.position
         begins = at.stage_epoch == 0 and at.step == 0
         if begins and stage.fresh_model and at.stage > 0:
-            random_state.seed_process(self.config.loop.seed, "weights", at.stage)
+            seed_process(self.config.loop.seed, "weights", at.stage)
             self._use_network(self._new_network())
-            random_state.seed_process(self.config.loop.seed, "stage", at.stage, rank())
+            seed_process(self.config.loop.seed, "stage", at.stage, rank())
         choose_trainable(self.network, stage.train, probe=self._probe)
         if begins:
             self.method.on_stage_start(self._context())
@@ -223,7 +221,8 @@ class Loop:
             self.epochs,
             at.stage,
             at.global_step,
-            lambda: training_pass(self.network, loader, at, self.fabric),
+            partial(self.batches, loader),
+            self.fabric,
         )
 
     # Epochs and steps
@@ -234,50 +233,49 @@ class Loop:
             self.method.on_epoch_start(self._context())
         self.network.train()
         self.method.train()
-        for batch in self._loader.epoch(self.position.epoch, self.position.step):
-            self._train_step(self.prepared(batch))
+        for batch in self.batches(self._loader, self.position.epoch, self.position.step):
+            self._train_step(self._soft_labels(batch, self.position.global_step))
 
-    def prepared(self, batch: Batch) -> Batch:
-        """Return a batch on the device, in the memory format of the run."""
-        moved = to_device(batch, self.fabric.device)
-        if moved.inputs.dim() != 4:
-            return moved
+    def batches(self, loader: BatchLoader, epoch: int = 0, start_step: int = 0) -> Iterator[Batch]:
+        """Return batches of a loader as the network of this run wants them: on its device, in its memory format."""
         layout = memory_format(self.config.machine.memory_format)
-        return dataclasses.replace(moved, inputs=moved.inputs.contiguous(memory_format=layout))
+        return loader.epoch(epoch, start_step, device=self.fabric.device, memory_format=layout)
 
     def _train_step(self, batch: Batch) -> None:
         at = self.position
         self._rate = self._schedule(at.stage_epoch * len(self._loader) + at.step)
         set_learning_rate(self.optimizer, self._rate)
-        last = at.step == len(self._loader) - 1
+        after = at._replace(step=at.step + 1, global_step=at.global_step + 1)
+        last, saves = after.step == len(self._loader), self._saves_after(after.global_step)
+        check = last or saves or after.global_step % self._check_every == 0
         try:
-            loss, agreed = self._stepper.step(batch, at, plain=not self._is_full(batch))
+            loss, agreed = self._stepper.step(batch, at, full=self._is_full(batch), check=check)
         except NotFiniteError as error:
-            raise self._diverged(error, batch) from error
+            raise self._diverged(error, error.position, error.index) from error
         self.weights.after_step()
         self._meter.add(loss)
-        self.position = at._replace(step=at.step + 1, global_step=at.global_step + 1)
+        self.position = after
         if self.watchers.due:
             self._tell()
         if agreed.stop:
             self._save()
             raise self._stopped()
-        if not last and (agreed.save or self._save_at_step()):
+        if not last and (agreed.save or saves):
             self._save()
 
     def _is_full(self, batch: Batch) -> bool:
         # A compiled network would be compiled again for a batch of another size; it is called plainly then.
         return batch.labels.shape[0] * world_size() == self.config.loop.batch_size * batch.views
 
-    def _save_at_step(self) -> bool:
+    def _saves_after(self, step: int) -> bool:
         every = self.config.loop.checkpoint_steps
-        return every > 0 and self.position.global_step % every == 0
+        return every > 0 and step % every == 0
 
     def _stopped(self) -> StoppedError:
         number = self.stop.signal_number or 15  # another process got the signal
         step = self.position.global_step
         return StoppedError(
-            f"stopped by signal {number} after step {step}; go on with --resume", 128 + number
+            f"stopped by signal {number} after step {step}; resume with --resume", 128 + number
         )
 
     def _end_epoch(self, stage: Stage) -> bool:
@@ -288,6 +286,7 @@ class Loop:
         self.method.on_epoch_end(self._context())
         at = self.position
         self.position = at._replace(step=0, stage_epoch=at.stage_epoch + 1, epoch=at.epoch + 1)
+        self.weights.after_epoch(self.position.epoch / self.epochs)
         ends = self.position.stage_epoch == stage.epochs
         if ends or self.position.epoch % self.config.loop.evaluate_every == 0:
             self._evaluate()
@@ -302,9 +301,12 @@ class Loop:
 
     def _evaluate(self) -> None:
         at = self.position
+        if self.weights.averages_epochs:
+            batches = self.batches(self._loader, at.epoch)
+            refresh_running_statistics(self.weights.evaluated, batches, self.fabric)
         if self._validation is not None:
-            batches = (self.prepared(batch) for batch in self._validation.epoch(0))
-            network, classes = self.weights.evaluated, len(self.class_names)
+            batches, classes = self.batches(self._validation), len(self.class_names)
+            network = self.weights.evaluated
             self._last = measure_accuracies(network, self.method, batches, classes, self.fabric)
             self.weights.after_evaluation(self._last, at.epoch)
         accuracies = self._last.scalars() if self._last else {}
@@ -323,12 +325,15 @@ class Loop:
         self.watchers.advance(self.position.global_step, words)
 
     def _check_weights(self) -> None:
-        """Stop before weights that are no numbers are saved: an overflow after a last, still finite loss."""
+        """Stop before NaN or infinite weights are saved: they may overflow after a last, still finite loss."""
         if not all(bool(torch.isfinite(parameter).all()) for parameter in self.network.parameters()):
             raise self._diverged("a weight is no longer a number")
 
-    def _diverged(self, why: object, batch: Batch | None = None) -> DivergedError:
-        at, indices = self.position, [] if batch is None else batch.index.tolist()
+    def _diverged(
+        self, why: object, at: Position | None = None, index: Tensor | None = None
+    ) -> DivergedError:
+        at = at or self.position
+        indices: list[int] = [] if index is None else index.tolist()
         place = self.recorder.save_failure(
             at.global_step, self._tree(), {"sample_index": indices, "error": str(why)}
         )

@@ -1,11 +1,22 @@
-"""Optimisers by name over the parameter groups of network and method.
+"""Which weights move, how, and at which rate.
 
-Every group carries ``lr_scale``; the loop sets ``lr = schedule(step) x lr_scale`` at each step. Networks may
-offer ``parameter_groups(weight_decay, layer_decay)``; methods always offer theirs.
+Optimisers work over the parameter groups of network and method. Every group carries ``lr_scale``; the loop sets
+``lr = schedule(step) x lr_scale`` at each step. Networks may offer ``parameter_groups(weight_decay, layer_decay)``;
+methods always offer theirs. The schedule is a pure function of the position in a stage: nothing to save, nothing to
+drift on resume. With ``t`` the optimiser step in the stage, ``W`` the steps of warm-up, ``T`` the steps of the stage
+and ``η`` the peak::
+
+    t < W      η · (start + (1 − start) · (t + 1) / W)
+    cosine     min + (η − min) · (1 + cos(π · (t − W) / (T − W))) / 2
+    step       η · factor^(milestones passed)
+    constant   η
 """
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,7 +24,7 @@ from torch import nn
 
 from classmargin._checks import check_number
 from classmargin.methods.base import Method
-from classmargin.training.config import OptimizerConfig
+from classmargin.training.config import OptimizerConfig, ScheduleConfig
 
 Group = dict[str, Any]
 
@@ -133,3 +144,74 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """Give every group its learning rate."""
     for group in optimizer.param_groups:
         group["lr"] = rate * group["lr_scale"]
+
+
+Schedule = Callable[[int], float]
+
+
+def make_schedule(config: ScheduleConfig, *, peak: float, epochs: int, steps_per_epoch: int) -> Schedule:
+    """Return the learning rate of each optimiser step of a stage (0-based).
+
+    Args:
+        config: Name and shape.
+        peak: Largest learning rate.
+        epochs: Length of the stage.
+        steps_per_epoch: Optimiser steps in an epoch.
+
+    Example:
+        >>> rate = make_schedule(ScheduleConfig("cosine"), peak=1.0, epochs=2, steps_per_epoch=5)
+        >>> rate(0), round(rate(5), 6)
+        (1.0, 0.5)
+    """
+    total = max(1, epochs * steps_per_epoch)
+    warmup = config.warmup_steps or round(config.warmup_epochs * steps_per_epoch)
+    # A warm-up longer than the whole stage (a smoke run of a paper preset) would never reach the peak.
+    warmup = min(warmup, total // 2)
+    milestones = sorted(config.milestones)
+
+    def rate(step: int) -> float:
+        if step < warmup:
+            return peak * (config.warmup_start + (1.0 - config.warmup_start) * (step + 1) / warmup)
+        if config.name == "step":
+            return peak * config.factor ** bisect_right(milestones, step // steps_per_epoch)
+        if config.name == "constant":
+            return peak
+        progress = min(1.0, (step - warmup) / max(1, total - warmup))
+        return config.minimum + (peak - config.minimum) * 0.5 * (1.0 + math.cos(math.pi * progress))
+
+    return rate
+
+
+def is_probe(network: nn.Module) -> bool:
+    """Whether the encoder was frozen before the training began, and has to stay so."""
+    return bool(getattr(network, "encoder_frozen", False))
+
+
+def choose_trainable(network: nn.Module, which: str, *, probe: bool) -> None:
+    """Let all parameters move, or only those of the encoder, or only those of the head.
+
+    Args:
+        network: Has ``head``, ``freeze_encoder()`` and ``unfreeze_encoder()`` unless ``which`` is ``"all"``
+            throughout. A frozen encoder stays in evaluation mode while the rest trains.
+        which: ``all``, ``encoder`` or ``head``.
+        probe: Keep the encoder frozen whatever the stage says.
+
+    Raises:
+        ValueError: A stage that trains the encoder alone, in a probe.
+    """
+    if probe and which == "encoder":
+        raise ValueError("this method has a stage that trains the encoder, so it cannot probe a frozen one")
+    if hasattr(network, "freeze_encoder"):
+        if which == "head" or probe:
+            network.freeze_encoder()  # type: ignore[operator]
+        else:
+            network.unfreeze_encoder()  # type: ignore[operator]
+    elif which != "all":
+        name = type(network).__name__
+        raise TypeError(f"a stage trains the {which} alone, and {name} does not tell encoder and head apart")
+    if which != "all" or hasattr(network, "freeze_encoder"):
+        head: nn.Module = network.head  # type: ignore[assignment]
+        head.requires_grad_(which != "encoder")
+    for parameter in network.parameters():
+        if not parameter.requires_grad:
+            parameter.grad = None

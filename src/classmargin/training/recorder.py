@@ -6,35 +6,19 @@ the checkpoint on resume, so the run folder must be visible to all machines.
 
 from __future__ import annotations
 
-import functools
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
 import torch.distributed as dist
 
-from classmargin._distributed import is_distributed, rank, world_size
-from classmargin._printable import printable
-from classmargin.training import random_state
+from classmargin._distributed import gather_objects, is_distributed, rank
 from classmargin.training.checkpoint import CheckpointStore, write_tree
 from classmargin.training.config import RunConfig
-from classmargin.training.log_files import LogFiles
-from classmargin.training.loggers import FILES, Evaluation, Logger, make_loggers
-from classmargin.training.run_folder import RunFolder, write_json
-from classmargin.training.run_record import add_session
-
-
-def say(line: str) -> None:
-    """Print one line for the user, from one process only."""
-    if rank() == 0:
-        sys.stderr.write(f"classmargin: {printable(line)}\n")
-
-
-@functools.cache
-def say_once(line: str) -> None:
-    """Print a line unless this process has printed it before: runs that differ by their seed share their notices."""
-    say(line)
+from classmargin.training.metric_logs import FILES, Evaluation, LogFiles, Logger, make_loggers
+from classmargin.training.process_state import gather_random_states
+from classmargin.training.run_folder import RunFolder, add_session, write_json
+from classmargin.training.run_progress import say
 
 
 class Recorder:
@@ -135,36 +119,10 @@ class Recorder:
         self._loggers = []
 
 
-def gather_objects(value: Any) -> list[Any]:
-    """Return the values of all processes in rank order."""
-    if not is_distributed():
-        return [value]
-    values: list[Any] = [None] * world_size()
-    dist.all_gather_object(values, value)
-    return values
-
-
-def gather_random_states() -> list[dict[str, Any]]:
-    """Return the random state of every process."""
-    return gather_objects(random_state.capture())
-
-
-def restore_random_state(states: list[dict[str, Any]], seed: int, step: int) -> None:
-    """Put this process's random numbers back, or draw new ones if the number of processes changed."""
-    if len(states) == world_size():
-        random_state.restore(states[rank()])
-        return
-    say(
-        f"the run was saved by {len(states)} processes and goes on with {world_size()}: "
-        "random numbers are drawn anew"
-    )
-    random_state.seed_process(seed, "resumed", step, rank())
-
-
 def _fail_together(problem: OSError | None) -> None:
     """Let every process know how the writing of rank 0 went, and wait for it.
 
-    Otherwise the others would go on to the next step and hang there; and one that leaves while rank 0 still
+    Otherwise the others would proceed to the next step and hang there; and one that leaves while rank 0 still
     writes makes its launcher kill rank 0.
     """
     words = gather_objects(None if problem is None else str(problem))

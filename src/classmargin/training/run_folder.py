@@ -1,16 +1,17 @@
-"""The folder of a run: which file lies where, who may write, and whether it is finished.
+"""The folder of a run: which file lies where, who may write, whether it is finished, and what ran where.
 
 ::
 
     RUN/config.toml        what ran          run.json          versions, git state, sessions
-        metrics.jsonl      one record a line  metrics.csv, class_accuracy.csv   the same for spreadsheets
+        metrics.jsonl      one record per line metrics.csv, class_accuracy.csv   the same for spreadsheets
         checkpoint/        see checkpoint.py  predictions.npz   test scores, labels, features, ids
         audit.json         report.html        progress.json     how far it is (for whoever watches)
         done               exists when all of the above is final
 
-One process writes at a time (see run_lock.py). Whoever gets the lock removes what a killed one left half
-written. Files that decide what a later start does are flushed to the disk, so that a power cut cannot leave
-an empty ``config.toml`` or a ``done`` without its predictions.
+One process writes at a time: the lock is the kernel's (by ``filelock``) and vanishes with its process; what is written in
+it only serves the message. Whoever gets the lock removes what a killed process left half written. Files that decide
+what a later start does are flushed to the disk, so that a power cut cannot leave an empty ``config.toml`` or a
+``done`` without its predictions.
 """
 
 from __future__ import annotations
@@ -18,17 +19,26 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
+import subprocess
+import sys
 from collections.abc import Iterator
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from classmargin._atomic import atomic_path, remove_leftovers
-from classmargin.evaluation.plain import to_plain
-from classmargin.training.config import RunConfig
+from classmargin._files import read_json, read_text
+from classmargin.evaluation.json_values import to_plain
+from classmargin.training.config import RunConfig, identity
 from classmargin.training.config_reader import build, read_toml, to_toml
-from classmargin.training.run_lock import hold_lock
+from classmargin.training.devices import numerics
 
 LOCK_FILE = ".lock"
+# Where the lock is not let go at once by the workers that a killed run has forked (versions of filelock before 4).
+PATIENCE = 10.0
+PACKAGES = ("classmargin", "torch", "numpy", "lightning", "safetensors")
 
 
 class RunFolder:
@@ -70,7 +80,11 @@ class RunFolder:
         """Return the configuration the run was started with."""
         if not self.started:
             raise ValueError(f"{self.path} is not a run folder: it has no config.toml")
-        return build(read_toml(self.config_file))
+        tables = read_toml(self.config_file)
+        try:
+            return build(tables)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{self.config_file}: {error}") from error
 
     def mark_done(self, summary: dict[str, Any]) -> None:
         """Say that the run is finished; written last of all."""
@@ -103,6 +117,85 @@ class RunFolder:
             yield
 
 
+@contextlib.contextmanager
+def hold_lock(path: Path) -> Iterator[None]:
+    """Hold the lock at ``path`` while the block runs.
+
+    On file systems without ``flock`` the file itself is the lock, with process and machine in it: ``filelock`` takes that of
+    a dead process over, unless it ran on another machine, of which nothing can be known.
+
+    Raises:
+        ValueError: Another process holds it; the message says which.
+    """
+    import filelock
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_symlink():  # the lock is written to, and a link may lead anywhere
+        raise ValueError(f"{path} is a link, and a run writes only inside its own folder; remove it")
+    lock = filelock.FileLock(path)
+    _acquire(lock, path)
+    try:
+        if not isinstance(lock, filelock.SoftFileLock):  # which writes the same itself
+            path.write_text(f"{os.getpid()}\n{platform.node()}\n", encoding="utf-8")
+        yield
+    finally:
+        lock.release()
+
+
+def _acquire(lock: Any, path: Path) -> None:
+    try:
+        lock.acquire(timeout=0)
+    except TimeoutError as error:
+        owner = read_owner(path)
+        if owner is None or not owner.is_dead:
+            raise _in_use(path, owner) from error
+        try:
+            lock.acquire(timeout=PATIENCE)
+        except TimeoutError:
+            raise _in_use(path, owner) from error
+
+
+class Owner(NamedTuple):
+    """Who holds a lock, as it says itself."""
+
+    pid: int
+    host: str
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the process is known to have ended."""
+        if self.host != platform.node() or os.name != "posix":
+            return False
+        try:
+            os.kill(self.pid, 0)
+        except (ProcessLookupError, OverflowError):  # no process has a number like that
+            return True
+        except PermissionError:
+            pass
+        return False
+
+
+def read_owner(path: Path) -> Owner | None:
+    """Return whom a lock file names; None if that cannot be read."""
+    try:
+        pid, host, *_ = read_text(path, max_bytes=4096).splitlines()
+        owner = Owner(int(pid), host)
+    except (OSError, ValueError):
+        return None
+    # A number below 1 would stand for a group of processes, or for all of them.
+    return owner if owner.pid > 0 else None
+
+
+def _in_use(path: Path, owner: Owner | None) -> ValueError:
+    who, advice = "another process", ""
+    if owner is not None:
+        who = f"process {owner.pid} on {owner.host}"
+        advice = "" if owner.host == platform.node() else f". If that process is gone, delete {path}"
+    return ValueError(
+        f"run folder {path.parent} is in use by {who}; wait for it or choose another --out{advice}"
+    )
+
+
 def write_text(path: Path, text: str, *, durable: bool = False) -> None:
     """Write a small file atomically, and flush it to the disk if ``durable``."""
     with atomic_path(path, durable=durable) as temporary:
@@ -112,3 +205,75 @@ def write_text(path: Path, text: str, *, durable: bool = False) -> None:
 def write_json(path: Path, value: Any, *, durable: bool = False) -> None:
     """Write strict JSON atomically, readable by people; what is not a number becomes ``null``."""
     write_text(path, json.dumps(to_plain(value), indent=1, allow_nan=False) + "\n", durable=durable)
+
+
+def add_session(folder: RunFolder, config: RunConfig, resumed_step: int | None) -> None:
+    """Append this start to ``run.json``.
+
+    Args:
+        folder: The run.
+        config: Its effective configuration.
+        resumed_step: Optimiser step that the run resumes from; None for a first start.
+    """
+    record: dict[str, Any] = {"identity": identity(config), "seed": config.loop.seed, "sessions": []}
+    if folder.record_file.exists():
+        record = _read(folder.record_file) or {
+            **record,
+            "note": "an earlier record was unreadable and is lost",
+        }
+    record["sessions"].append({**session(resumed_step), "numerics": numerics(config)})
+    write_json(folder.record_file, record)
+
+
+def recorded_numerics(folder: RunFolder) -> list[dict[str, Any]]:
+    """Return what the bits of every session of a run were decided by; runs of versions before 0.5 do not tell."""
+    record = _read(folder.record_file) if folder.record_file.exists() else None
+    sessions = record["sessions"] if record is not None else []
+    known = [session.get("numerics") for session in sessions if isinstance(session, dict)]
+    return [found for found in known if isinstance(found, dict) and isinstance(found.get("device"), str)]
+
+
+def _read(file: Path) -> dict[str, Any] | None:
+    try:
+        record: dict[str, Any] = read_json(file)
+        return record if isinstance(record["sessions"], list) else None
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
+
+
+def session(resumed_step: int | None = None) -> dict[str, Any]:
+    """Return time, command, versions, machine and git state of this process."""
+    return {
+        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "resumed_from_step": resumed_step,
+        "command": [os.path.basename(sys.argv[0]), *sys.argv[1:]],
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "machine": {"system": platform.platform(), "processor": platform.machine(), "cores": os.cpu_count()},
+        "git": git_state(),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def git_state() -> dict[str, Any] | None:
+    """Return commit and whether files differ from it, of the folder the command runs in; None outside git."""
+    commit = _git("rev-parse", "HEAD")
+    if commit is None:
+        return None
+    return {
+        "commit": commit.strip(),
+        "modified": bool((_git("status", "--porcelain", "--untracked-files=no") or "").strip()),
+    }
+
+
+def _git(*words: str) -> str | None:
+    try:
+        answer = subprocess.run(["git", *words], capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout if answer.returncode == 0 else None

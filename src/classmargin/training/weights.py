@@ -1,4 +1,4 @@
-"""Which weights count at the end: the last, their moving average, or those that did best on validation."""
+"""Which weights count at the end: the last, an average of them, or those that did best on validation."""
 
 from __future__ import annotations
 
@@ -8,45 +8,53 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from classmargin.training.config import LoopConfig
 from classmargin.training.evaluate import Accuracies
 
 
 class WeightKeeper:
-    """The moving average (if asked for) and the best weights on validation (if asked for).
+    """An average of the weights (if asked for) and the best weights on validation (if asked for).
+
+    The average moves at each step (exponential, ``ema_decay``) or at the end of each late epoch (equal shares,
+    ``swa_start``).
 
     Args:
-        network: The network that is trained.
-        ema_decay: Decay of the moving average, or None.
-        select: ``last``, or the accuracy on validation that decides.
+        network: The network that is trained; a later stage with a fresh one has a keeper of its own.
+        config: Which average, and the accuracy on validation that decides.
     """
 
-    def __init__(self, network: nn.Module, ema_decay: float | None, select: str) -> None:
-        self._ema_decay = ema_decay
-        self._select = select
+    def __init__(self, network: nn.Module, config: LoopConfig) -> None:
+        self._network, self._select, self._swa_start = network, config.select, config.swa_start
+        self._average: AveragedModel | None = None
+        if config.ema_decay is not None or config.swa_start is not None:
+            decay = config.ema_decay
+            average = None if decay is None else get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
+            self._average = AveragedModel(network, multi_avg_fn=average)
+            self._average.requires_grad_(False)
         self._best_value: float | None = None
         self._best_weights: dict[str, Tensor] = {}
         self.best_epoch: int | None = None
-        self.follow(network)
-
-    def follow(self, network: nn.Module) -> None:
-        """Start anew on a network (a method's later stage may begin with a fresh one)."""
-        self._network = network
-        self._average: AveragedModel | None = None
-        if self._ema_decay is not None:
-            average = get_ema_multi_avg_fn(self._ema_decay)  # type: ignore[no-untyped-call]
-            self._average = AveragedModel(network, multi_avg_fn=average)
-            self._average.requires_grad_(False)
-        self._best_value, self._best_weights, self.best_epoch = None, {}, None
 
     def after_step(self) -> None:
-        """Move the average on."""
-        if self._average is not None:
+        """Move a moving average on."""
+        if self._average is not None and self._swa_start is None:
+            self._average.update_parameters(self._network)
+
+    def after_epoch(self, done: float) -> None:
+        """Take the weights of an epoch's end into an average of epochs; ``done`` is the finished share of all."""
+        if self._average is not None and self._swa_start is not None and done > self._swa_start:
             self._average.update_parameters(self._network)
 
     @property
+    def averages_epochs(self) -> bool:
+        """Whether the evaluated weights are an average whose running statistics no step has ever seen."""
+        return self._swa_start is not None and self.evaluated is not self._network
+
+    @property
     def evaluated(self) -> nn.Module:
-        """The network that evaluations look at: the average where there is one."""
-        return self._average.module if self._average is not None else self._network
+        """The network that evaluations look at: the average as soon as there is one."""
+        begun = self._average is not None and (self._swa_start is None or bool(self._average.n_averaged))
+        return self._average.module if begun and self._average is not None else self._network
 
     def after_evaluation(self, accuracies: Accuracies, epoch: int) -> None:
         """Keep a copy of the evaluated weights if they are the best so far; ties keep the earlier ones."""
@@ -98,9 +106,9 @@ def load_weights(module: nn.Module, state: Mapping[str, Any], what: str) -> None
 def final_weights(state: dict[str, Any]) -> dict[str, Tensor]:
     """Return the weights that count from the tree of a checkpoint, without building anything."""
     kept = state["weights"]
-    if kept["best_weights"]:
+    if isinstance(kept["best_weights"], Mapping) and kept["best_weights"]:
         return dict(kept["best_weights"])
-    if kept["average"] is not None:
+    if kept["average"] is not None and bool(kept["average"]["n_averaged"]):
         prefix = "module."
         return {
             name.removeprefix(prefix): value

@@ -1,1 +1,49 @@
-"""Readers, one file format each: a path in, ``RawData`` out. No user file is ever unpickled freely."""
+"""Readers of file formats, and the one that finds out which of them understands a path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from classmargin.data.errors import DataError
+from classmargin.data.formats import arrays, arrow_tables, cifar, idx, image_folder
+from classmargin.data.raw import RawData
+
+Reader = Callable[[Path], RawData]
+
+# Asked in this order; the image tree comes last because it is satisfied with any folder of folders.
+_FOLDER_READERS: tuple[tuple[Callable[[Path], bool], Reader], ...] = (
+    (idx.looks_like_idx, idx.read_idx_folder),
+    (cifar.looks_like_cifar10, cifar.read_cifar10),
+    (cifar.looks_like_cifar100, cifar.read_cifar100),
+    (arrays.looks_like_npy_folder, arrays.read_npy),
+    (arrow_tables.looks_like_saved_dataset, arrow_tables.read_saved_dataset),
+    (arrow_tables.looks_like_parquet, arrow_tables.read_parquet),
+    (image_folder.looks_like_image_tree, image_folder.read_image_tree),
+)
+_FILE_READERS: dict[str, Reader] = {
+    ".npz": arrays.read_npz,
+    ".npy": arrays.read_npy,
+    ".parquet": arrow_tables.read_parquet,
+}
+
+
+def read_any(path: Path) -> RawData:
+    """Read a file or folder in whichever known format it is.
+
+    Raises:
+        DataError: no reader knows it; the message lists what would be known.
+    """
+    if path.is_file():
+        reader = _FILE_READERS.get(path.suffix.lower())
+        if reader is None:
+            raise DataError(f"{path} must be one of {', '.join(_FILE_READERS)}, or a folder")
+        return reader(path)
+    for looks_right, reader in _FOLDER_READERS:
+        if looks_right(path):
+            return reader(path)
+    raise DataError(
+        f"{path} is not a data set that can be read: expected class folders with images (or train/ and "
+        "val/ of them), idx files, CIFAR batches, x_train.npy and y_train.npy, parquet files, or a folder "
+        "written by save_to_disk"
+    )

@@ -1,5 +1,6 @@
-"""Five fine-grained sets in the layouts in which they are distributed: images in one place, lists in another.
+"""ImageNet and five fine-grained sets as they are distributed: images in one place, lists in another.
 
+imagenet        train/<synset>/; val/<synset>/, or val/ with LOC_val_solution.csv or the devkit
 stanford-cars   cars_train/ cars_test/ devkit/cars_*.mat  (or car_ims/ cars_annos.mat)
 oxford-pets     images/ annotations/trainval.txt test.txt
 flowers-102     jpg/ imagelabels.mat setid.mat
@@ -9,15 +10,17 @@ fgvc-aircraft   data/images/ data/images_variant_{train,val,test}.txt data/varia
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from classmargin._files import LONG_FILE, SMALL_FILE, UnfitFileError, open_regular, read_text
 from classmargin.data.errors import DataError
-from classmargin.data.formats.side_files import read_lines, read_mat
-from classmargin.data.image_source import ImageFiles
+from classmargin.data.formats.image_folder import class_folder_names, read_class_folders
+from classmargin.data.images import ImageFiles
 from classmargin.data.raw import RawData, RawPart
 
 
@@ -146,3 +149,118 @@ def _lookup(label: dict[str, int], name: str, list_name: str) -> int:
     if name not in label:
         raise DataError(f"{list_name} names the class {name!r}, which the list of classes does not have")
     return label[name]
+
+
+_DEVKIT = Path("ILSVRC2012_devkit_t12") / "data"
+
+
+def read_imagenet(folder: Path) -> RawData:
+    """Read ImageNet; the official validation part becomes the test part, since no test labels are public."""
+    images = next(
+        (place for place in (folder, folder / "ILSVRC/Data/CLS-LOC") if (place / "train").is_dir()), None
+    )
+    if images is None:
+        raise DataError(f"{folder} must hold train/<synset>/*.JPEG (or ILSVRC/Data/CLS-LOC/train)")
+    synsets = class_folder_names(images / "train")
+    if any(child.is_dir() and not child.name.startswith(".") for child in (images / "val").glob("*")):
+        test = read_class_folders(images / "val", synsets)
+    else:
+        test = _read_flat(folder, images / "val", synsets)
+    return RawData(
+        read_class_folders(images / "train", synsets), test=test, class_names=_words(folder, synsets)
+    )
+
+
+def _read_flat(folder: Path, images: Path, synsets: tuple[str, ...]) -> RawPart:
+    files = sorted(
+        path.name
+        for path in images.glob("*")
+        if path.suffix.lower() in (".jpeg", ".jpg") and not path.name.startswith(".")
+    )
+    if not files:
+        raise DataError(f"{images} must hold the validation images, on which ImageNet is judged; it has none")
+    if (folder / "LOC_val_solution.csv").is_file():
+        of_image = _solution_csv(folder / "LOC_val_solution.csv")
+    elif (folder / _DEVKIT / "meta.mat").is_file():
+        of_image = _devkit_truth(folder / _DEVKIT, files)
+    else:
+        raise DataError(
+            f"{images} is not sorted into class folders; put LOC_val_solution.csv or "
+            "ILSVRC2012_devkit_t12/ beside it"
+        )
+    number = {synset: label for label, synset in enumerate(synsets)}
+    try:
+        labels = [number[of_image[Path(file).stem]] for file in files]
+    except KeyError as error:
+        raise DataError(f"no class is known for the image or synset {error} of {images}") from error
+    return RawPart(labels=np.array(labels, dtype=np.int64), images=ImageFiles(images, files))
+
+
+def _solution_csv(path: Path) -> dict[str, str]:
+    rows = csv.DictReader(read_text(path).splitlines())
+    return {row["ImageId"]: row["PredictionString"].split()[0] for row in rows}
+
+
+def _devkit_truth(devkit: Path, files: list[str]) -> dict[str, str]:
+    rows = np.atleast_1d(read_mat(devkit / "meta.mat")["synsets"])
+    synset_of = {int(row.ILSVRC2012_ID): str(row.WNID) for row in rows}
+    truth = [int(line) for line in read_lines(devkit / "ILSVRC2012_validation_ground_truth.txt")]
+    if len(truth) != len(files):
+        raise DataError(
+            f"the development kit knows {len(truth)} validation images, the folder holds {len(files)}"
+        )
+    return {Path(file).stem: synset_of[number] for file, number in zip(files, truth, strict=True)}
+
+
+def _words(folder: Path, synsets: tuple[str, ...]) -> tuple[str, ...]:
+    """Return readable names where a list of them is there, else the synsets.
+
+    ``class_names.txt`` comes first: one name per class in the order of the synsets, or ``synset name`` on each line.
+    """
+    words: dict[str, str] = {}
+    if (folder / "class_names.txt").is_file():
+        lines = read_lines(folder / "class_names.txt")
+        if all(line.split(" ", 1)[0] in synsets and " " in line for line in lines):
+            words = {line.split(" ", 1)[0]: line.split(" ", 1)[1] for line in lines}
+        elif len(lines) == len(synsets):
+            words = dict(zip(synsets, lines, strict=True))
+        else:
+            raise DataError(
+                f"{folder}/class_names.txt must name {len(synsets)} classes, one on each line, got {len(lines)} lines"
+            )
+    elif (folder / "LOC_synset_mapping.txt").is_file():
+        pairs = (line.split(" ", 1) for line in read_lines(folder / "LOC_synset_mapping.txt"))
+        words = {synset: text.split(",")[0] for synset, text in pairs}
+    elif (folder / _DEVKIT / "meta.mat").is_file():
+        rows = np.atleast_1d(read_mat(folder / _DEVKIT / "meta.mat")["synsets"])
+        words = {str(row.WNID): str(row.words).split(",")[0] for row in rows}
+    return tuple(words.get(synset, synset) for synset in synsets)
+
+
+def read_lines(path: Path) -> list[str]:
+    """Return the lines that are not empty, without the space around them."""
+    if not path.is_file():
+        raise DataError(f"{path} is missing; the data set is incomplete")
+    try:
+        text = read_text(path, max_bytes=LONG_FILE)
+    except UnfitFileError as error:
+        raise DataError(str(error)) from error
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def read_mat(path: Path) -> dict[str, Any]:
+    """Return the variables of a MATLAB file; structs become objects with attributes."""
+    from scipy.io import loadmat
+
+    if not path.is_file():
+        raise DataError(f"{path} is missing; the data set is incomplete")
+    try:
+        with open_regular(path, max_bytes=SMALL_FILE) as file:
+            content: dict[str, Any] = loadmat(  # an open file serves as well
+                file,  # type: ignore[arg-type]
+                squeeze_me=True,
+                struct_as_record=False,
+            )
+    except Exception as error:  # loadmat raises many kinds for damaged files
+        raise DataError(f"{path} is not a readable .mat file: {error}") from error
+    return content

@@ -3,10 +3,17 @@
 Keys (or file names): ``x_train, y_train, x_val, y_val, x_test, y_test, class_names``, or ``inputs, labels``
 for one set from which validation and test are taken. Two dimensions are features ``[N, d]``; three are grey
 images ``[N, H, W]``; four are images with channels last or first. Pickled (object) arrays are refused.
+
+The data set inside the package is such a file: ``embedded/fashion_mnist_mini.npz.xz``, 1 000 images per class of
+Fashion-MNIST with unchanged pixels, packed with xz (smaller than PNG-style filtering of these images) by
+``scripts/make_fashion_mnist_mini.py``.
 """
 
 from __future__ import annotations
 
+import hashlib
+import io
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,22 +21,30 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from classmargin._array_files import ArrayFileError, member_names, read_npy_array, read_npz_arrays
+from classmargin._array_files import ArrayFileError, read_npy_array, read_npz_arrays
+from classmargin._files import memory_budget, read_bytes, read_text
 from classmargin.data.errors import DataError
 from classmargin.data.raw import RawData, RawPart
 
 Array = npt.NDArray[Any]
 _PART_KEYS = {"train": ("train",), "validation": ("val", "valid", "validation"), "test": ("test",)}
 _CHANNELS = (1, 3, 4)
+_KNOWN = (
+    "inputs",
+    "labels",
+    "class_names",
+    *(f"{array}_{ending}" for endings in _PART_KEYS.values() for ending in endings for array in "xy"),
+)
 # Arrays live in memory; what is larger than this belongs into files that are streamed.
-MAX_BYTES = 64 * 2**30
+LARGEST = 64 * 2**30
+EMBEDDED = Path(__file__).resolve().parent.parent / "embedded"
+MINI_FILE = EMBEDDED / "fashion_mnist_mini.npz.xz"
 
 
 def read_npz(path: Path) -> RawData:
     """Read one ``.npz`` file."""
     try:
-        used = [name for name in member_names(path) if _is_used(name)]
-        content = read_npz_arrays(path, used, max_bytes=MAX_BYTES)
+        content = read_npz_arrays(path, _KNOWN, max_bytes=memory_budget(LARGEST))
     except (ArrayFileError, OSError) as error:
         raise DataError(f"{error}") from error
     return arrays_to_raw(content, str(path))
@@ -38,19 +53,42 @@ def read_npz(path: Path) -> RawData:
 def read_npy(path: Path) -> RawData:
     """Read the ``.npy`` files of a folder, or of the folder that ``path`` lies in."""
     folder = path if path.is_dir() else path.parent
-    if path != folder and not _is_used(path.stem):
+    if path != folder and path.stem not in _KNOWN:
         raise DataError(
             f"{path} is one array without labels: call it x_train.npy (or inputs.npy) and put y_train.npy (or "
             "labels.npy) beside it"
         )
-    content = {}
-    for file in sorted(folder.glob("*.npy")):
-        if _is_used(file.stem):
+    content: dict[str, Array] = {}
+    left = memory_budget(LARGEST)
+    for file in (folder / f"{name}.npy" for name in _KNOWN):
+        if os.path.lexists(file):
             try:
-                content[file.stem] = read_npy_array(file, max_bytes=MAX_BYTES)
+                content[file.stem] = read_npy_array(file, max_bytes=left)
             except (ArrayFileError, OSError) as error:
                 raise DataError(f"{error}") from error
+            left -= content[file.stem].nbytes
     return arrays_to_raw(content, str(folder))
+
+
+def read_embedded(path: Path = MINI_FILE) -> RawData:
+    """Read the embedded data set after comparing its checksum with ``SHA256SUMS`` beside it."""
+    import lzma  # late: some minimal Python builds lack it, and only this set needs it
+
+    packed = read_bytes(path)
+    expected = read_checksums(path.with_name("SHA256SUMS")).get(path.name)
+    found = hashlib.sha256(packed).hexdigest()
+    if found != expected:
+        raise DataError(
+            f"{path.name} is damaged: its sha256 is {found}, expected {expected}; reinstall the package"
+        )
+    with np.load(io.BytesIO(lzma.decompress(packed)), allow_pickle=False) as archive:
+        return arrays_to_raw({key: archive[key] for key in archive.files}, path.name)
+
+
+def read_checksums(path: Path) -> dict[str, str]:
+    """Return file name -> sha256 of a ``SHA256SUMS`` file as ``sha256sum`` writes it."""
+    pairs = (line.split() for line in read_text(path).splitlines() if line.strip())
+    return {name.lstrip("*"): digest for digest, name in pairs}
 
 
 def looks_like_npy_folder(folder: Path) -> bool:
@@ -86,10 +124,6 @@ def _class_names(names: Array | None, place: str) -> tuple[str, ...] | None:
     return tuple(
         name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name) for name in names.tolist()
     )
-
-
-def _is_used(key: str) -> bool:
-    return key in ("inputs", "labels", "class_names") or key.startswith(("x_", "y_"))
 
 
 def _find_part(content: Mapping[str, Array], endings: tuple[str, ...], place: str) -> RawPart | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import math
@@ -15,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classmargin._array_files import SMALL_ENOUGH, is_suspicious
+from classmargin._files import UnfitFileError, memory_budget, open_regular, over_budget
 from classmargin.data.errors import DataError
 from classmargin.data.raw import RawData, RawPart
 
@@ -68,29 +70,35 @@ def read_idx(path: Path) -> npt.NDArray[np.uint8]:
     Raises:
         DataError: wrong magic number, another type than bytes, or a length that does not fit the header.
     """
-    with open(path, "rb") as start:
-        zipped = start.read(2) == _GZIP_MAGIC
     try:
-        with gzip.open(path) if zipped else open(path, "rb") as file:
-            return _read_body(cast(BinaryIO, file), path, zipped=zipped)
+        with open_regular(path) as plain:
+            zipped = plain.read(2) == _GZIP_MAGIC
+            plain.seek(0)
+            with gzip.open(plain) if zipped else contextlib.nullcontext(plain) as file:
+                on_disk = os.fstat(plain.fileno()).st_size
+                return _read_body(cast(BinaryIO, file), path, on_disk, zipped=zipped)
+    except UnfitFileError as error:
+        raise DataError(str(error)) from error
     except (EOFError, gzip.BadGzipFile, zlib.error, struct.error) as error:
         raise DataError(f"{path} is damaged or cut short: {error}") from error
 
 
-def _read_body(file: BinaryIO | io.BufferedIOBase, path: Path, *, zipped: bool) -> npt.NDArray[np.uint8]:
+def _read_body(
+    file: BinaryIO | io.BufferedIOBase, path: Path, on_disk: int, *, zipped: bool
+) -> npt.NDArray[np.uint8]:
     zeros, kind, dims = struct.unpack(">HBB", file.read(4))
     if zeros != 0 or kind != _BYTES_TYPE or not 1 <= dims <= 4:
         raise DataError(f"{path} is not an idx file of bytes (starts with {zeros:04x} {kind:02x} {dims:02x})")
     shape = struct.unpack(f">{dims}I", file.read(4 * dims))
     size = math.prod(shape)
-    if size > _LARGEST:
-        raise DataError(f"{path} claims {size} bytes, more than the {_LARGEST} that are read")
-    on_disk = os.stat(path).st_size
     # Before memory is taken for it; small differences get the exact message below.
     if is_suspicious(size, on_disk) or (not zipped and size > on_disk + SMALL_ENOUGH):
         raise DataError(
             f"{path} claims {size} bytes for shape {shape}, far more than its {on_disk} bytes hold"
         )
+    limit = memory_budget(_LARGEST)
+    if size > limit:
+        raise DataError(over_budget(path, size, limit))
     content = file.read(size + 1)
     if len(content) != size:
         raise DataError(f"{path} must hold {size} bytes for shape {shape}, got {_amount(len(content), size)}")

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from classmargin.data.errors import DataError, name_some
-from classmargin.data.image_source import ImageFiles
+from classmargin.data.images import ImageFiles
 from classmargin.data.raw import RawData, RawPart
 
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")

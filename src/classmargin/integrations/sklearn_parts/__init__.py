@@ -1,7 +1,5 @@
-"""What stands behind the scikit-learn face; nothing here imports scikit-learn.
+"""What stands behind ``MR2Classifier``; nothing here imports scikit-learn at once.
 
-``exact_statistics`` (class statistics and margins of a whole training set) -> ``margin_objective`` (loss and gradient of
-a head on fixed features) -> ``coordinates`` (in which variables it is minimised) -> ``solver``
-(L-BFGS; ``newton`` for small linear heads).
-``minibatch`` trains in batches: the hidden layer, and ``partial_fit``.
+``validation`` (what the caller hands over) -> ``fixed_features`` (statistics and margins of a whole training set, sparse rows) ->
+``linear_head`` (the head of fixed features at its minimum) or ``minibatch`` (Adam: the hidden layer, and ``partial_fit``).
 """

@@ -1,8 +1,8 @@
 """Training in batches: the network with a hidden layer, and ``partial_fit`` of every kind.
 
-With a hidden layer features move, so class statistics are moving averages (:class:`ClassStatistics`), the
-representation margin applies, and all settings are the recommended ones; without one the caller hands over exact margins
-and only the logit margin is left.
+Data flow: rows -> shift and width -> hidden layer, if any -> head -> logits -> loss -> Adam. With a hidden layer features move, so the
+loss is :class:`classmargin.MR2Loss` with its recommended settings; without one the caller hands over exact margins and only the
+logit margin is left.
 """
 
 from __future__ import annotations
@@ -15,91 +15,146 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from classmargin.integrations.sklearn_parts.exact_statistics import MARGIN_LIMITS
-from classmargin.integrations.sklearn_parts.network import FeatureNetwork
-from classmargin.mr2 import PRESETS, ClassStatistics, class_margins, margin_cross_entropy
-from classmargin.mr2.feature_scale import FeatureScale
-from classmargin.mr2.logit_margin import confidences
-from classmargin.mr2.positives import moment_losses
+from classmargin.integrations.sklearn_parts.fixed_features import CHUNK_ROWS
+from classmargin.mr2 import MR2Loss, margin_cross_entropy
 
-RECOMMENDED = PRESETS["recommended"]
+# Rows shorter than this count as zero; a smaller value would turn their gradients into something enormous.
+SMALLEST_NORM = 1e-4
+START_SCALE = 16.0
 
 
-class MovingMargins(nn.Module):
-    """MR² with its recommended settings, for features that move and rows that have weights.
-
-    With equal weights it is ``MR2Loss.preset("recommended", ...)``, which has no place for weights of single rows.
+class FeatureNetwork(nn.Module):
+    """Features in, features of the head and logits out.
 
     Args:
+        in_features: ``d`` of the input.
         num_classes: ``K``.
-        feature_dim: Size of the hidden layer.
-        mean_margin: ``c̄``.
-        norm_order: ``p`` of the ``r²`` that is shown; these margins come from the relative spread.
-        representation_weight: ``λ``.
+        hidden: Size of the hidden layer, or None.
+        cosine: Whether the head compares directions.
+        scale: Factor of the cosines; None learns it.
+        intercept: Whether the head has offsets.
+        seed: Of the random start.
+        dtype: float32 or float64.
     """
+
+    shift: Tensor
+    width: Tensor
+    log_scale: Tensor
 
     def __init__(
         self,
+        in_features: int,
         num_classes: int,
-        feature_dim: int,
         *,
-        mean_margin: float,
-        norm_order: float,
-        representation_weight: float,
+        hidden: int | None,
+        cosine: bool,
+        scale: float | None,
+        intercept: bool,
+        seed: int,
+        dtype: torch.dtype,
     ) -> None:
         super().__init__()
-        self.mean_margin, self.representation_weight = mean_margin, representation_weight
-        self.margin_power = float(RECOMMENDED["margin_power"])
-        self.warmup_steps = int(RECOMMENDED["warmup_steps"])
-        self.statistics = ClassStatistics(
-            num_classes, feature_dim=feature_dim, norm_order=norm_order, track_separation=True
-        )
-        self.scale = FeatureScale("total-variance")
-
-    @property
-    def class_sums(self) -> NDArray[np.float64]:
-        """Effective weights and sums of squared norms, as the exact statistics have them ``[2, K]``."""
-        weight = self.statistics.class_weight.double()
-        result: NDArray[np.float64] = (
-            torch.stack((weight, weight * self.statistics.class_sqnorm)).cpu().numpy()
-        )
-        return result
-
-    @property
-    def warms_up(self) -> bool:
-        """Whether margins still wait and ``λ`` still rises."""
-        return int(self.statistics.updates) <= self.warmup_steps
-
-    @property
-    def margins(self) -> Tensor:
-        """Current ``γ`` ``[K]``; ``c̄`` until the warm-up is over."""
-        source = self.statistics.class_relative_spread
-        power = 0.0 if self.warms_up else self.margin_power
-        return class_margins(source, self.mean_margin, power=power, seen=source > 0, limits=MARGIN_LIMITS)
-
-    def update(self, features: Tensor, labels: Tensor, weight: Tensor) -> None:
-        """Move the statistics by one batch; a row enters with its weight."""
-        if bool((weight == 1.0).all()):
-            self.statistics.update(features, labels)
+        generator = torch.Generator().manual_seed(seed)
+        self.cosine = cosine
+        self.register_buffer("shift", torch.zeros(in_features, dtype=dtype))
+        self.register_buffer("width", torch.ones(in_features, dtype=dtype))
+        size = in_features if hidden is None else hidden
+        self.hidden = None if hidden is None else _linear(in_features, hidden, generator, dtype)
+        self.head = _linear(size, num_classes, generator, dtype)
+        self.head.bias.requires_grad_(intercept)
+        if hidden is None and not cosine:  # convex: 0 is as good a start as any, and the same for every seed
+            nn.init.zeros_(self.head.weight)
+        log_scale = torch.tensor(float(np.log(START_SCALE if scale is None else scale)), dtype=dtype)
+        if cosine and scale is None:
+            self.log_scale = nn.Parameter(log_scale)
         else:
-            share = F.one_hot(labels, self.statistics.num_classes) * weight.unsqueeze(1)
-            self.statistics.update(features, share.to(features.dtype))
-        self.scale.follow(self.statistics)
+            self.register_buffer("log_scale", log_scale)
 
-    def losses(self, logits: Tensor, labels: Tensor, features: Tensor) -> tuple[Tensor, Tensor | float]:
-        """Return ``ℓ_γ γ_y / c̄`` and ``λ p_y ℓ_s̄`` of each row ``[B]`` (Eq. 1 and 2), with the statistics of now."""
-        class_margin = self.margins.to(logits)
-        own = class_margin.index_select(0, labels)
-        losses = margin_cross_entropy(logits, labels, class_margin, reduction="none")
-        losses = losses * (own / self.mean_margin)
-        if self.representation_weight == 0.0:
-            return losses, 0.0
-        ramp = min(int(self.statistics.updates) / max(self.warmup_steps, 1), 1.0)
-        mean_spread = self.statistics.mean_spread.to(features)
-        temperature = float(self.scale.temperature_of(features.shape[1], on_host=True))
-        pull = moment_losses(features, labels, self.statistics, mean_spread, temperature)
-        confidence = confidences(logits.detach(), labels, own, None)
-        return losses, (self.representation_weight * ramp) * confidence * pull
+    def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return features ``[B, f]`` and logits ``[B, K]``."""
+        features = (rows - self.shift) / self.width
+        if self.hidden is not None:
+            features = F.relu(self.hidden(features))
+        if not self.cosine:
+            return features, self.head(features)
+        features = F.normalize(features, dim=1, eps=SMALLEST_NORM)
+        directions = F.normalize(self.head.weight, dim=1, eps=SMALLEST_NORM)
+        return features, torch.addmm(self.head.bias, features, self.log_scale.exp() * directions.T)
+
+    @torch.no_grad()
+    def standardize(self, rows: Tensor, weight: Tensor) -> None:
+        """Take shift and width from the (weighted) mean and deviation of ``rows``; constant columns keep width 1."""
+        share, parts = (weight.double() / weight.double().sum()), range(0, rows.shape[0], CHUNK_ROWS)
+        shift = torch.zeros_like(rows[0], dtype=torch.float64)
+        variance = shift.clone()  # sums in float64: squares of large float32 features overflow
+        if self.hidden is not None or self.head.bias.requires_grad:  # a shift is an offset
+            for start in parts:
+                part = slice(start, start + CHUNK_ROWS)
+                shift += share[part] @ rows[part].double()
+        for start in parts:
+            part = slice(start, start + CHUNK_ROWS)
+            variance += share[part] @ (rows[part].double() - shift).square()
+        width = variance.sqrt()
+        constant = width <= torch.finfo(rows.dtype).eps * shift.abs()  # but for rounding
+        self.shift, self.width = shift.to(rows.dtype), width.masked_fill(constant, 1.0).to(rows.dtype)
+
+    @torch.no_grad()
+    def start_from(self, coef: NDArray[Any], intercept: NDArray[Any], scale: float | None) -> None:
+        """Take over a head without hidden layer that was found elsewhere (the inverse of :func:`network_arrays`)."""
+        weight = torch.tensor(coef).to(self.head.weight)
+        if scale is not None:
+            self.log_scale.fill_(float(np.log(scale)))
+        self.head.weight.copy_(weight * self.width / (1.0 if scale is None else scale))
+        self.head.bias.copy_(torch.tensor(intercept).to(self.head.bias) + weight @ self.shift)
+
+    def squared_weights(self) -> Tensor:
+        """Return what the penalty ``α/2 · …`` weighs, scalar.
+
+        For a linear head ``v ‖W‖²`` in features as they come, with ``v`` their total variance; for hidden layers the
+        squared weights as they are. A cosine head has no length but its scale: ``K · scale²``.
+        """
+        if self.cosine:
+            penalty = self.head.weight.shape[0] * (2.0 * self.log_scale).exp()
+        elif self.hidden is None:
+            penalty = self.width.square().sum() * (self.head.weight / self.width).square().sum()
+        else:
+            penalty = self.head.weight.square().sum()
+        return penalty if self.hidden is None else penalty + self.hidden.weight.square().sum()
+
+
+def _linear(inputs: int, outputs: int, generator: torch.Generator, dtype: torch.dtype) -> nn.Linear:
+    # Without torch's own start, which would draw from the caller's random state.
+    layer: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs, dtype=dtype)  # type: ignore[no-untyped-call]
+    bound = (6.0 / max(inputs + outputs, 1)) ** 0.5
+    # Drawn in float64 and then rounded, so that float32 and float64 data start from the same place.
+    draw = torch.rand(outputs, inputs, generator=generator, dtype=torch.float64)
+    with torch.no_grad():
+        layer.weight.copy_((2.0 * draw - 1.0) * bound)
+        layer.bias.zero_()
+    return layer
+
+
+def network_arrays(network: FeatureNetwork) -> dict[str, NDArray[Any]]:
+    """Return the layers for features as they come: shift and width folded in, cosine weights of their full length.
+
+    Returns:
+        ``coef`` ``[K, f]`` and ``intercept`` ``[K]``, with a hidden layer also ``hidden_coef`` ``[f, d]`` and
+        ``hidden_intercept`` ``[f]``.
+    """
+    with torch.no_grad():
+        first = network.head if network.hidden is None else network.hidden
+        weight, bias = (
+            first.weight / network.width,
+            first.bias - first.weight @ (network.shift / network.width),
+        )
+        layers = {"coef": weight, "intercept": bias}
+        if network.hidden is not None:
+            layers = {"hidden_coef": weight, "hidden_intercept": bias}
+            layers |= {"coef": network.head.weight, "intercept": network.head.bias}
+        if network.cosine:
+            directions = F.normalize(network.head.weight, dim=1, eps=SMALLEST_NORM)
+            layers |= {"coef": network.log_scale.exp() * directions, "intercept": network.head.bias}
+    return {name: layer.detach().cpu().numpy().copy() for name, layer in layers.items()}
 
 
 class EpochData(NamedTuple):
@@ -117,37 +172,27 @@ class EpochData(NamedTuple):
 
 
 class MinibatchTrainer:
-    """A network, its optimiser and its margins: everything that goes from one batch to the next.
+    """A network, its optimiser and its loss: everything that goes from one batch to the next.
 
     Args:
         network: What is trained.
-        margins: :class:`MovingMargins` with a hidden layer; None if margins are handed over.
+        loss: With a hidden layer; None if margins are handed over.
         learning_rate: Of Adam.
         alpha: Penalty ``α/2 ‖W‖²`` on the weights of the layers.
     """
 
     def __init__(
-        self, network: FeatureNetwork, margins: MovingMargins | None, *, learning_rate: float, alpha: float
+        self, network: FeatureNetwork, loss: MR2Loss | None, *, learning_rate: float, alpha: float
     ) -> None:
-        self.network, self.margins, self.alpha = network, margins, alpha
+        self.network, self.loss, self.alpha = network, loss, alpha
         self.learning_rate = learning_rate
         self.optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate)
-
-    @property
-    def warms_up(self) -> bool:
-        """Whether the loss is still on its way to what is minimised in the end."""
-        return self.margins is not None and self.margins.warms_up
-
-    def shorten_warm_up(self, most: int) -> None:
-        """Let the warm-up end after ``most`` batches at the latest."""
-        if self.margins is not None:
-            self.margins.warmup_steps = min(self.margins.warmup_steps, most)
 
     def to(self, device: torch.device) -> None:
         """Move everything; the state of the optimiser follows its parameters."""
         self.network.to(device)
-        if self.margins is not None:
-            self.margins.to(device)
+        if self.loss is not None:
+            self.loss.to(device)
         for state in self.optimizer.state.values():
             for name, value in state.items():
                 if name != "step":
@@ -187,15 +232,17 @@ class MinibatchTrainer:
 
     def _step(self, batch: EpochData, fixed_margins: Tensor | None) -> float:
         features, logits = self.network(batch.rows)
-        pull: Tensor | float = 0.0
-        if self.margins is None:
+        penalty = 0.5 * self.alpha * self.network.squared_weights()
+        if self.loss is None:
             assert fixed_margins is not None
             losses = margin_cross_entropy(logits, batch.labels, fixed_margins, reduction="none")
+            total = progress = (losses * batch.weight).mean() + penalty
         else:
-            self.margins.update(features.detach(), batch.labels, batch.weight)
-            losses, pull = self.margins.losses(logits, batch.labels, features)
-        loss = (losses * batch.weight).mean() + 0.5 * self.alpha * self.network.squared_weights()
+            terms = self.loss.terms(logits, batch.labels, features, sample_weight=batch.weight)
+            # Means over weights become sums over rows, so that a heavy batch counts as such.
+            share = batch.weight.mean()
+            total, progress = terms.total * share + penalty, terms.logit_margin * share + penalty
         self.optimizer.zero_grad(set_to_none=True)
-        (loss + (pull * batch.weight).mean()).backward()  # type: ignore[no-untyped-call]
+        total.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
-        return float(loss.detach())
+        return float(progress.detach())

@@ -68,22 +68,34 @@ def pick_device(name: Any) -> torch.device:
     return device
 
 
-def check_features(estimator: Any, X: Any, *, reset: bool) -> Array:
-    """Return checked features ``[N, d]``; float32 and float64 stay as they are."""
+def takes_sparse(estimator: Any) -> bool:
+    """Whether the estimator takes sparse rows: linear heads do, directions and hidden layers need all columns."""
+    return estimator.hidden is None and not estimator.cosine
+
+
+def check_features(estimator: Any, X: Any, *, reset: bool) -> Any:
+    """Return checked features ``[N, d]``, an array or a CSR matrix; float32 and float64 stay as they are."""
     from sklearn.utils.validation import validate_data
 
-    rows: Array = validate_data(estimator, X, dtype=_wanted_type(X), reset=reset)
-    return rows
+    return validate_data(
+        estimator, X, dtype=_wanted_type(X), accept_sparse=_sparse_formats(estimator), reset=reset
+    )
 
 
-def check_training_data(estimator: Any, X: Any, y: Any, *, reset: bool) -> tuple[Array, Array]:
-    """Return checked features ``[N, d]`` and labels ``[N]``."""
+def check_training_data(estimator: Any, X: Any, y: Any, *, reset: bool) -> tuple[Any, Array]:
+    """Return checked features ``[N, d]``, an array or a CSR matrix, and labels ``[N]``."""
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import validate_data
 
-    X, y = validate_data(estimator, X, y, dtype=_wanted_type(X), reset=reset)
+    X, y = validate_data(
+        estimator, X, y, dtype=_wanted_type(X), accept_sparse=_sparse_formats(estimator), reset=reset
+    )
     check_classification_targets(y)
     return X, y
+
+
+def _sparse_formats(estimator: Any) -> Any:
+    return "csr" if takes_sparse(estimator) else False
 
 
 def _wanted_type(X: Any) -> Any:

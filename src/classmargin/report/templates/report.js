@@ -68,10 +68,13 @@
   }
 
   // --- confusion of one block of classes (many classes only) ---
+  const blockClasses = []; // of the block that is shown
+
   function drawBlock(block) {
     const first = confusion.starts[block];
     const end = block + 1 < confusion.starts.length ? confusion.starts[block + 1] : confusion.order.length;
     const classes = confusion.order.slice(first, end);
+    blockClasses.splice(0, blockClasses.length, ...classes);
     const place = new Map(classes.map((cls, position) => [cls, position]));
     const counts = classes.map(() => new Array(classes.length + 1).fill(0));
     for (const [truth, predicted, count] of confusion.cells) {
@@ -104,7 +107,137 @@
     });
   }
 
-  // --- tables: sort by the buttons in the head, search by the box above ---
+  // --- samples of a class, or of one cell of the confusion matrix ---
+  const samples = readJson("sample-data");
+  const ANY = "any class";
+  const PLURAL = { error: "errors", "doubted label": "doubted labels", typical: "typical right ones" };
+
+  function element(tag, className, text) {
+    const made = document.createElement(tag);
+    if (className) made.className = className;
+    if (text !== undefined) made.textContent = text; // never markup: names and texts come from anywhere
+    return made;
+  }
+
+  const percent = (value) => (value === null ? "" : " (" + Math.round(100 * value) + "%)");
+
+  function sampleCard([truth, kind, identity, predicted, probability, trueProbability, second, picture, text]) {
+    const card = element("li", "sample");
+    if (picture >= 0) {
+      const image = element("img");
+      image.src = samples.pictures[picture];
+      image.alt = "Sample " + identity;
+      image.loading = "lazy";
+      card.append(image);
+    }
+    if (text >= 0) card.append(element("blockquote", "", samples.texts[text]));
+    const wrong = truth !== predicted;
+    const line = element("p", "answer");
+    line.append(wrong ? "taken for " : "right: ", element("b", wrong ? "wrong" : "right", samples.names[predicted] + percent(probability)));
+    card.append(line);
+    if (wrong) card.append(element("p", "", "labelled " + samples.names[truth] + percent(trueProbability)));
+    if (second >= 0 && second !== truth) card.append(element("p", "quiet", "second choice " + samples.names[second]));
+    card.append(element("p", "quiet", "sample " + identity));
+    return card;
+  }
+
+  function fill(select, options, value) {
+    select.replaceChildren(...options.map(([key, words]) => { const made = element("option", "", words); made.value = key; return made; }));
+    select.value = String(value);
+  }
+
+  function showSamples(cls, kind, predicted) {
+    const ofClass = samples.rows.filter((row) => row[0] === cls);
+    const kinds = samples.kinds.map((words, code) => [code, ofClass.filter((row) => row[1] === code).length, words]);
+    if (kind === null || !kinds[kind][1]) kind = (kinds.find(([, count]) => count) || [0])[0];
+    const total = (code, count) => (samples.totals[code] && samples.totals[code][cls] > count ? count + " of " + samples.totals[code][cls] : count);
+    fill(byId("sample-class"), classOptions(), cls);
+    fill(byId("sample-kind"), kinds.map(([code, count, words]) => [code, PLURAL[words] + " (" + total(code, count) + ")"]), kind);
+    const ofKind = ofClass.filter((row) => row[1] === kind);
+    const targets = new Map();
+    for (const row of ofKind) targets.set(row[3], (targets.get(row[3]) || 0) + 1);
+    if (predicted !== null && !targets.has(predicted)) targets.set(predicted, 0);
+    const sorted = [...targets].sort((one, other) => other[1] - one[1]);
+    fill(byId("sample-predicted"), [["", ANY]].concat(sorted.map(([code, count]) => [code, samples.names[code] + " (" + count + ")"])), predicted === null ? "" : predicted);
+    const shown = predicted === null ? ofKind : ofKind.filter((row) => row[3] === predicted);
+    byId("sample-list").replaceChildren(...shown.map(sampleCard));
+    byId("sample-status").textContent = shown.length
+      ? shown.length + " samples of “" + samples.names[cls] + "”" + (predicted === null ? "" : " taken for “" + samples.names[predicted] + "”")
+      : "No such sample is in this page; classmargin audit --samples FILE.csv lists all.";
+  }
+
+  let options = null;
+  function classOptions() { // by name, made once: there may be thousands
+    const order = (a, b) => a[1].localeCompare(b[1], undefined, { numeric: true });
+    return (options = options || [...new Set(samples.rows.map((row) => row[0]))].map((cls) => [cls, samples.names[cls]]).sort(order));
+  }
+
+  function goToSamples(cls, predicted) {
+    if (!samples) return;
+    showSamples(cls, predicted === null ? null : 0, predicted);
+    byId("samples").scrollIntoView({ block: "start" });
+    byId("sample-list").focus({ preventScroll: true });
+  }
+
+  function setUpSamples() {
+    if (!samples) return;
+    const value = (id) => { const words = byId(id).value; return words === "" ? null : Number(words); };
+    byId("sample-class").addEventListener("change", () => showSamples(value("sample-class"), null, null));
+    byId("sample-kind").addEventListener("change", () => showSamples(value("sample-class"), value("sample-kind"), null));
+    byId("sample-predicted").addEventListener("change", () => showSamples(value("sample-class"), value("sample-kind"), value("sample-predicted")));
+    document.addEventListener("click", (event) => {
+      const button = event.target.closest("button.see");
+      if (button) goToSamples(Number(button.dataset.class), button.dataset.predicted === undefined ? null : Number(button.dataset.predicted));
+    });
+    showSamples(samples.first, null, null);
+    for (const id of ["accuracy", "spread"]) {
+      if (drawn.has(id)) drawn.get(id).on("plotly_click", (event) => goToSamples(event.points[0].customdata, null));
+    }
+    const matrix = drawn.get("confusion");
+    const classes = matrix && figures.confusion.layout.meta && figures.confusion.layout.meta.classes;
+    if (classes) matrix.on("plotly_click", (event) => goToCell(event, classes));
+    if (drawn.has("block")) drawn.get("block").on("plotly_click", (event) => goToCell(event, blockClasses));
+  }
+
+  function goToCell(event, classes) {
+    const [row, column] = event.points[0].pointIndex || event.points[0].pointNumber;
+    const elsewhere = column >= classes.length || row === column;
+    goToSamples(classes[row], elsewhere ? null : classes[column]);
+  }
+
+  // --- tables: sort by the buttons in the head, search by the box above; long ones show their first rows ---
+  const grids = new Map();
+
+  function grid(table) {
+    if (!grids.has(table)) {
+      const more = byId(table.id + "-more");
+      grids.set(table, { rows: Array.from(table.tBodies[0].rows), rest: byId(table.id + "-rest"), more, limit: more ? table.tBodies[0].rows.length : Infinity, words: [], texts: null });
+    }
+    return grids.get(table);
+  }
+
+  function allRows(table) {
+    const found = grid(table);
+    if (found.rest) { // moved out of the inert template at the first need
+      found.rows.push(...found.rest.content.querySelectorAll("tr"));
+      found.rest = null;
+    }
+    return found.rows;
+  }
+
+  function showRows(table) {
+    const found = grid(table);
+    found.texts = found.texts || new Map(allRows(table).map((row) => [row, row.textContent.toLowerCase()]));
+    const matching = found.words.length ? found.rows.filter((row) => found.words.every((word) => found.texts.get(row).includes(word))) : found.rows;
+    const shown = matching.slice(0, found.limit);
+    table.tBodies[0].replaceChildren(...shown);
+    if (found.more) {
+      found.more.hidden = shown.length === matching.length;
+      found.more.firstElementChild.textContent = shown.length + " of " + matching.length + " rows are shown.";
+    }
+    return matching.length;
+  }
+
   function cellValue(row, column) {
     const cell = row.cells[column];
     const raw = cell.dataset.value;
@@ -114,17 +247,18 @@
 
   function sortBy(table, header, direction) {
     const column = header.cellIndex;
-    const body = table.tBodies[0];
-    const rows = Array.from(body.rows).map((row) => [cellValue(row, column), row]);
+    const rows = allRows(table).map((row) => [cellValue(row, column), row]);
     const sign = direction === "ascending" ? 1 : -1;
+    const compare = new Intl.Collator(undefined, { numeric: true }).compare;
     rows.sort(([a], [b]) => {
       const missingA = a === null || a === "–" || a === "", missingB = b === null || b === "–" || b === "";
       if (missingA || missingB) return Number(missingA) - Number(missingB); // nothing known: last, either way
-      return sign * (typeof a === "number" ? a - b : a.localeCompare(b, undefined, { numeric: true }));
+      return sign * (typeof a === "number" ? a - b : compare(a, b));
     });
     for (const other of header.parentNode.cells) other.removeAttribute("aria-sort");
     header.setAttribute("aria-sort", direction);
-    body.append(...rows.map(([, row]) => row));
+    grid(table).rows = rows.map(([, row]) => row);
+    showRows(table);
   }
 
   function setUpSorting(table) {
@@ -134,25 +268,23 @@
       button.addEventListener("click", () =>
         sortBy(table, header, header.getAttribute("aria-sort") === "ascending" ? "descending" : "ascending"));
     }
+    const more = byId(table.id + "-more");
+    if (more) {
+      more.firstElementChild.textContent = "The first " + table.tBodies[0].rows.length + " rows are shown.";
+      more.querySelector("button").addEventListener("click", () => { grid(table).limit = Infinity; showRows(table); });
+    }
   }
 
   function setUpSearch(input) {
     const table = byId(input.dataset.table);
     const status = byId(input.dataset.status);
-    const rows = Array.from(table.tBodies[0].rows);
-    const texts = new Map(rows.map((row) => [row, row.textContent.toLowerCase()]));
-    const filter = () => {
-      const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
-      let shown = 0;
-      for (const row of rows) {
-        const matches = words.every((word) => texts.get(row).includes(word));
-        row.hidden = !matches;
-        shown += Number(matches);
-      }
-      status.textContent = shown + " of " + rows.length + " classes";
-    };
-    input.addEventListener("input", filter);
-    filter();
+    const count = () => grid(table).rows.length + (grid(table).rest ? grid(table).rest.content.querySelectorAll("tr").length : 0);
+    input.addEventListener("input", () => {
+      grid(table).words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+      const shown = showRows(table);
+      status.textContent = shown + " of " + count() + " classes";
+    });
+    status.textContent = count() + " of " + count() + " classes";
   }
 
   function start() {
@@ -160,6 +292,7 @@
     document.querySelectorAll("input[data-table]").forEach(setUpSearch);
     for (const [id, figure] of Object.entries(figures)) if (id !== "block") draw(id, figure);
     setUpBlocks();
+    setUpSamples();
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => retheme({}));
     addEventListener("beforeprint", () => {
       document.documentElement.classList.add("printing");

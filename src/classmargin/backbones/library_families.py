@@ -1,0 +1,219 @@
+"""Every image encoder of timm and of open_clip, as ``create_backbone("timm:NAME")`` and ``"open_clip:NAME"``.
+
+Nothing is downloaded: ``checkpoint=`` takes the file or folder of a timm model as the Hugging Face hub has it, or
+the weights of a whole open_clip model (``open_clip_model.safetensors``), of which the image tower is read. Without
+one the network starts from scratch.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from classmargin._checks import did_you_mean, require_extra
+from classmargin.backbones.checkpoints import StateDict, Weights
+from classmargin.backbones.pretrained import CLIP_MEAN, CLIP_STD, colour_adapter
+from classmargin.backbones.registry import BackboneInfo, register_family
+
+_OPERATORS = ("nms", "qnms")  # what torchvision describes in Python and defines in its compiled part
+_kept_alive: list[torch.library.Library] = []
+
+
+def tolerate_broken_torchvision() -> bool:
+    """Declare the operators of torchvision's compiled part if that part cannot be loaded; return whether they were.
+
+    The compiled part of the wheel on PyPI wants CUDA libraries. Where they are missing, torchvision leaves it out, and then
+    fails because it describes operators that were never declared. Transforms and models need none of them. Where
+    torchvision is absent, already imported or whole, nothing is done.
+    """
+    if "torchvision" in sys.modules or _kept_alive or sys.platform != "linux":
+        return False
+    found = importlib.util.find_spec("torchvision")
+    compiled = (
+        None if found is None or not found.origin else next(Path(found.origin).parent.glob("_C*.so"), None)
+    )
+    if compiled is None:
+        return False
+    try:
+        torch.ops.load_library(str(compiled))  # type: ignore[no-untyped-call]
+    except OSError:
+        library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
+        for name in _OPERATORS:
+            schema = f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+            library.define(schema)  # type: ignore[no-untyped-call]
+        _kept_alive.append(library)
+        return True
+    return False
+
+
+def load_timm() -> Any:
+    """Return the package, or raise an ImportError that names the extra."""
+    tolerate_broken_torchvision()
+    return require_extra("timm", "timm", "a timm backbone")
+
+
+class TimmEncoder(nn.Module):
+    """Images to the pooled features of a timm model.
+
+    Args:
+        name: timm's name of the model.
+        input_size: Height and width of the images.
+        in_channels: Channels of the images, 1 or 3.
+        drop_path_rate: Stochastic depth, where the model has it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        input_size: tuple[int, ...],
+        in_channels: int = 3,
+        drop_path_rate: float | None = None,
+    ) -> None:
+        super().__init__()
+        options = {} if drop_path_rate is None else {"drop_path_rate": drop_path_rate}
+        self.model = _create(name, input_size, options)
+        settings: Mapping[str, Any] = self.model.pretrained_cfg
+        self.input_mean, self.input_std = tuple(settings["mean"]), tuple(settings["std"])
+        self.colour = colour_adapter(f"timm:{name}", in_channels, self.input_mean, self.input_std)
+        # Models with a hidden layer in front of the classifier make features of another size.
+        self.feature_dim = int(getattr(self.model, "head_hidden_size", 0) or self.model.num_features)
+        given = settings.get("classifier") or ()
+        self._classifiers = (given,) if isinstance(given, str) else tuple(given)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return features ``[B, d]``: what timm's classifier would get."""
+        images = self.colour(inputs)
+        features: Tensor = self.model.forward_head(self.model.forward_features(images), pre_logits=True)
+        return features.flatten(1)
+
+    def adapt_state(self, state: StateDict) -> StateDict:
+        """Return the tensors of a timm checkpoint under the names of this module, without its classifier."""
+        if any(key.startswith("model.") for key in state):
+            return state  # saved from this module
+        classifiers = tuple(f"{name}." for name in self._classifiers)
+        return {f"model.{key}": value for key, value in state.items() if not key.startswith(classifiers)}
+
+
+def _create(name: str, input_size: tuple[int, ...], options: Mapping[str, Any]) -> Any:
+    timm = load_timm()
+    try:  # transformers are built for one image size, convolutional networks know no such option
+        return timm.create_model(name, pretrained=False, num_classes=0, img_size=tuple(input_size), **options)
+    except TypeError:
+        return timm.create_model(name, pretrained=False, num_classes=0, **options)
+
+
+def _convert(state: StateDict) -> Weights:
+    return Weights(state, {})
+
+
+def describe_timm(name: str) -> BackboneInfo:
+    """Return the record of one timm model.
+
+    Raises:
+        ValueError: timm has no model of this name; the message suggests the nearest one.
+        ImportError: timm is not installed; the message names the extra.
+    """
+    timm = load_timm()
+    if not timm.is_model(name):
+        raise ValueError(f"timm has no model {name!r}{did_you_mean(name, timm.list_models())}")
+    settings = timm.get_pretrained_cfg(name)
+    size = tuple(getattr(settings, "input_size", None) or (3, 224, 224))[1:]
+
+    def build(
+        *, in_channels: int, input_size: tuple[int, ...], drop_path_rate: float | None = None
+    ) -> nn.Module:
+        return TimmEncoder(name, input_size, in_channels, drop_path_rate)
+
+    return BackboneInfo(
+        name=f"timm:{name}",
+        title=f"{name} of timm",
+        kind="image",
+        build=build,
+        input_size=size,
+        extra="timm",
+        convert=_convert,
+        weights=f"timm/{name} from the Hugging Face hub (its folder or model.safetensors)",
+    )
+
+
+register_family("timm", describe_timm)
+
+
+def load_open_clip() -> Any:
+    """Return the package, or raise an ImportError that names the extra."""
+    tolerate_broken_torchvision()
+    return require_extra("open_clip", "open-clip", "an open_clip backbone")
+
+
+class OpenClipEncoder(nn.Module):
+    """Images to the embeddings of an open_clip model's image tower.
+
+    Args:
+        name: open_clip's name of the model, e.g. ``ViT-B-32``.
+        input_size: Height and width of the images.
+        in_channels: Channels of the images, 1 or 3.
+    """
+
+    def __init__(self, name: str, input_size: tuple[int, ...], in_channels: int = 3) -> None:
+        super().__init__()
+        open_clip = load_open_clip()
+        height, width = input_size
+        size = height if height == width else (height, width)
+        self.visual = open_clip.create_model(name, pretrained=None, force_image_size=size).visual
+        self.input_mean = tuple(getattr(self.visual, "image_mean", None) or CLIP_MEAN)
+        self.input_std = tuple(getattr(self.visual, "image_std", None) or CLIP_STD)
+        self.colour = colour_adapter(f"open_clip:{name}", in_channels, self.input_mean, self.input_std)
+        embedding = open_clip.get_model_config(name)["embed_dim"]
+        self.feature_dim = int(getattr(self.visual, "output_dim", embedding))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return embeddings ``[B, d]``, not yet of length 1."""
+        output = self.visual(self.colour(inputs))
+        embedding: Tensor = (
+            output[0] if isinstance(output, tuple) else output
+        )  # some towers return tokens too
+        return embedding
+
+    def adapt_state(self, state: StateDict) -> StateDict:
+        """Return the image tower of a whole open_clip model; other tensors are left out."""
+        tower = {key: value for key, value in state.items() if key.startswith("visual.")}
+        return tower or state
+
+
+def describe_open_clip(name: str) -> BackboneInfo:
+    """Return the record of one open_clip model.
+
+    Raises:
+        ValueError: open_clip has no model of this name; the message suggests the nearest one.
+        ImportError: open_clip is not installed; the message names the extra.
+    """
+    open_clip = load_open_clip()
+    settings = open_clip.get_model_config(name)
+    if settings is None:
+        raise ValueError(f"open_clip has no model {name!r}{did_you_mean(name, open_clip.list_models())}")
+    size = settings["vision_cfg"].get("image_size", 224)
+
+    def build(*, in_channels: int, input_size: tuple[int, ...]) -> nn.Module:
+        return OpenClipEncoder(name, input_size, in_channels)
+
+    return BackboneInfo(
+        name=f"open_clip:{name}",
+        title=f"{name} of open_clip, image tower",
+        kind="image",
+        build=build,
+        input_size=(size, size) if isinstance(size, int) else tuple(size),
+        head="cosine",
+        normalize_features=True,
+        extra="open-clip",
+        convert=_convert,
+        weights=f"the weights of a {name} in open_clip's format (open_clip_model.safetensors)",
+    )
+
+
+register_family("open_clip", describe_open_clip)

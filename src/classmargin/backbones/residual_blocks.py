@@ -1,0 +1,187 @@
+"""The blocks that all residual networks are made of, and the ways across a change of shape."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+# Made from (channels that come in, channels that go out, stride), only where the shape changes.
+Shortcut = Callable[[int, int, int], nn.Module]
+
+
+def conv3x3(in_channels: int, out_channels: int, stride: int = 1) -> nn.Conv2d:
+    """Return a 3x3 convolution that keeps the size (or halves it with stride 2), without bias."""
+    return nn.Conv2d(in_channels, out_channels, 3, stride, padding=1, bias=False)
+
+
+def conv1x1(in_channels: int, out_channels: int, stride: int = 1) -> nn.Conv2d:
+    """Return a 1x1 convolution without bias."""
+    return nn.Conv2d(in_channels, out_channels, 1, stride, bias=False)
+
+
+class PaddedShortcut(nn.Module):
+    """Parameter-free shortcut (He et al. 2016, option A).
+
+    Every second pixel is kept and the new channels are zeros, half of them before and half after the old
+    ones.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
+        super().__init__()
+        self.stride = stride
+        before = (out_channels - in_channels) // 2
+        self.padding = (0, 0, 0, 0, before, out_channels - in_channels - before)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the strided, zero-padded inputs."""
+        return F.pad(inputs[:, :, :: self.stride, :: self.stride], self.padding)
+
+
+def projected_shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Module:
+    """Return a 1x1 convolution with batch norm, as in the networks for ImageNet."""
+    return nn.Sequential(conv1x1(in_channels, out_channels, stride), nn.BatchNorm2d(out_channels))
+
+
+def pooled_shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Module:
+    """Return an average pool before the 1x1 convolution, as in CLIP."""
+    # The names "0" and "1" belong to the parts with parameters in the published files, hence "-1".
+    parts = {
+        "-1": nn.AvgPool2d(stride),
+        "0": conv1x1(in_channels, out_channels),
+        "1": nn.BatchNorm2d(out_channels),
+    }
+    return nn.Sequential(OrderedDict(parts))
+
+
+def _across(shortcut: Shortcut, in_channels: int, out_channels: int, stride: int) -> nn.Module | None:
+    return (
+        None if stride == 1 and in_channels == out_channels else shortcut(in_channels, out_channels, stride)
+    )
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions, batch norm after each, ReLU after the sum.
+
+    Args:
+        in_channels: Channels that come in.
+        width: Channels of both convolutions.
+        stride: Step of the first convolution.
+        shortcut: Way across a change of shape.
+    """
+
+    expansion = 1
+
+    def __init__(
+        self, in_channels: int, width: int, stride: int, shortcut: Shortcut = projected_shortcut
+    ) -> None:
+        super().__init__()
+        self.conv1 = conv3x3(in_channels, width, stride)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = conv3x3(width, width)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.downsample = _across(shortcut, in_channels, width, stride)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the residual sum after ReLU."""
+        residual = F.relu(self.bn1(self.conv1(inputs)), inplace=True)
+        residual = self.bn2(self.conv2(residual))
+        shortcut = inputs if self.downsample is None else self.downsample(inputs)
+        return F.relu(residual.add_(shortcut), inplace=True)
+
+
+class Bottleneck(nn.Module):
+    """Convolutions 1x1, 3x3, 1x1; the last one widens four times.
+
+    Args:
+        in_channels: Channels that come in.
+        width: Channels of the first two convolutions.
+        stride: Factor by which the image shrinks.
+        shortcut: Way across a change of shape.
+        pooled: Shrink by an average pool after the 3x3 convolution (CLIP) instead of by its stride.
+    """
+
+    expansion = 4
+
+    def __init__(
+        self,
+        in_channels: int,
+        width: int,
+        stride: int,
+        shortcut: Shortcut = projected_shortcut,
+        *,
+        pooled: bool = False,
+    ) -> None:
+        super().__init__()
+        self.conv1 = conv1x1(in_channels, width)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = conv3x3(width, width, 1 if pooled else stride)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.avgpool = nn.AvgPool2d(stride) if pooled and stride > 1 else nn.Identity()
+        self.conv3 = conv1x1(width, 4 * width)
+        self.bn3 = nn.BatchNorm2d(4 * width)
+        self.downsample = _across(shortcut, in_channels, 4 * width, stride)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the residual sum after ReLU."""
+        residual = F.relu(self.bn1(self.conv1(inputs)), inplace=True)
+        residual = self.avgpool(F.relu(self.bn2(self.conv2(residual)), inplace=True))
+        residual = self.bn3(self.conv3(residual))
+        shortcut = inputs if self.downsample is None else self.downsample(inputs)
+        return F.relu(residual.add_(shortcut), inplace=True)
+
+
+class PreActBlock(nn.Module):
+    """Batch norm, ReLU and 3x3 convolution, twice, added to the inputs.
+
+    Where the shape changes, the shortcut starts from the activated inputs.
+
+    Args:
+        in_channels: Channels that come in.
+        width: Channels that go out.
+        stride: Step of the first convolution.
+        shortcut: Way across a change of shape.
+        dropout: Share of activations dropped before the second convolution.
+    """
+
+    def __init__(
+        self, in_channels: int, width: int, stride: int, shortcut: Shortcut, *, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.bn1 = nn.BatchNorm2d(in_channels)
+        self.conv1 = conv3x3(in_channels, width, stride)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.dropout = nn.Dropout(dropout) if dropout > 0 else nn.Identity()
+        self.conv2 = conv3x3(width, width)
+        self.shortcut = _across(shortcut, in_channels, width, stride)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the residual sum, not activated."""
+        activated = F.relu(self.bn1(inputs), inplace=True)
+        residual = F.relu(self.bn2(self.conv1(activated)), inplace=True)
+        residual = self.conv2(self.dropout(residual))
+        total: Tensor = residual.add_(inputs if self.shortcut is None else self.shortcut(activated))
+        return total
+
+
+def residual_stage(
+    block: Callable[[int, int, int], nn.Module],
+    in_channels: int,
+    width: int,
+    depth: int,
+    stride: int,
+    *,
+    expansion: int = 1,
+) -> nn.Sequential:
+    """Return ``depth`` blocks, of which the first one changes channels and size."""
+    first = block(in_channels, width, stride)
+    return nn.Sequential(first, *(block(width * expansion, width, 1) for _ in range(depth - 1)))
+
+
+def initialise_convolutions(network: nn.Module) -> None:
+    """Draw convolution weights from N(0, 2 / fan_out), as He et al. (2015) do for layers followed by ReLU."""
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

@@ -1,0 +1,286 @@
+"""Hugging Face data sets: folders written by ``save_to_disk``, parquet files, and names on the hub.
+
+Everything ends as an Arrow table with an image column (encoded bytes) or a column of number lists, and a
+label column. Parquet is read with pyarrow directly: ``datasets`` would first write a second copy of it into
+its cache.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from classmargin._array_files import ArrayFileError
+from classmargin._checks import require_extra
+from classmargin._files import check_folder, memory_budget
+from classmargin._parquet_files import read_parquet_table
+from classmargin.data.errors import DataError, DataNotFoundError, name_some
+from classmargin.data.images import EncodedImages
+from classmargin.data.raw import RawData, RawPart
+
+HUB_PREFIX = "hf:"
+_SPLIT_NAMES = {
+    "train": "train",
+    "training": "train",
+    "validation": "validation",
+    "valid": "validation",
+    "val": "validation",
+    "dev": "validation",
+    "test": "test",
+}
+_LABEL_NAMES = ("label", "labels", "fine_label", "target", "class", "y")
+_PURPOSE = "reading Hugging Face data sets"
+_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+# Tables live in memory; what is larger than this belongs into files that are streamed.
+LARGEST = 64 * 2**30
+
+
+def looks_like_saved_dataset(folder: Path) -> bool:
+    """Return whether ``folder`` was written by ``save_to_disk``."""
+    return any((folder / name).is_file() for name in ("dataset_dict.json", "state.json"))
+
+
+def looks_like_parquet(place: Path) -> bool:
+    """Return whether ``place`` is a parquet file or a folder with some."""
+    return bool(_parquet_files(place))
+
+
+def read_saved_dataset(folder: Path) -> RawData:
+    """Read a folder written by ``Dataset.save_to_disk`` or ``DatasetDict.save_to_disk``."""
+    datasets = require_extra("datasets", "data", _PURPOSE)
+    try:
+        check_folder(folder)
+        content = datasets.load_from_disk(str(folder))
+        splits = content if isinstance(content, dict) else {"train": content}
+        # The Arrow view keeps images encoded; without a format the library would decode each of them.
+        tables = {name: split.with_format("arrow")[:] for name, split in splits.items()}
+    except Exception as error:  # a damaged folder makes the library raise nearly anything
+        raise DataError(
+            f"{folder} is not a readable folder of save_to_disk: {type(error).__name__}: {error}"
+        ) from error
+    return tables_to_raw(tables, str(folder))
+
+
+def read_parquet(place: Path) -> RawData:
+    """Read parquet files; the part is in the name of the file or its folder (``train-00000-of-00002``).
+
+    Files that name no part are the training part, unless others name it: then they are left aside.
+    """
+    arrow = require_extra("pyarrow", "data", _PURPOSE)
+    named = {file: _split_of(file, place) for file in _parquet_files(place)}
+    other = None if "train" in named.values() else "train"
+    grouped: dict[str, list[Any]] = {}
+    left = memory_budget(LARGEST)
+    for file, split in named.items():
+        part = split or other
+        if part is None:
+            continue
+        try:
+            table = read_parquet_table(file, max_bytes=left, columns=partial(_used_columns, place=str(file)))
+        except (ArrayFileError, OSError) as error:
+            raise DataError(f"{error}") from error
+        left -= table.nbytes
+        grouped.setdefault(part, []).append(table)
+    try:
+        joined = {name: arrow.concat_tables(tables) for name, tables in grouped.items()}
+    except arrow.ArrowException as error:
+        raise DataError(f"the parquet files of {place} do not fit together: {error}") from error
+    aside = [file.name for file, split in named.items() if split is None and other is None]
+    raw = tables_to_raw(joined, str(place))
+    return replace(raw, notes=(*raw.notes, *_note_aside("the files", aside)))
+
+
+def hub_folder(root: Path, name: str) -> Path:
+    """Return where a hub data set is kept after its download.
+
+    Raises:
+        ValueError: Not a name of the hub; it could point anywhere on the disk.
+    """
+    if not _HUB_NAME.fullmatch(name) or set(name) <= {"."}:
+        raise DataError(f"a hub data set is named NAME or OWNER/NAME, got {name!r}")
+    return root / "hub" / name.replace("/", "--")
+
+
+def read_hub(name: str, root: Path, *, download: bool) -> RawData:
+    """Read a data set of the hub from its copy below ``root``; only ``download`` fetches it, once."""
+    folder = hub_folder(root, name)
+    if not looks_like_saved_dataset(folder):
+        if not download:
+            raise DataNotFoundError(
+                f"the hub data set {name!r} is not on this machine. Allow its download (download=True, "
+                "--download), which needs the extra 'data', or put a folder written by save_to_disk at "
+                f"{folder}"
+            )
+        datasets = require_extra("datasets", "data", _PURPOSE)
+        unfinished = folder.with_name(f".{folder.name}.part")  # killed here, it must not look like the whole
+        shutil.rmtree(unfinished, ignore_errors=True)
+        datasets.load_dataset(name).save_to_disk(str(unfinished))
+        unfinished.rename(folder)
+    return read_saved_dataset(folder)
+
+
+def tables_to_raw(tables: dict[str, Any], place: str) -> RawData:
+    """Return the parts held by Arrow tables named after their splits."""
+    named = {_SPLIT_NAMES[name]: table for name, table in tables.items() if name in _SPLIT_NAMES}
+    if not named and len(tables) == 1:
+        named = {"train": next(iter(tables.values()))}
+    if "train" not in named:
+        raise DataError(f"{place} must have a part called train, got {', '.join(tables) or 'nothing'}")
+    schema = named["train"].schema
+    features = _features(schema)
+    label = _label_column(schema, features, place)
+    columns = _input_columns(schema, label, place)
+    parts = {name: _part(table, label, columns[0], f"{place} ({name})") for name, table in named.items()}
+    notes = _note_aside(
+        "the parts", [name for name in tables if name not in _SPLIT_NAMES and len(tables) > 1]
+    )
+    if len(columns) > 1:
+        notes = (*notes, f"the inputs are the column {columns[0]!r}, not {', '.join(map(repr, columns[1:]))}")
+    if "test" in parts and len(parts["test"]) and np.all(parts["test"].labels == -1):
+        del parts["test"]
+        notes = (*notes, "the test part has no labels and is left aside")
+    names = features.get(label, {}).get("names")
+    if names is not None and not isinstance(names, list):
+        raise DataError(f"{place}: the names of the classes must be a list, got {type(names).__name__}")
+    _check_same_names(named, label, names, place)
+    return RawData(
+        parts["train"],
+        parts.get("validation"),
+        parts.get("test"),
+        class_names=None if names is None else tuple(str(name) for name in names),
+        notes=notes,
+    )
+
+
+def _parquet_files(place: Path) -> list[Path]:
+    if place.is_file():
+        return [place] if place.suffix.lower() == ".parquet" else []
+    found = [file for pattern in ("*.parquet", "*/*.parquet") for file in place.glob(pattern)]
+    # Hidden ones are copies that other programs made.
+    return sorted(
+        file for file in found if not any(name.startswith(".") for name in file.relative_to(place).parts)
+    )
+
+
+def _split_of(file: Path, place: Path) -> str | None:
+    """Return the part that the name of the file or of its folder speaks of, if one does."""
+    if file == place:  # a single file is the whole set, whatever it is called
+        return None
+    for name in (file.stem, file.parent.name if file.parent != place else ""):
+        words = re.split(r"[^a-z]+", name.lower())
+        if words[0] in _SPLIT_NAMES:
+            return _SPLIT_NAMES[words[0]]
+        parts = {_SPLIT_NAMES[word] for word in words if word in _SPLIT_NAMES}
+        if len(parts) == 1:
+            return parts.pop()
+    return None
+
+
+def _note_aside(what: str, names: list[str]) -> tuple[str, ...]:
+    if not names:
+        return ()
+    return (f"{what} {name_some(names)} are neither training, validation nor test part and are left aside",)
+
+
+def _used_columns(schema: Any, *, place: str) -> list[str]:
+    """Return the columns of a table that can be labels or inputs; all others are not even read."""
+    label = _label_column(schema, _features(schema), place)
+    inputs = set(_input_columns(schema, label, place))
+    return [name for name in schema.names if name == label or name in inputs]
+
+
+def _features(schema: Any) -> dict[str, Any]:
+    """Return what the Hugging Face metadata of a table say about its columns."""
+    metadata = (schema.metadata or {}).get(b"huggingface")
+    try:
+        features = json.loads(metadata)["info"]["features"] if metadata else {}
+        return {name: kind for name, kind in features.items() if isinstance(kind, dict)}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}  # a note for another program; the columns speak for themselves
+
+
+def _label_column(schema: Any, features: dict[str, Any], place: str) -> str:
+    labelled = [name for name, kind in features.items() if kind.get("_type") == "ClassLabel"]
+    for name in (*(name for name in _LABEL_NAMES if name in labelled), *labelled, *_LABEL_NAMES):
+        if name in schema.names:
+            return name
+    raise DataError(
+        f"{place} has no label column ({', '.join(_LABEL_NAMES)}); its columns are {schema.names}"
+    )
+
+
+def _check_same_names(tables: dict[str, Any], label: str, names: list[Any] | None, place: str) -> None:
+    """Refuse parts that were numbered apart: the same number would mean different classes."""
+    for part, table in tables.items():
+        others = _features(table.schema).get(label, {}).get("names")
+        if names is not None and others is not None and others != names:
+            raise DataError(
+                f"{place}: the {part} part has other class names, or in another order, than the training part"
+            )
+
+
+def _input_columns(schema: Any, label: str, place: str) -> list[str]:
+    """Return the columns that can be inputs, in the order of the table."""
+    types = require_extra("pyarrow", "data", _PURPOSE).types
+    kinds = {name: schema.field(name).type for name in schema.names if name != label}
+    found = [name for name, kind in kinds.items() if _is_image(types, kind) or _is_number_list(types, kind)]
+    if not found:
+        raise DataError(f"{place} has neither images nor lists of numbers; its columns are {schema.names}")
+    return found
+
+
+def _part(table: Any, label: str, column: str, place: str) -> RawPart:
+    for name in (label, column):
+        if table.column_names.count(name) != 1:
+            raise DataError(f"{place} must have one column {name!r}; its columns are {table.column_names}")
+    if table[label].null_count:
+        raise DataError(f"{place}: {table[label].null_count} labels are missing")
+    types = require_extra("pyarrow", "data", _PURPOSE).types
+    if not types.is_integer(table.schema.field(label).type):
+        raise DataError(f"{place}: labels must be integers, got {table.schema.field(label).type}")
+    labels, kind = table[label].to_numpy(), table.schema.field(column).type
+    if _is_image(types, kind):
+        return RawPart(labels=labels, images=_encoded(table[column], place))
+    if _is_number_list(types, kind):
+        return RawPart(labels=labels, inputs=_matrix(table[column], place))
+    raise DataError(f"{place}: the column {column!r} must hold images or lists of numbers, got {kind}")
+
+
+def _encoded(column: Any, place: str) -> EncodedImages:
+    # Chunk by chunk as it is: one array of bytes cannot be larger than 2 GiB.
+    content = require_extra("pyarrow.compute", "data", _PURPOSE).struct_field(column, "bytes")
+    if content.null_count:
+        raise DataError(
+            f"{place}: {content.null_count} images are given by path only; save them with embedded bytes"
+        )
+    return EncodedImages(content, place)
+
+
+def _is_image(types: Any, kind: Any) -> bool:
+    return bool(types.is_struct(kind) and any(field.name == "bytes" for field in kind))
+
+
+def _is_number_list(types: Any, kind: Any) -> bool:
+    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    return bool(is_list and types.is_floating(kind.value_type))
+
+
+def _matrix(column: Any, place: str) -> np.ndarray[Any, Any]:
+    lengths = {length for chunk in column.chunks for length in chunk.value_lengths().unique().to_pylist()}
+    if column.null_count or len(lengths) > 1:
+        raise DataError(f"{place}: all lists of numbers must have the same length")
+    with np.errstate(over="ignore"):  # what no float32 holds becomes infinite, and check_raw names its row
+        blocks = [
+            chunk.flatten().to_numpy(zero_copy_only=False).astype(np.float32, copy=False)
+            for chunk in column.chunks
+        ]
+    values = np.concatenate([np.zeros(0, dtype=np.float32), *blocks])
+    matrix: np.ndarray[Any, Any] = values.reshape(len(column), next(iter(lengths), 0))
+    return matrix

@@ -1,0 +1,327 @@
+"""Audits of arrays (:func:`audit`) and of batches (:class:`AuditAccumulator`).
+
+Data flow: ``input_checks`` checks the arrays -> :class:`AuditAccumulator` reads them in chunks and keeps ``evidence`` (a few numbers per
+sample, sums over features, a small subsample of features; never the logits) -> ``audit_from_evidence`` computes the
+:class:`~classmargin.evaluation.audit_result.Audit`. Both forms take this path, so they give the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from classmargin._checks import check_int, check_number
+from classmargin._progress import progress_if_long
+from classmargin.evaluation.audit_from_evidence import audit_from_evidence
+from classmargin.evaluation.audit_result import Audit
+from classmargin.evaluation.evidence import (
+    Evidence,
+    KeptFeatures,
+    SampleScores,
+    gather_evidence,
+    join_scores,
+    score_samples,
+)
+from classmargin.evaluation.feature_geometry import FeatureSums, check_finite
+from classmargin.evaluation.headline_intervals import check_settings
+from classmargin.evaluation.input_checks import (
+    AnyArray,
+    AuditInputs,
+    IntArray,
+    check_class_names,
+    check_inputs,
+    check_weight,
+    row_chunks,
+)
+
+FEATURE_SAMPLES = 2000
+
+
+def audit(
+    labels: Any,
+    *,
+    logits: Any = None,
+    probabilities: Any = None,
+    predictions: Any = None,
+    features: Any = None,
+    classifier_weight: Any = None,
+    class_names: Sequence[str] | None = None,
+    num_classes: int | None = None,
+    sample_id: Any = None,
+    train: Audit | None = None,
+    ranking: str = "corrected",
+    reference: Any = None,
+    confidence: float = 0.95,
+    bootstrap: int = 2000,
+    seed: int = 0,
+    mean_margin: float = 1.0,
+    norm_order: float = 2.0,
+    costs: Any = None,
+) -> Audit:
+    """Audit one classifier on one test set.
+
+    Arrays may be NumPy arrays, torch tensors, lists, or pandas and polars columns and frames. The number of classes comes
+    from the scores, the head, ``class_names`` or ``num_classes``, and only where none of them is given from the labels seen.
+
+    Args:
+        labels: True classes ``[N]``: numbers, or names out of ``class_names``.
+        logits: Scores of the head ``[N, K]``, without any margin, prior or scale of a training loss.
+        probabilities: Probabilities ``[N, K]`` instead of logits; rows sum to one.
+        predictions: Predicted classes ``[N]``; by default the largest score.
+        features: Inputs of the head ``[N, d]``, for spread, margins and geometry.
+        classifier_weight: Weights of the linear head ``[K, d]``, for angles and bounds.
+        class_names: One name per class; by default the names of the columns, if the scores are a frame.
+        num_classes: Number of classes, if only predictions are given; by default the classes seen in labels and predictions
+            (then a class that is absent from both is unknown).
+        sample_id: Identity of each sample ``[N]``, by which models are paired in a comparison; position by default.
+        train: Audit of the same model on its training samples; tells classes that are not fitted from those that do not
+            generalise.
+        ranking: What thirds, worst class and gap are: estimates of the true class accuracies ("corrected"), means of thirds ranked by
+            the observed accuracies ("own", as in the paper), by those of another model ("reference"), or by one half of the samples
+            and measured on the other ("crossfit").
+        reference: Audit of another model, or one accuracy per class, for ``ranking="reference"``.
+        confidence: Level of all intervals.
+        bootstrap: Resampled copies for the headline intervals; 0 leaves those intervals out (NaN). "corrected" draws a fixed number.
+        seed: Seed of all random draws.
+        mean_margin: Mean of the margins γ in the class table.
+        norm_order: p of the norm in r² and γ; 2, or 3 for cosine classifiers.
+        costs: Cost of taking a class (row) for another (column) ``[K, K]``, for the mean cost of each class.
+
+    Raises:
+        ValueError: Shapes that do not fit, labels out of range, scores that are not finite, unknown number of classes.
+        TypeError: Values of the wrong kind.
+
+    Example:
+        >>> result = audit([0, 0, 1, 1, 2, 2], predictions=[0, 0, 1, 2, 2, 0], num_classes=3, bootstrap=100)
+        >>> round(result.overall, 3), result.by_class["accuracy"].tolist()
+        (0.667, [1.0, 0.5, 0.5])
+    """
+    inputs = check_inputs(
+        labels,
+        logits=logits,
+        probabilities=probabilities,
+        predictions=predictions,
+        features=features,
+        classifier_weight=classifier_weight,
+        class_names=class_names,
+        num_classes=num_classes,
+        sample_id=sample_id,
+    )
+    return audit_inputs(
+        inputs,
+        train=train,
+        ranking=ranking,
+        reference=reference,
+        confidence=confidence,
+        bootstrap=bootstrap,
+        seed=seed,
+        mean_margin=mean_margin,
+        norm_order=norm_order,
+        costs=costs,
+    )
+
+
+def audit_inputs(
+    inputs: AuditInputs, *, norm_order: float = 2.0, seed: int = 0, train: Audit | None = None, **options: Any
+) -> Audit:
+    """Audit arrays that have been checked; ``options`` are the other settings of :func:`audit`."""
+    settings = check_settings(inputs.num_classes, class_names=inputs.class_names, seed=seed, **options)
+    accumulator = AuditAccumulator(class_names=inputs.class_names, norm_order=norm_order, seed=seed)
+    accumulator.add(inputs)
+    return audit_from_evidence(
+        accumulator.evidence(),
+        inputs.class_names,
+        settings,
+        classifier_weight=inputs.classifier_weight,
+        inputs=inputs,
+        train=train,
+    )
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """The records of some consecutive samples."""
+
+    labels: IntArray
+    predictions: IntArray
+    scores: SampleScores | None
+    sample_id: AnyArray | None
+
+
+class AuditAccumulator:
+    """Collects an audit batch by batch.
+
+    Under ``torch.distributed`` every process feeds its own samples and :meth:`compute`, which all of them must call, returns the
+    audit of all samples to each of them. Samplers that repeat samples to fill the last batch would count those twice: give
+    ``sample_id`` and the repetition is refused.
+
+    Args:
+        num_classes: Number of classes K (or give ``class_names``).
+        class_names: One name per class.
+        norm_order: p of the norm of ``sqnorm``.
+        feature_samples: How many feature rows to keep for a map; 0 keeps none.
+        seed: Seed of that choice.
+
+    Example:
+        >>> accumulator = AuditAccumulator(num_classes=2)
+        >>> accumulator.update([0, 1], predictions=[0, 0])
+        >>> accumulator.update([1], predictions=[1])
+        >>> round(accumulator.compute(bootstrap=100).overall, 3)
+        0.667
+    """
+
+    def __init__(
+        self,
+        num_classes: int | None = None,
+        *,
+        class_names: Sequence[str] | None = None,
+        norm_order: float = 2.0,
+        feature_samples: int = FEATURE_SAMPLES,
+        seed: int = 0,
+    ) -> None:
+        if num_classes is None and class_names is None:
+            raise ValueError("give num_classes or class_names, got neither")
+        count = num_classes if num_classes is not None else len(class_names or ())
+        self.class_names = check_class_names(class_names, check_int("num_classes", count, minimum=1))
+        self.has_names = class_names is not None
+        self.norm_order = check_number("norm_order", norm_order, minimum=1.0, finite=False)
+        self.feature_samples = feature_samples
+        self.seed = seed
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all samples."""
+        self.chunks: list[_Chunk] = []
+        self.feature_sums: FeatureSums | None = None
+        self.kept = KeptFeatures(self.feature_samples, self.seed)
+        self.num_samples = 0
+
+    def update(
+        self,
+        labels: Any,
+        *,
+        logits: Any = None,
+        probabilities: Any = None,
+        predictions: Any = None,
+        features: Any = None,
+        sample_id: Any = None,
+    ) -> None:
+        """Add one batch; arguments as in :func:`classmargin.audit`. A refused batch leaves the state as it was."""
+        self.add(
+            check_inputs(
+                labels,
+                logits=logits,
+                probabilities=probabilities,
+                predictions=predictions,
+                features=features,
+                # Names bring the columns of a frame into class order; default names must not be compared with them.
+                class_names=self.class_names if self.has_names else None,
+                num_classes=len(self.class_names),
+                sample_id=sample_id,
+            )
+        )
+
+    def add(self, inputs: AuditInputs) -> None:
+        """Add checked arrays; nothing is changed before everything has been read without an error."""
+        self._check_same_kind(inputs)
+        chunks = [
+            self._read(inputs, rows)
+            for rows in progress_if_long(list(row_chunks(len(inputs.labels))), "reading scores")
+        ]
+        if inputs.features is not None:
+            self._add_features(inputs.features, inputs.labels, inputs.sample_id)
+        self.chunks += chunks
+        self.num_samples += len(inputs.labels)
+
+    def merge(self, other: AuditAccumulator) -> None:
+        """Add what another accumulator of the same classes has collected."""
+        if other.class_names != self.class_names or other.norm_order != self.norm_order:
+            raise ValueError("accumulators to merge must have the same class_names and norm_order")
+        if other.num_samples == 0:
+            return
+        if self.num_samples and self.kind() != other.kind():
+            raise ValueError("accumulators to merge must hold the same kinds of arrays")
+        self.kept.merge(other.kept, shift=self.num_samples)
+        self.chunks += other.chunks
+        self.num_samples += other.num_samples
+        if other.feature_sums is not None:
+            if self.feature_sums is None:
+                self.feature_sums = other.feature_sums.zeros_like()
+            self.feature_sums.merge(other.feature_sums)
+
+    def compute(self, *, classifier_weight: Any = None, **options: Any) -> Audit:
+        """Return the audit of all samples so far, over all processes.
+
+        Args:
+            classifier_weight: Weights of the head ``[K, d]``, for angles.
+            options: ``ranking``, ``reference``, ``confidence``, ``bootstrap``, ``seed``, ``mean_margin``, ``costs`` of
+                :func:`classmargin.audit`. Bounds are left out: they need a second pass over the logits.
+        """
+        settings = check_settings(len(self.class_names), class_names=self.class_names, **options)
+        evidence = gather_evidence(self.evidence(), len(self.class_names), self.norm_order)
+        dim = None if evidence.feature_sums is None else evidence.feature_sums.sums.shape[1]
+        weight = check_weight(classifier_weight, len(self.class_names), dim)
+        return audit_from_evidence(evidence, self.class_names, settings, classifier_weight=weight)
+
+    def evidence(self) -> Evidence:
+        """Return what this process has collected, perhaps nothing."""
+        none = np.zeros(0, dtype=np.int64)
+        scores = [chunk.scores for chunk in self.chunks if chunk.scores is not None]
+        ids = [chunk.sample_id for chunk in self.chunks if chunk.sample_id is not None]
+        return Evidence(
+            labels=np.concatenate([none, *(chunk.labels for chunk in self.chunks)]),
+            predictions=np.concatenate([none, *(chunk.predictions for chunk in self.chunks)]),
+            scores=join_scores(scores) if scores else None,
+            feature_sums=self.feature_sums,
+            sample_id=np.concatenate(ids) if ids else None,
+            kept=self.kept,
+        )
+
+    def kind(self) -> tuple[bool, bool, bool]:
+        """Return whether scores, features and sample_id are being collected."""
+        first = self.chunks[0]
+        return first.scores is not None, self.feature_sums is not None, first.sample_id is not None
+
+    def _check_same_kind(self, inputs: AuditInputs) -> None:
+        if not self.chunks:
+            return
+        kind = (inputs.scores is not None, inputs.features is not None, inputs.sample_id is not None)
+        for name, before, now in zip(("scores", "features", "sample_id"), self.kind(), kind, strict=True):
+            if before != now:
+                raise ValueError(f"every update must bring the same arrays, got {name} in some updates only")
+        if self.feature_sums is not None and inputs.features is not None:
+            size = self.feature_sums.sums.shape[1]
+            if inputs.features.shape[1] != size:
+                raise ValueError(
+                    f"features must have {size} columns as before, got shape {inputs.features.shape}"
+                )
+
+    def _read(self, inputs: AuditInputs, rows: slice) -> _Chunk:
+        labels = inputs.labels[rows]
+        first_row = self.num_samples + rows.start
+        scores = None
+        if inputs.scores is not None:
+            scores = score_samples(
+                inputs.scores[rows],
+                labels,
+                are_logits=inputs.scores_are_logits,
+                first_row=first_row,
+                tolerance=inputs.tolerance,
+            )
+        if inputs.features is not None:
+            check_finite("features", inputs.features[rows], first_row)
+        given = None if inputs.predictions is None else inputs.predictions[rows]
+        predictions = given if given is not None else scores.predictions if scores is not None else labels
+        return _Chunk(
+            labels, predictions, scores, None if inputs.sample_id is None else inputs.sample_id[rows]
+        )
+
+    def _add_features(self, features: AnyArray, labels: IntArray, sample_id: AnyArray | None) -> None:
+        if self.feature_sums is None:
+            self.feature_sums = FeatureSums.empty(len(self.class_names), features.shape[1], self.norm_order)
+        for rows in progress_if_long(list(row_chunks(len(labels))), "reading features"):
+            self.feature_sums.add(features[rows], labels[rows])
+        self.kept.add(features, sample_id, first=self.num_samples)

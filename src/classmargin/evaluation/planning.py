@@ -1,0 +1,208 @@
+"""How many samples and seeds it takes to see a drop: the power of the gate, and plans before a test set is collected."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import NormalDist
+
+import numpy as np
+
+from classmargin._checks import check_int, check_number
+from classmargin.evaluation.input_checks import IntArray, check_fraction
+from classmargin.evaluation.intervals import normal_quantile
+from classmargin.evaluation.paired_tests import margin_p_values
+
+POWER = 0.8
+# Up to this many samples the region in which the gate fails is exact; above it is that of the normal distribution.
+_EXACT_SAMPLES = 150
+_MOST_SAMPLES = 10_000_000
+_CHECKED_SAMPLES = 20_000
+
+
+def catch_probability(drop: float, n: int, *, churn: float, max_drop: float, level: float) -> float:
+    """Return the probability that the gate catches a true drop in one class.
+
+    A class fails if the test of "the true drop is at most ``max_drop``" is at or below ``level``. Each sample is lost with probability
+    ``churn / 2 + drop`` and gained with ``churn / 2``, independently.
+
+    Args:
+        drop: True drop of the class accuracy, in [0, 1].
+        n: Samples of the class.
+        churn: Share of samples that change sides between two equally good models.
+        max_drop: Tolerated drop.
+        level: Level of the single test (alpha over the number of tests: the first step of Holm).
+
+    Example:
+        >>> round(catch_probability(0.05, 100, churn=0.0, max_drop=0.0, level=0.05), 3)
+        0.564
+    """
+    from scipy.special import bdtr
+
+    gain = min(churn / 2, max(1 - drop, 0.0) / 2)
+    loss = min(gain + drop, 1 - gain)
+    lost = np.arange(n + 1)
+    most = np.array(_largest_gain_still_caught(n, max_drop, level))
+    chance = np.diff(bdtr(lost, n, loss), prepend=0.0)
+    rest = gain / (1 - loss) if loss < 1 else 0.0
+    caught = np.where(most >= n - lost, 1.0, bdtr(np.clip(most, 0, n - lost), n - lost, rest))
+    return float(np.clip((chance * np.where(most >= 0, caught, 0.0)).sum(), 0.0, 1.0))
+
+
+def smallest_caught_drop(
+    n: int, *, churn: float, max_drop: float, level: float, probability: float = POWER
+) -> float:
+    """Return the smallest drop (in steps of half a point) that is caught with the given probability, NaN if none is."""
+    steps = range(1, 201)
+    first = (
+        bisect_left(  # the probability grows with the drop, so halving finds the first step that reaches it
+            steps,
+            probability,
+            key=lambda step: catch_probability(step / 200, n, churn=churn, max_drop=max_drop, level=level),
+        )
+    )
+    return steps[first] / 200 if first < len(steps) else float("nan")
+
+
+@lru_cache(maxsize=64)
+def _largest_gain_still_caught(n: int, max_drop: float, level: float) -> tuple[int, ...]:
+    """For each number of lost samples, return how many gained samples still let the class fail (-1: none)."""
+    lost = np.arange(n + 1)
+    # Every gained sample weakens the evidence, so the largest number is found by halving.
+    low, high = np.full(n + 1, -1), np.minimum(lost, n - lost)
+    while (low < high).any():
+        middle = (low + high + 1) // 2
+        fails = _fails(np.maximum(middle, 0), lost, n, max_drop, level)
+        low, high = np.where(fails, middle, low), np.where(fails, high, middle - 1)
+    return tuple(low.tolist())
+
+
+def _fails(gained: IntArray, lost: IntArray, n: int, max_drop: float, level: float) -> IntArray:
+    if n <= _EXACT_SAMPLES or max_drop == 0:
+        return np.asarray(margin_p_values(gained, lost, np.full(len(lost), n), max_drop) <= level)
+    z = -NormalDist().inv_cdf(level)
+    linear = 2 * (n - lost - gained) * max_drop - (lost + gained) * (1 - max_drop) + 2 * gained * max_drop
+    root = linear**2 + 8.0 * n * gained * max_drop * (1 - max_drop)
+    gain = (np.sqrt(root) - linear) / (4 * n)
+    deviation = np.sqrt(np.maximum(n * (2 * gain + max_drop * (1 - max_drop)), 1e-12))
+    return np.asarray(lost - gained - n * max_drop >= z * deviation)
+
+
+def samples_for_interval(accuracy: float, half_width: float, confidence: float = 0.95) -> int:
+    """Return the samples after which the interval of an accuracy reaches no further than ``half_width`` to either side.
+
+    Example:
+        >>> samples_for_interval(0.8, 0.03)
+        683
+    """
+    return math.ceil(accuracy * (1 - accuracy) * (normal_quantile(confidence) / half_width) ** 2)
+
+
+def samples_for_drop(see: float, *, churn: float, max_drop: float, level: float, power: float = POWER) -> int:
+    """Return the samples per class from which a gate catches a true drop of ``see`` with the given probability.
+
+    By the normal distribution, and for test sets of ordinary size raised until the exact test has the power.
+
+    Example:
+        >>> samples_for_drop(0.1, churn=0.1, max_drop=0.0, level=0.05 / 11)
+        247
+    """
+    extra = see - max_drop
+    alone = math.sqrt(churn + see - max_drop**2)  # of one sample, as the test sees it: so many change sides
+    there = math.sqrt(churn + see - see**2)
+    quantiles = -NormalDist().inv_cdf(level) * alone + NormalDist().inv_cdf(power) * there
+    n = min(_MOST_SAMPLES, max(1, math.ceil((quantiles / extra) ** 2)))
+    # The exact test needs a little more.
+    while (
+        n < _CHECKED_SAMPLES
+        and catch_probability(see, n, churn=churn, max_drop=max_drop, level=level) < power
+    ):
+        n += max(1, n // 40)
+    return n
+
+
+def seeds_for_difference(
+    see: float, run_deviation: float, *, alpha: float = 0.05, power: float = POWER
+) -> int:
+    """Return the runs of each of two methods after which a t-test sees a difference of their means.
+
+    Example:
+        >>> seeds_for_difference(0.03, 0.01), seeds_for_difference(0.01, 0.01)
+        (4, 17)
+    """
+    from scipy.special import nctdtr, stdtrit
+
+    for runs in range(2, 100_000):
+        freedom = 2 * runs - 2
+        shift = see / run_deviation * math.sqrt(runs / 2)
+        if 1 - nctdtr(freedom, shift, stdtrit(freedom, 1 - alpha / 2)) >= power:
+            return runs
+    return 100_000
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What it takes to see a difference.
+
+    Attributes:
+        interval_samples: Samples per class for an interval of a class accuracy of plus or minus ``see``.
+        gate_samples: Samples per class for a gate that catches a true drop of ``see`` in one class with probability ``power``.
+        seeds: Runs of each method for a comparison that sees a difference of ``see`` in one headline number.
+        notes: What was assumed.
+    """
+
+    interval_samples: int
+    gate_samples: int
+    seeds: int
+    notes: tuple[str, ...]
+
+
+def plan(
+    num_classes: int,
+    *,
+    accuracy: float = 0.8,
+    see: float = 0.03,
+    max_drop: float = 0.0,
+    churn: float | None = None,
+    run_deviation: float = 0.01,
+    alpha: float = 0.05,
+    power: float = POWER,
+) -> Plan:
+    """Return the samples per class and the seeds that are needed to see ``see``.
+
+    Args:
+        num_classes: Number of classes K; the gate tests all of them and the overall accuracy.
+        accuracy: Expected accuracy of a class, in (0, 1).
+        see: Difference to be seen, in (0, 1).
+        max_drop: Drop that the gate tolerates, below ``see``.
+        churn: Share of samples that change sides between two equally good models; half of the errors by default.
+        run_deviation: Standard deviation of the headline number over training runs.
+        alpha: Error rate of the gate and of the comparison.
+        power: Probability of seeing what is there.
+
+    Example:
+        >>> found = plan(10, accuracy=0.8, see=0.03)
+        >>> found.interval_samples, found.gate_samples, found.seeds
+        (683, 1802, 4)
+    """
+    check_int("num_classes", num_classes, minimum=1)
+    for name, value in (("accuracy", accuracy), ("see", see), ("alpha", alpha), ("power", power)):
+        check_fraction(name, value)
+    check_number("max_drop", max_drop, minimum=0.0, maximum=1.0)
+    check_number("run_deviation", run_deviation, above=0.0)
+    if max_drop >= see:
+        raise ValueError(f"max_drop must be below see, got {max_drop:g} and {see:g}")
+    moved = (1 - accuracy) / 2 if churn is None else check_number("churn", churn, minimum=0.0, maximum=1.0)
+    level = alpha / (num_classes + 1)
+    return Plan(
+        interval_samples=samples_for_interval(accuracy, see),
+        gate_samples=samples_for_drop(see, churn=moved, max_drop=max_drop, level=level, power=power),
+        seeds=seeds_for_difference(see, run_deviation, alpha=alpha, power=power),
+        notes=(
+            f"Gate: {num_classes + 1} tests, {100 * alpha:g} % error rate in all; {100 * moved:g} % of samples change sides by chance.",
+            f"Seeds: the number varies by {100 * run_deviation:g} points (standard deviation) from run to run; measure it on the baseline.",
+            f"Probability of seeing it: {power:g}.",
+        ),
+    )

@@ -1,0 +1,371 @@
+"""Predictions in ``.csv`` and ``.parquet`` tables.
+
+Columns: ``label`` and ``prediction`` (class names or class numbers; ``ALIASES`` has other usual names), or ``p_<class>`` /
+``logit_<class>`` for every class; optional ``sample_id``, ``image_path`` and ``text``. The classes are those of the ``p_``/``logit_``
+columns (the head) or of ``class_names`` (the caller), and only where there are neither those that are seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from classmargin._array_files import ArrayFileError
+from classmargin._files import UnfitFileError, open_regular, read_csv_header
+from classmargin._parquet_files import read_parquet_table
+from classmargin.evaluation.input_checks import MOST_CLASSES, AnyArray, seen_classes_note
+
+
+class PredictionFileError(ValueError):
+    """A prediction file cannot be used; the message says which file and why."""
+
+
+# Other names for what a file must hold; what is read by one of them is said in a note.
+ALIASES = {
+    "label": ("y_true", "target", "targets", "true", "truth", "true_label", "label_id", "ground_truth", "gt"),
+    "prediction": ("y_pred", "pred", "preds", "predicted", "predicted_label", "pred_label", "y_hat"),
+}
+FACE_COLUMNS = ("image_path", "text")
+SINGLE = (
+    *(name for word, others in ALIASES.items() for name in (word, f"{word}s", *others)),
+    "sample_id",
+    *FACE_COLUMNS,
+)
+PREFIXES = {"logit_": "logits", "p_": "probabilities"}
+MOST_NAMED = 30  # a table of a thousand classes has a thousand columns
+LONGEST_NAME = 1000  # a longer text in place of a class is a slip, or somebody's mischief
+MOST_LETTERS = 80  # of a cell in a message
+
+
+def read_csv(path: Path, class_names: Sequence[str] | None, max_bytes: int) -> dict[str, Any]:
+    """Return the arrays of a comma-separated file with a header line."""
+    import pandas as pd
+
+    try:
+        header = read_csv_header(path, max_bytes=max_bytes)
+    except UnfitFileError as error:
+        raise PredictionFileError(str(error)) from error
+    except ValueError as error:
+        raise PredictionFileError(f"{path} is not a readable .csv table ({error})") from error
+    _check_width(path, header)
+    # compression=None: a renamed gzip must not be unpacked silently.
+    options: dict[str, Any] = {"compression": None, "keep_default_na": False, "skipinitialspace": True}
+    # Classes and identities stay as they are written: 007 and 7, or true and True, need not be the same.
+    options |= {"dtype_backend": "numpy_nullable", "dtype": dict.fromkeys(SINGLE, str)}
+    try:
+        with open_regular(path) as file:
+            frame = pd.read_csv(file, **options)
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError, ValueError) as error:
+        raise PredictionFileError(f"{path} is not a readable .csv table ({error})") from error
+    times = Counter(header)
+    twice = next((name for name, count in times.items() if count > 1 and _is_known(name)), None)
+    if twice is not None:  # pandas would call the second one "p_cat.1", another class
+        raise PredictionFileError(f"{path} must have every column once, got {twice!r} more than once")
+    columns = {str(name): frame[name].to_numpy() for name in frame.columns}
+    return _arrays(path, columns, class_names, list(columns))
+
+
+def read_parquet(path: Path, class_names: Sequence[str] | None, max_bytes: int) -> dict[str, Any]:
+    """Return the arrays of a Parquet file (needs ``pyarrow``)."""
+    present: list[str] = []  # of the whole file: a message must also name columns that are not read
+
+    def wanted(schema: Any) -> list[str]:
+        present.extend(schema.names)
+        _check_width(path, present)
+        return [name for name in present if _is_known(name)]
+
+    try:
+        table = read_parquet_table(path, max_bytes=max_bytes, columns=wanted)
+        columns = {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
+    except ArrayFileError as error:
+        raise PredictionFileError(str(error)) from error
+    except PredictionFileError:
+        raise
+    except (ValueError, NotImplementedError) as error:
+        raise PredictionFileError(f"{path} is not a readable .parquet table ({error})") from error
+    return _arrays(path, columns, class_names, present)
+
+
+def _check_width(path: Path, columns: Sequence[str]) -> None:
+    """Refuse more columns than the largest audit has use for, before a minute is spent on parsing them."""
+    most = 2 * MOST_CLASSES + len(SINGLE)
+    if len(columns) > most:
+        raise PredictionFileError(
+            f"{path} must have at most {most} columns (logits and probabilities of {MOST_CLASSES} classes), got {len(columns)}"
+        )
+
+
+def _is_known(name: str) -> bool:
+    return name in SINGLE or name.startswith(tuple(PREFIXES))
+
+
+def _arrays(
+    path: Path, columns: dict[str, AnyArray], class_names: Sequence[str] | None, present: Sequence[str]
+) -> dict[str, Any]:
+    label, prediction = _spelled(path, columns, "label"), _spelled(path, columns, "prediction")
+    if label is None:
+        raise PredictionFileError(
+            f"{path} must have a column 'label', got {_listed(present) or 'no columns'}"
+        )
+    if len(columns[label]) == 0:
+        raise PredictionFileError(f"{path} must hold at least one sample, got none")
+    result: dict[str, Any] = {}
+    names = None if class_names is None else tuple(str(name) for name in class_names)
+    origin = "class_names"
+    for prefix, kind in PREFIXES.items():
+        found = [name[len(prefix) :] for name in columns if name.startswith(prefix)]
+        if found:
+            names, origin = _class_order(path, found, names, prefix), f"the {prefix}<class> columns"
+            result[kind] = _matrix(path, {f"{prefix}{name}": columns[f"{prefix}{name}"] for name in names})
+            break  # logits tell more than probabilities; with both, the former are taken
+    if names is not None:
+        result["class_names"] = names
+    classes = {column: _cells(columns[column]) for column in (label, prediction) if column is not None}
+    seen_note: tuple[str, ...] = ()
+    if names is None and not all(text.isdecimal() for cells in classes.values() for text in cells.different):
+        for column, cells in classes.items():
+            _refuse_empty(path, column, cells)
+            _refuse_other_numbers(path, column, cells, classes.values())
+        names = tuple(sorted({text for cells in classes.values() for text in cells.different}))
+        longest = max(map(len, names))
+        if longest > LONGEST_NAME:
+            raise PredictionFileError(
+                f"{path}: names of classes must have at most {LONGEST_NAME} letters, got one of {longest}"
+            )
+        result["class_names"], seen_note = names, (seen_classes_note(len(names)),)
+    known = _names_in_use(names, (cells.different for cells in classes.values()))
+    result["labels"] = _class_numbers(path, label, classes[label], known, origin)
+    if prediction is not None:
+        result["predictions"] = _class_numbers(path, prediction, classes[prediction], known, origin)
+    elif "logits" not in result and "probabilities" not in result:
+        raise PredictionFileError(
+            f"{path} must have a column 'prediction' or one p_<class> or logit_<class> per class"
+        )
+    if "sample_id" in columns:
+        result["sample_id"] = _identities(columns["sample_id"])
+    result |= {name: _texts(columns[name]) for name in FACE_COLUMNS if name in columns}
+    read = {"label": label, "prediction": prediction}
+    result["notes"] = tuple(
+        f"{path}: the column {column!r} was read as {word!r}."
+        for word, column in read.items()
+        if column in ALIASES[word]
+    )
+    result["notes"] += seen_note
+    return result
+
+
+def _texts(values: AnyArray) -> AnyArray:
+    # Objects: an array of texts would give every row the room of the longest.
+    words = ["" if value is None or value != value else str(value) for value in values.tolist()]
+    return np.array(words, dtype=object)
+
+
+def _spelled(path: Path, columns: dict[str, AnyArray], word: str) -> str | None:
+    """Return under which of its names a column is there: its own (``label`` or ``labels``), or else one of its aliases."""
+    for names in ((word, f"{word}s"), ALIASES[word]):
+        found = [name for name in names if name in columns]
+        if len(found) > 1:
+            raise PredictionFileError(
+                f"{path} must have one column {word!r}, got {found[0]!r} and {found[1]!r}"
+            )
+        if found:
+            return found[0]
+    return None
+
+
+def _listed(names: Sequence[str]) -> str:
+    rest = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _class_order(path: Path, found: list[str], names: tuple[str, ...] | None, prefix: str) -> tuple[str, ...]:
+    if names is None:
+        return tuple(sorted(found, key=int)) if all(name.isdecimal() for name in found) else tuple(found)
+    if set(found) == set(names):
+        return names
+    if sorted(found) == sorted(str(k) for k in range(len(names))):
+        raise PredictionFileError(
+            f"{path} numbers its {prefix}<class> columns but class_names names the classes; rename the columns"
+        )
+    missing = sorted(set(names) ^ set(found))[0]
+    raise PredictionFileError(
+        f"{path}: columns {prefix}<class> and class_names must agree, {missing!r} is only in one"
+    )
+
+
+def _matrix(path: Path, columns: dict[str, AnyArray]) -> AnyArray:
+    return np.stack([_numbers(path, name, values) for name, values in columns.items()], axis=1)
+
+
+def _numbers(path: Path, column: str, values: AnyArray) -> AnyArray:
+    try:
+        # What no float32 holds becomes infinite and is refused by name later.
+        with np.errstate(over="ignore"):
+            numbers = np.asarray(values, dtype=np.float32)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise _no_number(path, column, values) from error
+    if np.isnan(numbers).any():
+        raise _no_number(path, column, values)
+    return numbers
+
+
+def _no_number(path: Path, column: str, values: AnyArray) -> PredictionFileError:
+    cells = values.tolist()
+    row = next((k for k, value in enumerate(cells) if not _is_number(value)), 0)
+    return PredictionFileError(f"{path}: column {column!r} must hold numbers, got {_cell(cells[row], row)}")
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        return not math.isnan(float(value))
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
+def _cell(value: Any, row: int) -> str:
+    """Describe the content and the place of a cell."""
+    empty = value is None or (isinstance(value, str) and not value)
+    content = "an empty cell" if empty else repr(value)[:MOST_LETTERS]
+    return f"{content} in row {row + 1} (counted from 1)"
+
+
+class _Cells(NamedTuple):
+    """A column as its different texts and, for each row, which of them it is: millions of rows, few classes."""
+
+    different: list[str]
+    code: AnyArray
+
+    def first_row(self, texts: set[str]) -> int:
+        """Return the first row that holds one of ``texts``."""
+        wanted = [k for k, text in enumerate(self.different) if text in texts]
+        return int(np.argmax(np.isin(self.code, wanted)))
+
+
+def _cells(values: AnyArray) -> _Cells:
+    import pandas as pd
+
+    code, different = pd.factorize(values, use_na_sentinel=False)
+    return _Cells([_text(value) for value in different.tolist()], code)
+
+
+def _names_in_use(names: tuple[str, ...] | None, columns: Iterable[list[str]]) -> tuple[str, ...] | None:
+    """Return the names by which cells may be meant.
+
+    Where the classes are named by numbers, a number is a name if all cells of all columns can be: with the classes 1, 2 and 3, a single
+    0 tells that labels and predictions alike are counted from 0, and then the names are those of the count.
+    """
+    if names is None or not all(name.isdecimal() for name in names):
+        return names
+    position = _positions(names)
+    if all(text in position for column in columns for text in column):
+        return names
+    return tuple(str(k) for k in range(len(names)))
+
+
+def _positions(names: tuple[str, ...] | None) -> dict[str, int]:
+    """Return the class number of each name; a name 007 or 7.0 is also found as 7, unless that is another class."""
+    position = {_plain_number(_plain_float(name)): k for k, name in enumerate(names or ())}
+    return position | {name: k for k, name in enumerate(names or ())}
+
+
+def _class_numbers(
+    path: Path, column: str, cells: _Cells, names: tuple[str, ...] | None, origin: str
+) -> AnyArray:
+    """Turn names or numbers into class numbers; numbers are names where the classes are named by numbers.
+
+    Args:
+        path: The table, for messages.
+        column: The column, for messages.
+        cells: What it holds ``[N]``.
+        names: Names in class order, or ``None`` where they are not known.
+        origin: Where the names come from, for messages.
+    """
+    position, different = _positions(names), cells.different
+    if names is not None and all(text in position for text in different):
+        return np.array([position[text] for text in different], dtype=np.int64)[cells.code]
+    if all(text.isdecimal() for text in different):
+        return _as_int64(path, column, different)[cells.code]
+    # Of all cells that are no class, an empty one tells most, then one that is not even a number.
+    outside = [text for text in different if text not in position]
+    tells = min((text != "", text.isdecimal()) for text in outside)
+    row = cells.first_row({text for text in outside if (text != "", text.isdecimal()) == tells})
+    text = different[cells.code[row]]
+    cell = _cell(text, row)
+    _refuse_empty(path, column, cells)
+    raise PredictionFileError(
+        f"{path}: column {column!r} holds {cell}, which is not among the classes {_listed(names or ())} (from {origin})"
+    )
+
+
+def _refuse_empty(path: Path, column: str, cells: _Cells) -> None:
+    if "" in cells.different:
+        cell = _cell("", cells.first_row({""}))
+        raise PredictionFileError(
+            f"{path}: column {column!r} must hold classes, got {cell}; leave out rows without a class"
+        )
+
+
+def _refuse_other_numbers(path: Path, column: str, cells: _Cells, columns: Iterable[_Cells]) -> None:
+    """Refuse 1.5, -1 or nan among numbers: a name only where others are words, or where -1 and 1 are the two classes."""
+    every = {text for others in columns for text in others.different}
+    if every <= {"-1", "1"} or not all(_is_float(text) for text in every):
+        return
+    odd = {text for text in cells.different if not text.isdecimal()}
+    if odd:
+        row = cells.first_row(odd)
+        raise PredictionFileError(
+            f"{path}: column {column!r} must hold classes, got {_cell(cells.different[cells.code[row]], row)} among numbers"
+        )
+
+
+def _is_float(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _as_int64(path: Path, column: str, text: list[str]) -> AnyArray:
+    try:
+        return np.array([int(name) for name in text], dtype=np.int64)
+    except (OverflowError, ValueError) as error:
+        raise PredictionFileError(
+            f"{path}: column {column!r} must hold class numbers, got one of {max(map(len, text))} digits"
+        ) from error
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return _plain_float(value.strip())
+    if isinstance(value, float):
+        if math.isnan(value):
+            return ""  # how a Parquet column of numbers marks an empty cell
+        if value.is_integer():
+            return str(int(value))
+    return "" if value is None else str(value)
+
+
+def _plain_float(text: str) -> str:
+    """Return ``2.0`` as ``2``: what data frames make of whole numbers beside an empty cell."""
+    whole, point, rest = text.partition(".")
+    return whole if point and whole.isdecimal() and not rest.strip("0") else text
+
+
+def _plain_number(text: str) -> str:
+    return (text.lstrip("0") or "0") if text.isdecimal() else text
+
+
+def _identities(values: AnyArray) -> AnyArray:
+    if values.dtype.kind in "iu":
+        return values
+    text = [str(value).strip() for value in values.tolist()]
+    # Numbers that are written as numbers are, so that they stay small, and sort as they count.
+    if all(len(name) < 19 and name.isdecimal() and name == _plain_number(name) for name in text):
+        return np.array(text, dtype=np.int64)
+    return np.array(text)

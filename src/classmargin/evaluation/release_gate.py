@@ -1,0 +1,335 @@
+"""A release gate: fails where the data show a drop beyond the limit, passes where they would have, and says so if they cannot tell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from classmargin._checks import check_number
+from classmargin.evaluation.audit_result import Audit
+from classmargin.evaluation.input_checks import FloatArray, check_fraction
+from classmargin.evaluation.json_values import fields_to_plain
+from classmargin.evaluation.paired_tests import (
+    ClassDifferences,
+    class_differences,
+    holm,
+    margin_p_values,
+    paired_correctness,
+    shared_class_names,
+)
+from classmargin.evaluation.planning import POWER, catch_probability, smallest_caught_drop
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+POWER_DROPS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
+MUST_SEE_BEYOND = 0.1  # the drop that must be seen, beyond the tolerated one, unless it is given
+_NOISE_NOTE = (
+    "A class fails where its samples show a drop beyond the limit; a drop that noise explains does not."
+)
+MOST_NAMED = 10  # classes in one note
+PASS, FAIL, CANNOT_TELL = "PASS", "FAIL", "CANNOT TELL"
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """Decision of the gate.
+
+    Attributes:
+        verdict: "PASS", "FAIL", or "CANNOT TELL" where no drop was found but the samples are too few to see one.
+        reasons: Why it failed, or why it cannot be told, one sentence per reason; empty when passed.
+        power: What the gate could have seen, one sentence, e.g. "a 5-point drop in one class of 100 samples would be
+            caught with probability 0.31".
+        power_table: ``drop``, ``n``, ``probability``.
+        by_class: ``class_name``, ``n``, ``baseline``, ``candidate``, ``difference``, ``p_value`` (one-sided, of a true drop
+            of at most ``max_drop``), ``q_value`` (the same, adjusted for all tests by Holm), ``q_value_minimum`` (below ``min_worst``,
+            adjusted; NaN without ``min_worst``), ``p_value_no_drop`` (of a true drop of at least ``no_drop_beyond``; NaN without
+            it), ``failed``, ``reason``.
+        overall: The same for the overall accuracy.
+        max_drop: Largest drop that is tolerated.
+        min_worst: Accuracy below which a class fails where the data support it, or ``None``.
+        must_see: Drop in a class of median size that must be caught with probability 0.8.
+        no_drop_beyond: Drop that every class must be shown not to have (non-inferiority), or ``None``.
+        alpha: Error rate after multiplicity control.
+        notes: Sentences a reader must know, among them which classes are below ``min_worst`` without support.
+    """
+
+    verdict: str
+    reasons: tuple[str, ...]
+    power: str
+    power_table: pd.DataFrame
+    by_class: pd.DataFrame
+    overall: Mapping[str, Any]
+    max_drop: float
+    min_worst: float | None
+    must_see: float
+    no_drop_beyond: float | None
+    alpha: float
+    notes: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether the candidate may pass."""
+        return self.verdict == PASS
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain Python values that ``json.dumps`` takes (no NaN)."""
+        return {"passed": self.passed, **fields_to_plain(self)}
+
+
+def gate(
+    candidate: Audit,
+    baseline: Audit,
+    *,
+    max_drop: float = 0.02,
+    min_worst: float | None = None,
+    must_see: float | None = None,
+    no_drop_beyond: float | None = None,
+    allow_blind: bool = False,
+    alpha: float = 0.05,
+) -> GateResult:
+    """Decide whether a candidate may replace a baseline.
+
+    *FAIL* if, for the overall accuracy or for a class, the data show that the true drop is larger than ``max_drop`` (paired test against
+    that limit), or that a class is below ``min_worst`` (exact binomial test). All tests together are adjusted by Holm: a candidate
+    whose true drops are all within the limit, with no class truly below the minimum, fails with probability of at most ``alpha``,
+    however many samples there are.
+
+    *CANNOT TELL* if nothing failed but a drop of ``must_see`` in a class of median size would be caught with a probability below 0.8: a
+    pass would mean nothing. *PASS* otherwise.
+
+    Args:
+        candidate: Audit of the new model.
+        baseline: Audit of the model in use, on the same samples.
+        max_drop: Tolerated drop of an accuracy, in [0, 1].
+        min_worst: Accuracy below which a class fails where the data support it, or ``None``; ``notes`` name those that pass
+            below it.
+        must_see: Drop that the gate must be able to see, above ``max_drop``; ``max_drop`` plus 10 points by default.
+        no_drop_beyond: Non-inferiority: pass only if every class is shown (each at level ``alpha``) not to have dropped by more than this.
+        allow_blind: Pass without being able to see ``must_see``.
+        alpha: Chance of failing without cause.
+
+    Raises:
+        ValueError: Different samples, or numbers out of range.
+
+    Example:
+        >>> from classmargin.evaluation import audit
+        >>> labels = [0, 1] * 100
+        >>> old = audit(labels, predictions=labels, num_classes=2, bootstrap=0)
+        >>> new = audit(labels, predictions=[0, 1] * 80 + [0, 0] * 20, num_classes=2, bootstrap=0)
+        >>> gate(new, old).verdict, gate(old, new).verdict
+        ('FAIL', 'PASS')
+    """
+    check_number("max_drop", max_drop, minimum=0.0, maximum=1.0)
+    check_fraction("alpha", alpha)
+    if min_worst is not None:
+        check_number("min_worst", min_worst, minimum=0.0, maximum=1.0)
+    if no_drop_beyond is not None:
+        check_fraction("no_drop_beyond", no_drop_beyond)
+    seen = min(1.0, max_drop + MUST_SEE_BEYOND) if must_see is None else check_fraction("must_see", must_see)
+    if must_see is not None and must_see <= max_drop:
+        raise ValueError(f"must_see must be above max_drop, got {must_see:g} and {max_drop:g}")
+    for name, value in (("candidate", candidate), ("baseline", baseline)):
+        if not isinstance(value, Audit):
+            raise TypeError(f"{name} must be one Audit, got {type(value).__name__}")
+    labels, correct = paired_correctness([baseline, candidate])
+    found = class_differences(labels, correct, (1, 1), baseline.num_classes)
+    tests = _adjusted(_tests(found, max_drop, min_worst))
+    names = shared_class_names([candidate, baseline])
+    by_class = _class_frame(found, names, tests, max_drop, min_worst, alpha)
+    shown = np.full(len(names), np.nan)
+    if no_drop_beyond is not None:
+        shown = margin_p_values(found.lost, found.gained, found.n, -no_drop_beyond)
+    by_class.insert(8, "p_value_no_drop", shown)
+    overall = _overall(found, tests, max_drop, alpha)
+    reasons = [overall["reason"]] if overall["failed"] else []
+    reasons += by_class.loc[by_class["failed"]].sort_values("difference", kind="stable")["reason"].tolist()
+    power, table, probability = _power(found, max_drop, seen, alpha / tests.count)
+    verdict = FAIL if reasons else PASS
+    if verdict == PASS and no_drop_beyond is not None:
+        reasons += _not_shown(by_class, no_drop_beyond, alpha)
+    if verdict == PASS and no_drop_beyond is None and probability < POWER and not allow_blind:
+        reasons.append(
+            f"a drop of {100 * seen:g} points in a class of median size would be caught with probability {probability:.2f} only; "
+            "collect more samples, or allow a blind gate"
+        )
+    if verdict == PASS and reasons:
+        verdict = CANNOT_TELL
+    minimum = "" if min_worst is None else ", drop and minimum"
+    true_minimum = "" if min_worst is None else ", with no class truly below the minimum,"
+    counted = (
+        f"{tests.count} tests (overall and classes{minimum}), adjusted by Holm: models whose true drops are all within the "
+        f"limit{true_minimum} fail with probability of at most {alpha:g}."
+    )
+    return GateResult(
+        verdict=verdict,
+        reasons=tuple(reasons),
+        power=power,
+        power_table=table,
+        by_class=by_class,
+        overall=overall,
+        max_drop=max_drop,
+        min_worst=min_worst,
+        must_see=seen,
+        no_drop_beyond=no_drop_beyond,
+        alpha=alpha,
+        notes=(*_below_without_support(by_class, min_worst, alpha), counted, _NOISE_NOTE),
+    )
+
+
+def _not_shown(by_class: pd.DataFrame, limit: float, alpha: float) -> list[str]:
+    """Say for how many classes a drop beyond the limit is not excluded. Each is tested at alpha: all must succeed."""
+    open_ = by_class[by_class["p_value_no_drop"] > alpha]
+    if open_.empty:
+        return []
+    named = ", ".join(
+        open_.sort_values("p_value_no_drop", ascending=False)["class_name"].astype(str).head(MOST_NAMED)
+    )
+    more = f" and {len(open_) - MOST_NAMED} more" if len(open_) > MOST_NAMED else ""
+    present = int((by_class["n"] > 0).sum())
+    words = f"a drop of more than {100 * limit:g} points is not excluded for {len(open_)} of {present} classes: {named}{more}"
+    return [words]
+
+
+@dataclass(frozen=True)
+class _Tests:
+    """One-sided p-values: overall drop, drop of each class ``[K]``, each class below the minimum ``[K]`` (NaN: no test)."""
+
+    overall: float
+    drop: FloatArray
+    below: FloatArray
+    raw_overall: float
+    raw_drop: FloatArray
+    count: int
+
+
+def _tests(found: ClassDifferences, max_drop: float, min_worst: float | None) -> _Tests:
+    from scipy.special import bdtr
+
+    drop = margin_p_values(found.gained, found.lost, found.n, max_drop)
+    overall = float(margin_p_values(found.gained.sum(), found.lost.sum(), found.n.sum(), max_drop)[0])
+    below = np.full(len(drop), np.nan)
+    if min_worst is not None:
+        right = np.rint(np.nan_to_num(found.candidate) * found.n)
+        below = np.where(found.n > 0, bdtr(right, found.n, min_worst), np.nan)
+    count = 1 + int((~np.isnan(drop)).sum() + (~np.isnan(below)).sum())
+    return _Tests(overall, drop, below, overall, drop, count)
+
+
+def _adjusted(tests: _Tests) -> _Tests:
+    adjusted = holm(np.concatenate([[tests.overall], tests.drop, tests.below]))
+    size = len(tests.drop)
+    return replace(tests, overall=float(adjusted[0]), drop=adjusted[1 : size + 1], below=adjusted[size + 1 :])
+
+
+def _class_frame(
+    found: ClassDifferences,
+    class_names: tuple[str, ...],
+    tests: _Tests,
+    max_drop: float,
+    min_worst: float | None,
+    alpha: float,
+) -> pd.DataFrame:
+    import pandas as pd
+
+    difference = found.candidate - found.baseline
+    dropped = tests.drop <= alpha
+    low = (found.candidate < (min_worst or 0.0)) & (tests.below <= alpha)
+    reasons = [
+        _reason(f"class {name}", found.baseline[k], found.candidate[k], tests.drop[k], max_drop)
+        if dropped[k]
+        else ""
+        for k, name in enumerate(class_names)
+    ]
+    for k in np.flatnonzero(low).tolist():
+        text = (
+            f"class {class_names[k]} has {100 * found.candidate[k]:.1f} %, below the minimum of "
+            f"{100 * (min_worst or 0.0):g} % (adjusted p {_shown(tests.below[k])})"
+        )
+        reasons[k] = f"{reasons[k]}; {text}" if reasons[k] else text
+    return pd.DataFrame(
+        {
+            "class_name": list(class_names),
+            "n": found.n,
+            "baseline": found.baseline,
+            "candidate": found.candidate,
+            "difference": difference,
+            "p_value": tests.raw_drop,
+            "q_value": tests.drop,
+            "q_value_minimum": tests.below,
+            "failed": dropped | low,
+            "reason": reasons,
+        }
+    )
+
+
+def _overall(found: ClassDifferences, tests: _Tests, max_drop: float, alpha: float) -> dict[str, Any]:
+    total = found.n.sum()
+    before, after = (float(np.nansum(side * found.n) / total) for side in (found.baseline, found.candidate))
+    failed = bool(tests.overall <= alpha)
+    return {
+        "n": int(total),
+        "baseline": before,
+        "candidate": after,
+        "difference": after - before,
+        "p_value": tests.raw_overall,
+        "q_value": tests.overall,
+        "failed": failed,
+        "reason": _reason("overall accuracy", before, after, tests.overall, max_drop) if failed else "",
+    }
+
+
+def _reason(what: str, before: float, after: float, p_value: float, max_drop: float) -> str:
+    return (
+        f"{what} fell from {100 * before:.1f} % to {100 * after:.1f} %, beyond the tolerated {100 * max_drop:g} points "
+        f"(adjusted p {_shown(p_value)})"
+    )
+
+
+def _shown(p_value: float) -> str:
+    """Return a p-value with its sign of relation; how far below 0.001 it lies decides nothing."""
+    return "< 0.001" if p_value < 0.001 else f"= {p_value:.3f}"
+
+
+def _below_without_support(by_class: pd.DataFrame, min_worst: float | None, alpha: float) -> tuple[str, ...]:
+    """Name the classes that pass below the minimum, because a pass does not prove the accuracy."""
+    low = by_class[(by_class["candidate"] < (min_worst or 0.0)) & (by_class["q_value_minimum"] > alpha)]
+    low = low.sort_values("candidate", kind="stable")
+    if low.empty:
+        return ()
+    named = [
+        f"{row['class_name']} {100 * row['candidate']:.1f} % (n = {row['n']}, adjusted p {_shown(row['q_value_minimum'])})"
+        for row in low.head(MOST_NAMED).to_dict("records")
+    ]
+    rest = len(low) - len(named)
+    return (
+        f"Below the minimum of {100 * (min_worst or 0.0):g} % but not failed for it, because so few right samples also happen to a class "
+        f"at the minimum: {', '.join(named)}" + (f" and {rest} more." if rest else "."),
+    )
+
+
+def _power(
+    found: ClassDifferences, max_drop: float, must_see: float, level: float
+) -> tuple[str, pd.DataFrame, float]:
+    """Return what the gate could have seen in words and as a table, and the probability of catching ``must_see``."""
+    import pandas as pd
+
+    n = max(int(np.median(found.n[found.n > 0])), 1)
+    # Samples that change sides both ways happen between equally good models; only their balance is a drop. Over all classes together,
+    # because the smaller of two counts is too low on average where both are small.
+    churn = 2 * float(min(found.gained.sum(), found.lost.sum()) / found.n.sum())
+    options = {"churn": churn, "max_drop": max_drop, "level": level}
+    drops = sorted({*POWER_DROPS, must_see})
+    rows = [(drop, n, catch_probability(drop, n, **options)) for drop in drops]
+    smallest = smallest_caught_drop(n, **options)
+    reach = (
+        f"the smallest drop caught with probability {POWER:g} is {100 * smallest:g} points"
+        if smallest == smallest
+        else f"no drop is caught with probability {POWER:g}"
+    )
+    probability = next(chance for drop, _, chance in rows if drop == must_see)
+    text = f"a {100 * must_see:g}-point drop in one class of {n} samples would be caught with probability {probability:.2f}; {reach}"
+    return text, pd.DataFrame(rows, columns=["drop", "n", "probability"]), probability

@@ -1,0 +1,292 @@
+"""Class offsets fitted on held-out scores: any classifier, made better for its hard classes at the price of others.
+
+Data flow of ``fit``::
+
+    X, y ──> estimator in cross-validation ──> held-out scores [N, K] ──> offsets b [K] for each trade ──> pareto_
+                                                                       └> offsets_ of the wanted trade
+    estimator fitted on all rows ──> scores(X) + offsets_ ──> predict
+
+An offset moves the border between two classes; it makes no class easier to tell from another. What one class gains, its
+neighbours pay, so this is a *trade*, and :attr:`ClassOffsetClassifier.pareto_` is its price list.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from classmargin._checks import check_choice, check_number, require_extra
+
+require_extra("sklearn", "sklearn", "classmargin.ClassOffsetClassifier")
+
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone  # noqa: E402
+from sklearn.model_selection import check_cv, cross_val_predict  # noqa: E402
+from sklearn.utils import check_array, column_or_1d, get_tags, indexable  # noqa: E402
+from sklearn.utils.metaestimators import available_if  # noqa: E402
+from sklearn.utils.multiclass import check_classification_targets  # noqa: E402
+from sklearn.utils.validation import check_is_fitted  # noqa: E402
+
+Array = NDArray[Any]
+OBJECTIVES = ("hard", "worst")
+TRADES = (0.0, 0.25, 0.5, 0.75, 1.0)
+MOST_SWEEPS, CANDIDATES = 20, 64
+SMALLEST_PROBABILITY = 1e-12
+
+
+def _has(name: str) -> Any:
+    return available_if(lambda self: hasattr(self.estimator, name))
+
+
+class ClassOffsetClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """A classifier with one offset per class on its scores, fitted on held-out scores.
+
+    Chooses offsets ``b`` that maximise ``(1 - t) · overall + t · objective`` of ``argmax(score + b)`` on scores that the estimator gives in
+    cross-validation, with ``t = trade``. Offsets trade classes for one another: expect the objective to rise and the overall
+    accuracy to fall, and read the price from ``pareto_`` before choosing ``trade``. Accuracies there are those of the rows
+    the offsets were chosen on and a little too good.
+
+    Args:
+        estimator: Any classifier with ``predict_proba`` or ``decision_function``.
+        objective: ``"hard"``, mean accuracy of the worst third of the classes, or ``"worst"``, the lowest accuracy.
+            Not used with ``costs``.
+        costs: What a missed sample of each class costs, a dictionary from class to number >= 0 (1 for those left out). The
+            objective is then minus the mean cost per sample.
+        trade: ``t`` in [0, 1].
+        cv: Folds of the held-out scores, as everywhere in scikit-learn.
+        n_jobs: Processes of the cross-validation.
+
+    Attributes:
+        classes_: Class labels ``[K]``.
+        estimator_: The estimator, fitted on all rows.
+        offsets_: ``b`` ``[K]``, mean 0.
+        pareto_: For each of the trades 0, 0.25, …, 1 and ``trade`` itself a dictionary with ``trade``, ``overall``, ``hard``,
+            ``worst``, ``objective`` (on held-out scores) and ``offsets``.
+
+    Example:
+        >>> from sklearn.datasets import load_iris
+        >>> from sklearn.linear_model import LogisticRegression
+        >>> X, y = load_iris(return_X_y=True)
+        >>> model = ClassOffsetClassifier(LogisticRegression(C=0.01, max_iter=500), objective="worst").fit(X, y)
+        >>> model.pareto_[-1]["worst"] >= model.pareto_[0]["worst"]
+        True
+    """
+
+    def __init__(
+        self,
+        estimator: Any,
+        objective: str = "hard",
+        *,
+        costs: Any = None,
+        trade: float = 0.5,
+        cv: Any = 5,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.estimator = estimator
+        self.objective = objective
+        self.costs = costs
+        self.trade = trade
+        self.cv = cv
+        self.n_jobs = n_jobs
+
+    def fit(self, X: Any, y: Any, **fit_params: Any) -> ClassOffsetClassifier:
+        """Fit offsets on held-out scores and the estimator on all rows.
+
+        Args:
+            X: Rows ``[N, d]``, whatever the estimator takes.
+            y: Class labels ``[N]``; each class must have as many rows as there are folds.
+            **fit_params: Given to the ``fit`` of the estimator, in the folds too.
+
+        Raises:
+            ValueError: An unknown objective, a trade outside [0, 1], costs of unknown classes or below 0.
+        """
+        check_choice("objective", self.objective, OBJECTIVES)
+        check_number("trade", self.trade, minimum=0.0, maximum=1.0)
+        if y is None:
+            raise ValueError("ClassOffsetClassifier requires y to be passed, but the target y is None")
+        X, y = indexable(X, y)
+        y = column_or_1d(check_array(y, ensure_2d=False, dtype=None, input_name="y"), warn=True)
+        check_classification_targets(y)
+        self.classes_, labels = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(
+                f"ClassOffsetClassifier needs at least 2 classes, got 1 class: {self.classes_.tolist()}"
+            )
+        costs = self._costs()
+        held_out = cross_val_predict(
+            self.estimator,
+            X,
+            y,
+            cv=check_cv(self.cv, y, classifier=True),
+            method=self._method,
+            n_jobs=self.n_jobs,
+            params=fit_params or None,
+        )
+        scores = self._table(held_out)
+        self.pareto_ = []
+        offsets = np.zeros(len(self.classes_))
+        for trade in sorted({*TRADES, float(self.trade)}):
+            offsets = best_offsets(scores, labels, self._value_of(labels, trade, costs), offsets)
+            self.pareto_.append({"trade": trade, **self._measure(scores, labels, offsets, costs)})
+        (chosen,) = [point for point in self.pareto_ if point["trade"] == float(self.trade)]
+        self.offsets_ = chosen["offsets"]
+        self.estimator_ = clone(self.estimator).fit(X, y, **fit_params)
+        if hasattr(self.estimator_, "n_features_in_"):
+            self.n_features_in_ = self.estimator_.n_features_in_
+        return self
+
+    def predict(self, X: Any) -> Array:
+        """Return the label with the largest score plus offset ``[N]``."""
+        largest = self._shifted(X).argmax(axis=1)
+        labels: Array = self.classes_[largest]
+        return labels
+
+    def decision_function(self, X: Any) -> Array:
+        """Return scores plus offsets ``[N, K]``; for two classes ``[N]``, the second minus the first."""
+        scores = self._shifted(X)
+        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
+
+    @_has("predict_proba")  # type: ignore[untyped-decorator]
+    def predict_proba(self, X: Any) -> Array:
+        """Return probabilities ``[N, K]`` that go with the decisions: ``p e^b`` of the estimator's ``p``, with sum 1.
+
+        They are the estimator's beliefs under other class frequencies, no better calibrated than the decisions are.
+        """
+        shifted = self._shifted(X)
+        weights = np.exp(shifted - shifted.max(axis=1, keepdims=True))
+        probabilities: Array = weights / weights.sum(axis=1, keepdims=True)
+        return probabilities
+
+    def __sklearn_tags__(self) -> Any:
+        """Tell scikit-learn that it takes the rows that the estimator takes."""
+        tags = super().__sklearn_tags__()
+        inner = get_tags(self.estimator)
+        tags.input_tags.sparse = inner.input_tags.sparse
+        return tags
+
+    @property
+    def _method(self) -> str:
+        return "predict_proba" if hasattr(self.estimator, "predict_proba") else "decision_function"
+
+    def _shifted(self, X: Any) -> Array:
+        check_is_fitted(self)
+        shifted: Array = self._table(getattr(self.estimator_, self._method)(X)) + self.offsets_
+        return shifted
+
+    def _table(self, scores: Any) -> Array:
+        """Return additive scores ``[N, K]``: logarithms of probabilities, or what the estimator calls scores."""
+        scores = np.asarray(scores, dtype=np.float64)
+        if scores.ndim == 1:  # two classes
+            scores = np.stack([-scores / 2.0, scores / 2.0], axis=1)
+        if self._method == "predict_proba":
+            scores = np.log(np.maximum(scores, SMALLEST_PROBABILITY))
+        return np.asarray(scores)
+
+    def _costs(self) -> Array | None:
+        if self.costs is None:
+            return None
+        unknown = [label for label in self.costs if label not in set(self.classes_.tolist())]
+        if unknown:
+            raise ValueError(
+                f"costs must be given for classes of y, {self.classes_.tolist()}, got {unknown[0]!r} besides"
+            )
+        values = [self.costs.get(label, 1.0) for label in self.classes_.tolist()]
+        return np.array([check_number("costs", value, minimum=0.0) for value in values])
+
+    def _objective(self, right: Array, counts: Array, costs: Array | None) -> Array:
+        """Return the objective for rows of right samples per class ``[..., K]``."""
+        if costs is not None:
+            paid: Array = -((counts - right) @ costs) / counts.sum()
+            return paid
+        accuracy = np.sort(right / counts, axis=-1)
+        lowest = 1 if self.objective == "worst" else max(len(counts) // 3, 1)
+        mean: Array = accuracy[..., :lowest].mean(axis=-1)
+        return mean
+
+    def _value_of(self, labels: Array, trade: float, costs: Array | None) -> Any:
+        counts = np.bincount(labels, minlength=len(self.classes_))
+
+        def value(right: Array) -> Array:
+            overall = right.sum(axis=-1) / counts.sum()
+            result: Array = (1.0 - trade) * overall + trade * self._objective(right, counts, costs)
+            return result
+
+        return value
+
+    def _measure(self, scores: Array, labels: Array, offsets: Array, costs: Array | None) -> dict[str, Any]:
+        counts = np.bincount(labels, minlength=len(self.classes_))
+        right = right_samples(scores + offsets, labels, len(self.classes_))
+        accuracy = np.sort(right / counts)
+        return {
+            "overall": float(right.sum() / counts.sum()),
+            "hard": float(accuracy[: max(len(counts) // 3, 1)].mean()),
+            "worst": float(accuracy[0]),
+            "objective": float(self._objective(right, counts, costs)),
+            "offsets": offsets - offsets.mean(),
+        }
+
+
+def right_samples(scores: Array, labels: Array, num_classes: int) -> Array:
+    """Count the samples of each class whose largest score is that of their class ``[K]``.
+
+    Example:
+        >>> right_samples(np.array([[2.0, 1.0], [2.0, 1.0]]), np.array([0, 1]), 2).tolist()
+        [1, 0]
+    """
+    return np.bincount(labels[scores.argmax(axis=1) == labels], minlength=num_classes)
+
+
+def best_offsets(scores: Array, labels: Array, value: Any, start: Array) -> Array:
+    """Raise ``value`` class by class until no offset of a single class raises it further.
+
+    For one class all samples have a threshold: with a larger offset they are taken for it, with a smaller one for the best of
+    the others. So the right samples of every class are known for all offsets after one sort.
+
+    Args:
+        scores: Held-out scores ``[N, K]``.
+        labels: Classes ``[N]``.
+        value: Right samples per class ``[C, K]`` -> what is maximised ``[C]``.
+        start: First offsets ``[K]``.
+
+    Example:
+        >>> scores = np.array([[0.0, -1.0], [0.0, -1.0], [0.0, -0.5]])
+        >>> offsets = best_offsets(scores, np.array([0, 0, 1]), lambda right: right.min(axis=-1), np.zeros(2))
+        >>> (scores + offsets).argmax(axis=1).tolist()
+        [0, 0, 1]
+    """
+    offsets, classes = start.astype(np.float64), scores.shape[1]
+    best = float(value(right_samples(scores + offsets, labels, classes)[None])[0])
+    for _ in range(MOST_SWEEPS):
+        before = best
+        for k in range(classes):
+            others = scores + offsets
+            others[:, k] = -np.inf
+            rival = others.argmax(axis=1)
+            threshold = others[np.arange(len(labels)), rival] - scores[:, k]
+            candidates = _between(threshold)
+            right = np.empty((len(candidates), classes))
+            for j in range(classes):
+                # Samples of class k are right above their threshold, others below it if their rival is their class.
+                own = np.sort(threshold[(labels == j) & ((j == k) | (rival == j))])
+                below = np.searchsorted(own, candidates)
+                right[:, j] = below if j == k else len(own) - below
+            values = value(right)
+            # Of equally good offsets the one nearest to where it was: offsets without need are noise.
+            good = np.flatnonzero(values >= values.max() - 1e-12)
+            chosen = good[np.argmin(np.abs(candidates[good] - offsets[k]))]
+            if values[chosen] > best + 1e-12:
+                offsets[k], best = candidates[chosen], float(values[chosen])
+        if best <= before:
+            break
+    return np.asarray(offsets - offsets.mean())
+
+
+def _between(thresholds: Array) -> Array:
+    """Return at most so many values between neighbouring thresholds, evenly by rank."""
+    values = np.unique(thresholds)
+    middles = np.concatenate([values[:1] - 1.0, (values[1:] + values[:-1]) / 2.0, values[-1:] + 1.0])
+    if len(middles) <= CANDIDATES:
+        return middles
+    picked: Array = middles[np.linspace(0, len(middles) - 1, CANDIDATES).round().astype(int)]
+    return picked

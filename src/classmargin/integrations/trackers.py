@@ -1,0 +1,213 @@
+"""Experiment trackers (TensorBoard, Weights & Biases, MLflow): an audit, and the report of a finished run.
+
+    result = classmargin.audit(labels, logits=logits, features=features)
+    log_audit(result, SummaryWriter("runs/1"), step=epoch)      # TensorBoard
+    log_audit(result, wandb.init(mode="offline"), step=epoch)   # Weights & Biases
+    log_audit(result, mlflow, step=epoch)                       # MLflow, into the active run
+
+An audit is ten scalars, one table with a row per class, and the HTML report as an artifact. The tracker is told by what it can
+do, so nothing of it is imported before it is used. TensorBoard has no artifacts: the report lies beside its event files.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from classmargin._checks import check_int, require_extra
+from classmargin.evaluation.audit_result import Audit
+
+SCALARS = ("overall", "easy", "medium", "hard", "worst", "gap")
+DISPARITY = ("worst_5", "std", "gini")
+COLUMNS = ("class_name", "n", "accuracy", "low", "high", "tier", "nearest_by_confusion", "verdict")
+REPORT = "audit_report.html"
+PROJECT, MLFLOW_RUN_FILE = "classmargin", "mlflow_run_id.txt"  # as in training.metric_logs
+
+
+def audit_scalars(result: Audit) -> dict[str, float]:
+    """Return the ten scalars of an audit; those that its arrays do not tell are left out.
+
+    Example:
+        >>> import classmargin
+        >>> result = classmargin.audit([0, 0, 1, 1], predictions=[0, 0, 1, 0], num_classes=2, bootstrap=0)
+        >>> list(audit_scalars(result))
+        ['overall', 'easy', 'medium', 'worst', 'worst_5', 'std', 'gini']
+    """
+    values = {name: float(getattr(result, name)) for name in SCALARS}
+    values |= {name: float(result.disparity[name]) for name in DISPARITY}
+    values["ece"] = float(result.ece)
+    return {name: value for name, value in values.items() if math.isfinite(value)}
+
+
+def class_rows(result: Audit) -> list[list[Any]]:
+    """Return the per-class table as rows in the order of ``COLUMNS``, plain Python values."""
+    frame = result.by_class[list(COLUMNS)]
+    return [[_plain(value) for value in row] for row in frame.itertuples(index=False, name=None)]
+
+
+def _plain(value: Any) -> Any:
+    value = value.item() if hasattr(value, "item") else value
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def log_audit(
+    result: Audit, tracker: Any, *, step: int = 0, prefix: str = "audit/", report: bool = True
+) -> None:
+    """Send an audit to TensorBoard, Weights & Biases or MLflow.
+
+    Args:
+        result: The audit.
+        tracker: A ``SummaryWriter``, a W&B run (what ``wandb.init`` returned), or the module ``mlflow`` (its active run is
+            used, or one is started).
+        step: Step or epoch that the numbers belong to.
+        prefix: Put before the name of every scalar.
+        report: Whether to send the HTML report too (needs the extra ``report``).
+
+    Raises:
+        TypeError: Another kind of tracker.
+        ImportError: The report is wanted and its packages are missing; scalars and table are sent before.
+    """
+    check_int("step", step, minimum=0)
+    send = _sender(tracker)
+    scalars = {prefix + name: value for name, value in audit_scalars(result).items()}
+    send.numbers(scalars, class_rows(result), step)
+    if report:
+        with tempfile.TemporaryDirectory() as folder:
+            send.report(result.to_html(Path(folder) / REPORT), step)
+
+
+def _sender(tracker: Any) -> _TensorBoard | _Wandb | _MLflow:
+    if hasattr(tracker, "add_scalar") and hasattr(tracker, "add_text"):
+        return _TensorBoard(tracker)
+    if hasattr(tracker, "log_artifact") and hasattr(tracker, "log_metrics"):
+        return _MLflow(tracker)
+    if hasattr(tracker, "log_artifact") and hasattr(tracker, "log"):
+        return _Wandb(tracker)
+    raise TypeError(
+        "tracker must be a TensorBoard SummaryWriter, a W&B run or the module mlflow, got "
+        f"{type(tracker).__name__}"
+    )
+
+
+class _TensorBoard:
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+
+    def numbers(self, scalars: dict[str, float], rows: list[list[Any]], step: int) -> None:
+        for name, value in scalars.items():
+            self._writer.add_scalar(name, value, step)
+        lines = [COLUMNS, ["---"] * len(COLUMNS), *rows]
+        table = "\n".join("| " + " | ".join(_cell(value) for value in line) + " |" for line in lines)
+        self._writer.add_text("classes", table, step)
+
+    def report(self, file: Path, step: int) -> None:
+        target = Path(self._writer.log_dir) / f"{file.stem}_{step}{file.suffix}"
+        target.write_bytes(file.read_bytes())
+        self._writer.add_text(
+            "report", f"The audit report is the file {target.name} beside these events.", step
+        )
+
+
+def _cell(value: Any) -> str:
+    text = f"{value:.3f}" if isinstance(value, float) else "" if value is None else str(value)
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+class _Wandb:
+    def __init__(self, run: Any) -> None:
+        self._wandb = require_extra("wandb", "wandb", "logging to Weights & Biases")
+        self._run = run
+
+    def numbers(self, scalars: dict[str, float], rows: list[list[Any]], step: int) -> None:
+        table = self._wandb.Table(columns=list(COLUMNS), data=rows)
+        self._run.log({**scalars, "classes": table}, step=step)
+
+    def report(self, file: Path, step: int) -> None:
+        artifact = self._wandb.Artifact(
+            f"audit-report-{self._run.id}", type="report", metadata={"step": step}
+        )
+        artifact.add_file(str(file))
+        self._run.log_artifact(artifact)
+
+
+class _MLflow:
+    def __init__(self, mlflow: Any) -> None:
+        self._mlflow = mlflow
+
+    def numbers(self, scalars: dict[str, float], rows: list[list[Any]], step: int) -> None:
+        self._mlflow.log_metrics(scalars, step=step)
+        columns = {name: [row[place] for row in rows] for place, name in enumerate(COLUMNS)}
+        self._mlflow.log_table(columns, f"classes_{step:08d}.json")
+
+    def report(self, file: Path, step: int) -> None:
+        self._mlflow.log_artifact(str(file), artifact_path=f"report_{step:08d}")
+
+
+def send_run_report(
+    names: Sequence[str], folder: Path, report: Path, say: Callable[[str], None]
+) -> list[str]:
+    """Give the report of a finished training run to its trackers and return the names of those that have it.
+
+    During training :mod:`classmargin.training.metric_logs` sends scalars and the class table; the report exists only when the run has
+    been tested, after those loggers were closed. Here each tracker's own record of that run is opened again and given the file.
+    A tracker that fails costs its copy of the report, with a line that says why, and nothing else: the run is finished.
+
+    Args:
+        names: Loggers of the run: ``tensorboard``, ``wandb``, ``mlflow``.
+        folder: The run folder.
+        report: The HTML file.
+        say: Prints one line.
+    """
+    senders = {"tensorboard": _to_tensorboard, "wandb": _to_wandb, "mlflow": _to_mlflow}
+    sent = []
+    for name in names:
+        try:
+            senders[name](folder, report)
+        except Exception as error:
+            say(f"{report.name} was not sent to {name}: {error}")
+        else:
+            sent.append(name)
+    return sent
+
+
+def _to_tensorboard(folder: Path, report: Path) -> None:
+    module = require_extra("torch.utils.tensorboard", "tensorboard", "the TensorBoard logger")
+    # TensorBoard keeps no files of others: it is told where the report is.
+    with module.SummaryWriter(str(folder / "tensorboard")) as writer:
+        writer.add_text("report", f"The report of this run is {report.name} in the run folder {folder.name}.")
+
+
+def _to_wandb(folder: Path, report: Path) -> None:
+    wandb = require_extra("wandb", "wandb", "the W&B logger")
+    mode = os.environ.get("WANDB_MODE", "offline")
+    run = wandb.init(project=PROJECT, id=wandb_run_id(folder), resume="allow", dir=str(folder), mode=mode)
+    artifact = wandb.Artifact(f"report-{run.id}", type="report")
+    artifact.add_file(str(report))
+    run.log_artifact(artifact)
+    run.finish()
+
+
+def wandb_run_id(folder: Path) -> str:
+    """Return the id of the newest W&B run in a run folder, from the file ``wandb/offline-run-DATE-.../run-ID.wandb``.
+
+    The file, not its folder: a folder begun in the same second as another has a number after the id.
+
+    Raises:
+        FileNotFoundError: There is none.
+    """
+    found = sorted((folder / "wandb").glob("*run-*/run-*.wandb"), key=lambda path: path.parent.name)
+    if not found:
+        raise FileNotFoundError(f"no W&B run in {folder / 'wandb'}")
+    return found[-1].stem.removeprefix("run-")
+
+
+def _to_mlflow(folder: Path, report: Path) -> None:
+    mlflow: Any = require_extra("mlflow", "mlflow", "the MLflow logger")
+    inside = "MLFLOW_TRACKING_URI" not in os.environ
+    place = f"sqlite:///{(folder / 'mlflow.db').resolve()}" if inside else None
+    run_id = (folder / MLFLOW_RUN_FILE).read_text(encoding="utf-8").strip()
+    mlflow.MlflowClient(tracking_uri=place).log_artifact(run_id, str(report), artifact_path="report")

@@ -1,0 +1,271 @@
+"""Several finished runs as one classifier: averaged probabilities, one ONNX file, and one student that learns from them.
+
+::
+
+    RUN…  predictions.npz ──> mean of probabilities ──> OUT/predictions.npz, audit.json, report.html
+          networks        ──> one graph             ──> OUT/ensemble.onnx
+          networks        ──> probabilities of the training samples ──> OUT/teacher.npz ──> OUT/student/ (a run like any other)
+
+Running the same command again reuses what is there: the student resumes from its newest checkpoint.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from classmargin._checks import check_number
+from classmargin._files import read_json
+from classmargin._progress import progress
+from classmargin.data import make_loader
+from classmargin.evaluation.audit_result import Audit
+from classmargin.evaluation.prediction_files import Predictions, read_predictions
+from classmargin.recipes.model_export import write_graph
+from classmargin.recipes.model_predict import BATCH, HostPlace
+from classmargin.recipes.run_parts import load_bundle
+from classmargin.recipes.saved_model import DeployedModel, SavedModel, load_model
+from classmargin.recipes.train_run import train
+from classmargin.training.config import RunConfig, identity
+from classmargin.training.config_reader import with_values
+from classmargin.training.evaluate import Arrays, audit_arrays, collect_outputs, write_predictions
+from classmargin.training.run_folder import RunFolder, hold_lock, write_json
+
+# ln of a probability that a float32 softmax rounds to 0.
+SMALLEST = 1e-30
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """What came out.
+
+    Attributes:
+        out: Folder of all files.
+        audit: Of the averaged probabilities on the test set.
+        members: Accuracies of each run on the test set, by its folder.
+        student: Accuracies of the distilled network on the test set; None without distillation.
+        files: What was written, by kind.
+    """
+
+    out: Path
+    audit: Audit
+    members: dict[str, dict[str, float]]
+    student: dict[str, float] | None
+    files: dict[str, Path]
+
+    def rows(self) -> list[tuple[str, dict[str, float]]]:
+        """Return accuracies by name: members, the ensemble, and the student if there is one."""
+        rows = [*self.members.items(), ("ensemble", _accuracies(self.audit))]
+        return rows if self.student is None else [*rows, ("student", self.student)]
+
+
+def ensemble(
+    runs: Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str],
+    *,
+    distill: bool = False,
+    method: str | None = None,
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
+    temperature: float = 1.0,
+    onnx: bool = True,
+    report: bool = True,
+) -> Ensemble:
+    """Average the probabilities of finished runs, audit the result, and export or distil it.
+
+    Args:
+        runs: At least two run folders, tested on the same samples.
+        out: Folder to write to.
+        distill: Train one network on the averaged probabilities of the training samples. It has the settings of the
+            first run unless ``method`` and ``settings`` say otherwise.
+        method: Method of the student; one that takes class probabilities as labels.
+        settings: Further settings of the student as tables, e.g. ``{"loop": {"epochs": 50}}``.
+        temperature: Of the teacher's probabilities: above 1 they say more about the classes that were not chosen.
+        onnx: Also write the whole ensemble as one ONNX file.
+        report: Also write an HTML report.
+
+    Raises:
+        ValueError: Fewer than two runs, unfinished ones, or runs of different samples, classes or inputs.
+
+    Example:
+        >>> from classmargin.recipes.ensemble import ensemble
+        >>> result = ensemble(["runs/seed0", "runs/seed1"], "runs/both", distill=True)  # doctest: +SKIP
+        >>> result.audit.hard, result.student["hard"]  # doctest: +SKIP
+    """
+    check_number("temperature", temperature, above=0.0)
+    folders, place = [RunFolder(run) for run in runs], Path(out)
+    if len(folders) < 2:
+        raise ValueError(f"an ensemble needs at least two runs, got {len(folders)}")
+    members = {str(folder.path): _test_predictions(folder) for folder in folders}
+    if len(members) < len(folders):
+        raise ValueError("a run is given twice; its vote would count double")
+    arrays = average(members)
+    configs = [folder.read_config() for folder in folders]
+    with hold_lock(place / ".lock"):
+        _claim(place, [identity(config) for config in configs], temperature)
+        files = {"predictions": place / "predictions.npz", "audit": place / "audit.json"}
+        write_predictions(files["predictions"], arrays)
+        result = audit_arrays(arrays)
+        write_json(files["audit"], result.to_dict())
+        if report:
+            files["report"] = result.to_html(place / "report.html")
+        models = [load_model(folder.path) for folder in folders] if onnx or distill else []
+        if onnx:
+            files["onnx"] = export_ensemble(models, place / "ensemble.onnx")
+        student = None
+        if distill:
+            config = student_config(configs[0], place / "teacher.npz", method, settings or {})
+            files["teacher"], files["student"] = place / "teacher.npz", place / "student"
+            if not files["teacher"].exists():
+                write_predictions(files["teacher"], teach(models, config, temperature))
+            student = train(config, files["student"], resume=True)["test"]
+    alone = {name: _accuracies(found.audit(bootstrap=0)) for name, found in members.items()}
+    return Ensemble(place, result, alone, student, files)
+
+
+def _accuracies(audit: Audit) -> dict[str, float]:
+    return {
+        name: float(getattr(audit, name)) for name in ("overall", "easy", "medium", "hard", "worst", "gap")
+    }
+
+
+def _test_predictions(folder: RunFolder) -> Predictions:
+    if not folder.done:
+        raise ValueError(
+            f"{folder.path} holds no finished run; finish it with classmargin train --resume first"
+        )
+    return read_predictions(folder.predictions_file)
+
+
+def average(members: Mapping[str, Predictions]) -> Arrays:
+    """Return the mean of the members' probabilities as the arrays of a prediction file.
+
+    Args:
+        members: Predictions on the same samples by the name that messages use.
+
+    Returns:
+        ``labels``, ``sample_id``, ``class_names`` and ``logits``: the logarithm of the mean probabilities.
+    """
+    (first_name, first), *others = members.items()
+    for name, other in others:
+        for what in ("labels", "sample_id", "class_names"):
+            if not np.array_equal(np.asarray(getattr(first, what)), np.asarray(getattr(other, what))):
+                raise ValueError(
+                    f"{name} and {first_name} were not tested on the same samples: {what} differ"
+                )
+    mean = np.mean([probabilities_of(found) for found in members.values()], axis=0)
+    return {
+        "labels": np.asarray(first.labels),
+        "sample_id": np.asarray(first.sample_id),
+        "class_names": np.array(first.class_names, dtype=np.str_),
+        "logits": np.log(mean.clip(min=SMALLEST)).astype(np.float32),
+    }
+
+
+def probabilities_of(found: Predictions) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return class probabilities ``[N, K]`` in float64."""
+    if found.probabilities is not None:
+        return np.asarray(found.probabilities, dtype=np.float64)
+    if found.logits is None:
+        raise ValueError(
+            f"{found.source} holds neither probabilities nor logits, so there is nothing to average"
+        )
+    return _softmax(np.asarray(found.logits), 1.0)
+
+
+def _softmax(logits: np.ndarray[Any, Any], temperature: float) -> np.ndarray[Any, np.dtype[np.float64]]:
+    return (torch.from_numpy(np.asarray(logits)).double() / temperature).softmax(dim=1).numpy()
+
+
+def _claim(place: Path, members: list[str], temperature: float) -> None:
+    """Refuse a folder with files of another ensemble: its student would have learnt from other teachers."""
+    file, record = place / "ensemble.json", {"members": members, "temperature": temperature}
+    if file.exists() and read_json(file) != record:
+        raise ValueError(f"{place} holds another ensemble (other runs or temperature); choose another --out")
+    if not file.exists() and any(path.name != ".lock" for path in place.iterdir()):
+        raise ValueError(f"{place} exists and is not the folder of an ensemble; choose another --out")
+    write_json(file, record, durable=True)
+
+
+# One graph
+
+
+class EnsembleModel(nn.Module):
+    """The mean of the members' probabilities, from pixels in [0, 1] (or features) to scores.
+
+    Args:
+        models: Networks with their normalisation and prediction rules.
+    """
+
+    def __init__(self, models: Sequence[SavedModel]) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(DeployedModel(model) for model in models)
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return scores ``[B, K]``, the logarithm of mean probabilities, and all features side by side."""
+        outputs = [member(inputs) for member in self.members]
+        mean = torch.stack([scores.softmax(dim=1) for scores, _ in outputs]).mean(dim=0)
+        return mean.clamp(min=SMALLEST).log(), torch.cat([features for _, features in outputs], dim=1)
+
+
+def export_ensemble(models: Sequence[SavedModel], target: Path) -> Path:
+    """Write the whole ensemble as one ONNX file, checked against the networks, with names and shapes beside it."""
+    record = models[0].record
+    for model in models[1:]:
+        other = model.record
+        if (other.kind, other.input_shape, other.class_names) != (
+            record.kind,
+            record.input_shape,
+            record.class_names,
+        ):
+            raise ValueError(
+                f"the runs read {record.kind} of shape {record.input_shape} and {other.kind} of shape {other.input_shape}: one "
+                "file cannot take both (leave the export out with --no-onnx)"
+            )
+    example = torch.rand(2, *record.input_shape, generator=torch.Generator().manual_seed(0))
+    write_graph(EnsembleModel(models).eval(), example, target, "onnx")
+    write_json(target.with_name(f"{target.name}.json"), {"format": "onnx", **asdict(record)})
+    return target
+
+
+# A student
+
+
+def student_config(
+    first: RunConfig, teacher: Path, method: str | None, settings: Mapping[str, Mapping[str, Any]]
+) -> RunConfig:
+    """Return the settings of the student: those of the first run, with the teacher's labels, and what was asked for."""
+    if method is not None and method != first.method.name:
+        first = replace(first, method=replace(first.method, name=method, preset=None, options={}))
+    tables = {part: dict(table) for part, table in settings.items()}
+    tables.setdefault("data", {})["soft_labels"] = str(teacher)
+    return with_values(first, tables)
+
+
+def teach(models: Sequence[SavedModel], config: RunConfig, temperature: float) -> Arrays:
+    """Return the averaged probabilities of the student's training samples as the arrays of a prediction file.
+
+    Images are shown without augmentation, once: the student sees them augmented with the same targets.
+    """
+    bundle = load_bundle(config)
+    total: np.ndarray[Any, Any] | None = None
+    arrays: Arrays = {}
+    for model in models:
+        own = replace(bundle, mean=model.record.mean, std=model.record.std)
+        loader = make_loader(own, "train", batch_size=BATCH, training=False)
+        shown = progress(loader.epoch(0), "labels of the teacher", total=len(loader))
+        arrays = collect_outputs(model.backbone, model.method, shown, HostPlace())
+        found = _softmax(arrays["logits"], temperature)
+        total = found if total is None else total + found
+    assert total is not None, "an ensemble has members"
+    return {
+        "labels": arrays["labels"],
+        "sample_id": arrays["sample_id"],
+        "class_names": np.array(bundle.class_names, dtype=np.str_),
+        "probabilities": total / len(models),
+    }

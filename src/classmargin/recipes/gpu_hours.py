@@ -1,0 +1,149 @@
+"""``reproduce --dry-run``: runs, steps and GPU-hours of a recipe, before anything is trained.
+
+Hours are an estimate with a stated basis: the floating-point operations of a training step (three times those of the forward
+pass, counted on the ``meta`` device, times the relative cost of the method) at what an A100 sustains on networks of this
+kind, or the time in which Python can launch a step of a small network, whichever is longer. Evaluation, reading of files
+and compilation are not in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from classmargin.backbones import backbone_info, create_backbone
+from classmargin.data.catalog import find_info
+from classmargin.methods import method_info
+from classmargin.recipes.recipe_plan import RecipePlan
+from classmargin.report.tables import NO_VALUE, Column, Table
+from classmargin.training.config import RunConfig
+
+SUSTAINED = 40e12
+LAUNCH_SECONDS = 0.012
+BASIS = (
+    f"Estimated for one A100: {SUSTAINED / 1e12:g} TFLOP/s sustained (a ResNet-50 then trains about 1 600 images per second), "
+    f"and no step faster than {1000 * LAUNCH_SECONDS:g} ms. A step is three forward passes times the relative cost of the "
+    "method. Evaluation and reading of files are not included. Nothing was trained."
+)
+# Training images as published (where the paper trains on the validation part, with it).
+TRAINING_IMAGES = {
+    "cifar10": 50_000,
+    "cifar100": 50_000,
+    "mnist": 60_000,
+    "imagenet": 1_281_167,
+    "stanford-cars": 8_144,
+    "oxford-pets": 3_680,
+    "flowers-102": 2_040,
+    "food-101": 75_750,
+    "fgvc-aircraft": 6_667,
+    "fashion-mnist-mini": 4_500,
+}
+NATIVE_SIDE = {"cifar10": 32, "cifar100": 32, "mnist": 28, "fashion-mnist-mini": 28}
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Optimiser steps of a run, and its GPU-hours; None where the size of the data is not known."""
+
+    steps: int | None
+    hours: float | None
+
+
+def estimate(config: RunConfig) -> Estimate:
+    """Return what a run will take."""
+    images = training_images(config)
+    if images is None:
+        return Estimate(None, None)
+    steps = config.loop.epochs * max(1, images // config.loop.batch_size)
+    try:
+        forward = forward_operations(config)
+    except (RuntimeError, ValueError, NotImplementedError):  # a network that does not run on the meta device
+        return Estimate(steps, None)
+    if (
+        config.backbone.mode == "probe" and config.backbone.cache
+    ):  # features are computed once; heads cost no more than a launch
+        return Estimate(steps, (images * forward / SUSTAINED + steps * LAUNCH_SECONDS) / 3600)
+    step = 3 * forward * config.loop.batch_size * method_info(config.method.name).cost / SUSTAINED
+    return Estimate(steps, steps * max(step, LAUNCH_SECONDS) / 3600)
+
+
+def training_images(config: RunConfig) -> int | None:
+    """Return the size of the training set after thinning and validation, or None where it is not known."""
+    count, data = TRAINING_IMAGES.get(config.data.name), config.data
+    info = find_info(data.name)
+    if count is None:
+        return None
+    share = data.fraction * (1 - (data.validation or 0.0))
+    if data.imbalance > 1 and info is not None and info.classes:
+        last = info.classes - 1
+        share *= sum(data.imbalance ** (-k / last) for k in range(info.classes)) / info.classes
+    return int(count * share)
+
+
+def forward_operations(config: RunConfig) -> float:
+    """Return the floating-point operations of the network for one sample."""
+    info, data = backbone_info(config.backbone.name), find_info(config.data.name)
+    side = config.data.image_size or NATIVE_SIDE.get(config.data.name) or (info.input_size or (224,))[0]
+    classes = data.classes if data is not None and data.classes else 1000
+    channels = 1 if "mnist" in config.data.name else 3
+    return _operations(
+        config.backbone.name,
+        classes,
+        channels,
+        side,
+        config.backbone.head,
+        repr(sorted(config.backbone.options.items())),
+    )
+
+
+@cache
+def _operations(name: str, classes: int, channels: int, side: int, head: str | None, options: str) -> float:
+    import ast
+
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    arguments: dict[str, Any] = {"num_classes": classes, "in_channels": channels, "input_size": side}
+    with torch.device("meta"):
+        network = create_backbone(name, head=head, **arguments, **dict(ast.literal_eval(options))).eval()
+        with FlopCounterMode(display=False) as counter:
+            network(torch.empty(2, channels, side, side))
+    return float(counter.get_total_flops() / 2)
+
+
+def plan_table(plan: RecipePlan) -> Table:
+    """Return one line per row: runs, steps of a run, GPU-hours of all its runs."""
+    rows = []
+    for block in plan.blocks:
+        for row in block.rows:
+            found = estimate(row.runs[0].config)
+            hours = NO_VALUE if found.hours is None else f"{found.hours * len(row.runs):.1f}"
+            steps = NO_VALUE if found.steps is None else f"{found.steps:,}".replace(",", " ")
+            rows.append(
+                {
+                    "block": block.title,
+                    "row": row.title,
+                    "runs": len(row.runs),
+                    "steps": steps,
+                    "hours": hours,
+                }
+            )
+    columns = (
+        Column("block", "Setting"),
+        Column("row", "Method"),
+        Column("runs", "Runs", "count"),
+        Column("steps", "Steps per run", "value"),
+        Column("hours", "GPU-hours", "value"),
+    )
+    return Table(f"{plan.recipe.name} at scale {plan.scale}", columns, rows, BASIS)
+
+
+def verdict_of(plan: RecipePlan) -> str:
+    """Return runs and hours in a sentence; a run that several rows share counts once."""
+    hours = [estimate(run.config).hours for run in plan.runs]
+    known = [value for value in hours if value is not None]
+    done = sum(run.folder.done for run in plan.runs)
+    planned = sum(len(row.runs) for block in plan.blocks for row in block.rows)
+    total = f"about {sum(known):.1f} GPU-hours" if known else "GPU-hours not known"
+    return f"{len(plan.runs)} runs ({planned} planned, {done} finished already), {total}."

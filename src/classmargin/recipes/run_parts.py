@@ -1,0 +1,354 @@
+"""From a configuration to the parts of a run: data, network and method by name, and the loaders between them.
+
+The order matters: what the method needs decides the head of the network and the views of the data; what the
+network was trained with decides size and normalisation of the images; only then is the task known for which
+the method itself is built::
+
+    RunConfig -> Requirements -> DataBundle -> Backbone -> TaskInfo -> Method -> Ingredients (of the loop)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from classmargin._distributed import rank, world_size
+from classmargin.backbones import Backbone, backbone_info, create_backbone, probe_head
+from classmargin.backbones.feature_cache import encoder_fingerprint
+from classmargin.data import DataBundle, load_data, make_loader
+from classmargin.data.catalog import find_info
+from classmargin.data.formats.arrow_tables import HUB_PREFIX
+from classmargin.data.normalisation import pixels_in_units
+from classmargin.methods import Method, Requirements, TaskInfo, create, requirements_of
+from classmargin.methods.registry import resolve_hyperparameters, settle_hyperparameters
+from classmargin.recipes.data_loaders import BundleLoaders, framing_of
+from classmargin.recipes.model_record import ModelRecord
+from classmargin.recipes.probe import feature_bundle
+from classmargin.training.config import RunConfig
+from classmargin.training.config_reader import replace_machine
+from classmargin.training.devices import launched_layout, settled, usable_cores
+from classmargin.training.ingredients import Ingredients
+from classmargin.training.process_state import seed_for, seed_process
+from classmargin.training.run_progress import say
+from classmargin.training.soft_labels import read_teacher
+
+FEATURE_BATCH = 1024
+# Every network here takes images of this side; whether it takes smaller ones is tried.
+SMALL_SIDE = 64
+
+
+@dataclass(frozen=True)
+class RunParts:
+    """Everything a run is made of.
+
+    Attributes:
+        config: What was asked for.
+        bundle: The data as the network gets it (features for a cached probe).
+        record: What a network must know of its data.
+        backbone: The whole network, from images to logits.
+        network: What is trained: the backbone, or its head alone for a cached probe.
+        method: Built for this task.
+        loaders: Batches for the loop.
+        new_network: Builds another ``network``.
+    """
+
+    config: RunConfig
+    bundle: DataBundle
+    record: ModelRecord
+    backbone: Backbone
+    network: Backbone
+    method: Method
+    loaders: BundleLoaders
+    new_network: Callable[[], Backbone]
+
+    def ingredients(self) -> Ingredients:
+        """Return what the loop takes."""
+        names, train, file = tuple(self.bundle.class_names), self.bundle.train, self.config.data.soft_labels
+        teacher = None
+        if file is not None:
+            teacher = read_teacher(
+                file, labels=train.labels, index=train.index, full_size=train.full_size, class_names=names
+            )
+        return Ingredients(self.network, self.method, self.new_network, self.loaders, names, teacher)
+
+
+def effective(config: RunConfig) -> RunConfig:
+    """Return the configuration with every hyper-parameter of its method and everything that rounds written out.
+
+    Raises:
+        ValueError: Unknown backbone, method, preset or hyper-parameter; the message suggests the nearest.
+    """
+    layout = launched_layout()
+    if layout is not None:  # a launcher decides how many processes there are, and that decides the last bits
+        config = replace_machine(config, devices=layout[0], nodes=layout[1])
+    config = settled(config, images=backbone_info(config.backbone.name).kind == "image")
+    method = config.method
+    options = resolve_hyperparameters(method.name, preset=method.preset, **method.options)
+    options = settle_hyperparameters(
+        method.name, options, epochs=config.loop.epochs, distinct_views=_views_differ(config)
+    )
+    return replace(config, method=replace(method, options=options))
+
+
+def _views_differ(config: RunConfig) -> bool:
+    """Whether two views of a sample differ: only images that are augmented while training do."""
+    cached = config.backbone.mode == "probe" and config.backbone.cache
+    images = backbone_info(config.backbone.name).kind == "image"
+    return images and config.data.augmentation != "none" and not cached
+
+
+def method_needs(config: RunConfig) -> Requirements:
+    """Return what the configured method needs of data and network."""
+    return requirements_of(config.method.name, preset=config.method.preset, **config.method.options)
+
+
+def load_bundle(config: RunConfig) -> DataBundle:
+    """Load the data at the size that the network wants."""
+    data, info = config.data, backbone_info(config.backbone.name)
+    size = data.image_size
+    if size is None and config.backbone.mode != "scratch" and info.kind == "image" and info.input_size:
+        size = info.input_size[0]
+    bundle = load_data(
+        data.name,
+        root=None if data.root is None else Path(data.root),
+        fraction=data.fraction,
+        imbalance=data.imbalance,
+        validation=data.validation,
+        seed=data.seed,
+        download=data.download,
+        skip_corrupt=data.skip_corrupt,
+        image_size=size,
+        framing=framing_of(data),
+    )
+    _check_test_classes(bundle, allow_absent=data.allow_absent)
+    return bundle
+
+
+def download_data(config: RunConfig) -> None:
+    """Fetch the data of a run, if they have a source and are not here yet.
+
+    For commands that train many runs: several processes must not fetch the same files, and the permission must not become a
+    setting of the runs, which are the same whether their data had to be fetched or not.
+    """
+    info = find_info(config.data.name)
+    if config.data.name.startswith(HUB_PREFIX) or (info is not None and info.downloads):
+        load_bundle(replace(config, data=replace(config.data, download=True)))
+
+
+def _check_test_classes(bundle: DataBundle, *, allow_absent: bool) -> None:
+    absent = [
+        name for name, count in zip(bundle.class_names, bundle.test.class_counts, strict=True) if count == 0
+    ]
+    if absent and not allow_absent:
+        some = ", ".join(absent[:5]) + (" …" if len(absent) > 5 else "")
+        raise ValueError(
+            f"{bundle.name} has no test sample of {len(absent)} of {bundle.num_classes} classes: {some}; "
+            "set data.allow_absent=true to train all the same"
+        )
+
+
+def describe(bundle: DataBundle) -> ModelRecord:
+    """Return what a network must know of its data."""
+    return ModelRecord(
+        class_names=tuple(bundle.class_names),
+        class_counts=tuple(bundle.train.class_counts.tolist()),
+        full_size=bundle.train.full_size,
+        kind=bundle.kind,
+        input_shape=tuple(bundle.input_shape),
+        mean=tuple(bundle.mean),
+        std=tuple(bundle.std),
+    )
+
+
+def build_network(config: RunConfig, record: ModelRecord, needs: Requirements) -> Backbone:
+    """Build the network for the data, with the head the method needs."""
+    info = backbone_info(config.backbone.name)
+    expected = {"image": "images"}.get(info.kind, info.kind)
+    if record.kind != expected:
+        raise ValueError(
+            f"backbone {config.backbone.name} reads {expected}, but data {config.data.name} holds {record.kind}"
+            + ("; use linear or mlp" if record.kind == "features" else "")
+        )
+    images = record.kind == "images"
+    options = dict(config.backbone.options)
+    head = _head(config, needs)
+    if head == needs.head and needs.head_options:
+        options["head_options"] = {**needs.head_options, **options.get("head_options", {})}
+    arguments: dict[str, Any] = {
+        "num_classes": record.num_classes,
+        "in_channels": record.input_shape[0] if images else 1,
+        "input_size": record.input_shape[1:] if images else record.input_shape,
+        "head": head,
+        "pretrained": config.backbone.pretrained,
+        "checkpoint": config.backbone.checkpoint,
+        **options,
+    }
+    backbone = _create(config.backbone.name, record.class_names, info.options, arguments)
+    if config.backbone.mode == "probe":
+        backbone.freeze_encoder()
+    if images:
+        _check_takes(backbone, record.input_shape)
+    return backbone
+
+
+def _check_takes(backbone: Backbone, shape: tuple[int, ...]) -> None:
+    """Refuse images that are too small for the network, before it is trained on the first batch of them."""
+    if min(shape[1:]) >= SMALL_SIDE:
+        return
+    was_training = backbone.training
+    try:
+        # Random numbers that a network draws even now must not change those of the training.
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            backbone.eval()(torch.zeros(1, *shape))
+    except (RuntimeError, ValueError, LookupError, ArithmeticError) as error:
+        words = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(
+            f"backbone {backbone.name} does not take images of {shape[1]} x {shape[2]} pixels ({words}); use larger images, "
+            "or another backbone"
+        ) from error
+    finally:
+        backbone.train(was_training)
+
+
+def _create(name: str, class_names: tuple[str, ...], known: list[str], arguments: dict[str, Any]) -> Backbone:
+    """Build a network; one that can start its head from class names (CLIP) does so where it can."""
+    if "class_names" not in known or "class_names" in arguments or arguments["checkpoint"] is None:
+        return create_backbone(name, **arguments)
+    try:
+        return create_backbone(name, class_names=list(class_names), **arguments)
+    except ValueError as error:
+        takes_prompts = arguments["head"] in (
+            None,
+            "cosine",
+        )  # the head of lgm, for one, holds means of features
+        if takes_prompts and arguments.get("head_start") == "prompts":
+            raise
+        backbone = create_backbone(name, **{**arguments, "head_start": "auto"})
+        say(f"the head of {name} starts at random: {error}")
+        return backbone
+
+
+def _head(config: RunConfig, needs: Requirements) -> str | None:
+    wanted = config.backbone.head
+    if needs.head == "linear":  # any head will do
+        return wanted
+    if wanted is not None and wanted != needs.head:
+        raise ValueError(
+            f"method {config.method.name} needs a {needs.head} head, not backbone.head={wanted!r}"
+        )
+    return needs.head
+
+
+def _check_pixel_units(bundle: DataBundle, backbone: str) -> None:
+    """Refuse numbers that are no pixels in [0, 1] where the network brings the mean and deviation of such pixels."""
+    for split in (bundle.train, bundle.validation, bundle.test):
+        if split.inputs is not None and not pixels_in_units(split.inputs):
+            low, high = float(split.inputs.min()), float(split.inputs.max())
+            raise ValueError(
+                f"{backbone} expects images as bytes or as numbers between 0 and 1, got numbers between {low:g} and "
+                f"{high:g} in {bundle.name}"
+            )
+
+
+def build_run(config: RunConfig) -> RunParts:
+    """Build data, network and method of a run; weights depend on ``loop.seed`` alone.
+
+    Raises:
+        ValueError: Something is unknown, missing or does not fit; the message says what.
+    """
+    needs = method_needs(config)
+    bundle = load_bundle(config)
+    record = describe(bundle)
+    seed_process(config.loop.seed, "weights", 0)
+    backbone = build_network(config, record, needs)
+    if backbone.input_mean is not None and backbone.input_std is not None:
+        _check_pixel_units(bundle, backbone.name)
+        bundle = replace(bundle, mean=backbone.input_mean, std=backbone.input_std)
+        record = replace(record, mean=backbone.input_mean, std=backbone.input_std)
+    record = replace(record, head_start=backbone.head_start)
+    network, cached = backbone, backbone.encoder_frozen and config.backbone.cache
+    if cached:
+        record = replace(record, encoder=encoder_fingerprint(backbone))
+        device = "cuda" if config.machine.accelerator != "cpu" and torch.cuda.is_available() else "cpu"
+        workers = _workers(config, bundle)
+        bundle, network = (
+            feature_bundle(bundle, backbone, workers=workers, device=device),
+            probe_head(backbone),
+        )
+
+    def new_network() -> Backbone:
+        fresh = build_network(config, record, needs)
+        return probe_head(fresh) if cached else fresh
+
+    loaders = _loaders(config, bundle, needs)
+    steps = len(loaders.training(sampler=None, views=None, multiplicity=None))
+    record = replace(record, steps_per_epoch=steps)
+    seed_process(config.loop.seed, "method", 0)
+    method = _make_method(config, bundle, network, steps, new_network)
+    for stage in method.stages(config.loop.epochs):
+        # A batch size that a later stage cannot work with must show now, not after hours.
+        loaders.training(sampler=stage.sampler, views=stage.views, multiplicity=None)
+    return RunParts(config, bundle, record, backbone, network, method, loaders, new_network)
+
+
+def _loaders(config: RunConfig, bundle: DataBundle, needs: Requirements) -> BundleLoaders:
+    return BundleLoaders(
+        bundle,
+        needs,
+        config.loop.batch_size,
+        config.data.augmentation,
+        seed_for(config.loop.seed, "data"),
+        rank(),
+        world_size(),
+        _workers(config, bundle),
+    )
+
+
+def _workers(config: RunConfig, bundle: DataBundle) -> int:
+    if config.machine.workers is not None:
+        return config.machine.workers
+    return max(1, usable_cores() // world_size()) if bundle.streamed else 0
+
+
+def _make_method(
+    config: RunConfig,
+    bundle: DataBundle,
+    network: Backbone,
+    steps_per_epoch: int,
+    new_network: Callable[[], Backbone],
+) -> Method:
+    labels = torch.full((bundle.train.full_size,), -1, dtype=torch.long)
+    labels[bundle.train.index] = bundle.train.labels
+    task = TaskInfo(
+        num_classes=bundle.num_classes,
+        feature_dim=network.feature_dim,
+        class_counts=bundle.train.class_counts,
+        labels=labels,
+        epochs=config.loop.epochs,
+        steps_per_epoch=steps_per_epoch,
+        new_model=new_network,
+        frozen_features=frozen_features(bundle, network),
+        distinct_views=_views_differ(config),
+    )
+    return create(config.method.name, task, preset=config.method.preset, **config.method.options)
+
+
+def frozen_features(
+    bundle: DataBundle, network: Backbone
+) -> Callable[[], Iterator[tuple[Tensor, Tensor]]] | None:
+    """Return what walks over the features of the training samples, if nothing that is trained makes them."""
+    if bundle.kind != "features" or any(True for _ in network.encoder.parameters()):
+        return None
+
+    def batches() -> Iterator[tuple[Tensor, Tensor]]:
+        loader = make_loader(bundle, "train", batch_size=FEATURE_BATCH, training=False)
+        for batch in loader.epoch(0):
+            with torch.no_grad():
+                yield network(batch.inputs).features, batch.labels
+
+    return batches

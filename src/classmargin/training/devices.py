@@ -1,0 +1,267 @@
+"""Devices, processes, precision and threads, all through Lightning Fabric, and the rules for what is left open.
+
+``start`` gives the one object that moves modules, averages gradients and casts; on one CPU it does almost
+nothing. ``settled`` decides threads, memory format and precision where the settings leave them open. All three
+change the last bits of a result, so they follow from network and machine alone: a stopwatch would let the
+other work on the machine decide what a run computes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import inspect
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from classmargin._checks import require_extra
+from classmargin._distributed import world_size
+from classmargin.training.config import RunConfig
+
+
+def start(config: RunConfig) -> Any:
+    """Return a launched Fabric for the machine part of ``config``.
+
+    With several devices and no launcher around (``torchrun``, SLURM), Fabric starts the other processes by
+    running this program again; each of them arrives here and continues as one rank.
+    """
+    fabric_module = require_extra("lightning.fabric", "train", "training")
+    machine = config.machine
+    devices, nodes = launched_layout() or (machine.devices, machine.nodes)
+    # Which process is which number is of no interest beside a progress bar.
+    for name in ("lightning.fabric", "lightning.pytorch"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    with warnings.catch_warnings():
+        # Fabric advises a launcher's command line here; several devices in one command is what was asked for.
+        warnings.simplefilter("ignore")
+        fabric = fabric_module.Fabric(
+            accelerator=machine.accelerator,
+            devices=devices,
+            num_nodes=nodes,
+            strategy=_strategy(devices * nodes, machine.accelerator),
+            precision=_fabric_precision(config),
+        )
+        fabric.launch()
+    return fabric
+
+
+def _fabric_precision(config: RunConfig) -> str:
+    precision = choose_precision(config.loop.precision, config.machine.accelerator)
+    return "32-true" if precision == "tf32" else precision
+
+
+@contextlib.contextmanager
+def started(config: RunConfig) -> Iterator[Any]:
+    """Yield what :func:`start` returns, and leave the group of processes that it formed.
+
+    Threads of a group that is still there when the interpreter ends can abort the process (SIGABRT): a run that saved its
+    state and wants to say 143 or 130 would say 134.
+    """
+    formed_before = dist.is_available() and dist.is_initialized()
+    _forget_former_group()
+    switches: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    tf32_before = [switch.allow_tf32 for switch in switches]
+    fabric = start(config)
+    try:
+        # Both: PyTorch's own default is TF32 in convolutions and not in products.
+        for switch in switches:
+            switch.allow_tf32 = choose_precision(config.loop.precision, config.machine.accelerator) == "tf32"
+        yield fabric
+    finally:
+        for switch, before in zip(switches, tf32_before, strict=True):
+            switch.allow_tf32 = before
+        if not formed_before and dist.is_available() and dist.is_initialized():
+            _former_group.append(dist.group.WORLD)
+            dist.destroy_process_group()
+
+
+# After an error or a stop the traceback keeps the data-parallel network, which would then be the last to know its group. Let go
+# by it, a group waits for its thread without letting other threads run Python, and if its thread has a tensor of
+# Python's to let go, both wait for ever. So the group is kept until the traceback is gone.
+_former_group: list[Any] = []
+
+
+@atexit.register
+def _forget_former_group() -> None:
+    _former_group.clear()
+
+
+def launched_layout() -> tuple[int, int] | None:
+    """Return processes per machine and machines, where ``torchrun`` or ``srun`` has started this program; else None."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        local = int(os.environ["LOCAL_WORLD_SIZE"])
+        return local, int(os.environ["WORLD_SIZE"]) // local
+    tasks = int(os.environ.get("SLURM_NTASKS", "1"))
+    # Lightning takes a job of this name for somebody's shell.
+    if (
+        "SLURM_PROCID" in os.environ
+        and tasks > 1
+        and os.environ.get("SLURM_JOB_NAME") not in ("bash", "interactive")
+    ):
+        nodes = int(os.environ.get("SLURM_NNODES", "1"))
+        return tasks // nodes, nodes
+    return None
+
+
+def launched_rank() -> tuple[int, int]:
+    """Return the number of this process and how many there are, with the address of the first in the environment."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    module = require_extra("lightning.fabric.plugins.environments.slurm", "train", "training")
+    try:
+        slurm = module.SLURMEnvironment()
+    except (
+        RuntimeError
+    ) as error:  # a job script that Lightning cannot work with; the message says what to write instead
+        raise ValueError(str(error)) from error
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = slurm.main_address, str(slurm.main_port)
+    return slurm.global_rank(), slurm.world_size()
+
+
+def _strategy(processes: int, accelerator: str) -> Any:
+    if processes == 1:
+        return "auto"
+    from lightning.fabric.strategies.ddp import DDPStrategy
+
+    class OneModuleDDP(DDPStrategy):
+        """Data parallel, asking each module whether single steps leave parameters out."""
+
+        def setup_module(self, module: nn.Module) -> Any:
+            self._ddp_kwargs["find_unused_parameters"] = getattr(module, "may_skip_parameters", True)
+            return super().setup_module(module)
+
+    options: dict[str, Any] = {_buffer_argument(): False}
+    if accelerator == "cpu" or not torch.cuda.is_available():
+        options["process_group_backend"] = "gloo"
+    return OneModuleDDP(**options)
+
+
+def _buffer_argument() -> str:
+    """Return the name of the argument that stops copies of rank 0's buffers at each step.
+
+    Buffers are kept equal by the statistics' own sums and by ``average_running_statistics``.
+    """
+    known = inspect.signature(nn.parallel.DistributedDataParallel.__init__).parameters
+    return "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+
+
+def choose_precision(precision: str, accelerator: str) -> str:
+    """Return ``precision``, with ``auto`` and ``default`` decided for this machine.
+
+    A processor without bfloat16 instructions emulates them and is ten times slower than in float32, so there
+    it is never the choice.
+
+    Example:
+        >>> choose_precision("64-true", "cpu")
+        '64-true'
+    """
+    if precision == "default":
+        return "tf32" if _has_tf32(accelerator) else "32-true"
+    if precision != "auto":
+        return precision
+    if accelerator != "cpu" and torch.cuda.is_available():
+        native = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+        native = any(getattr(torch.cpu, name, lambda: False)() for name in checks)
+    return "bf16-mixed" if native else "32-true"
+
+
+def _has_tf32(accelerator: str) -> bool:
+    return accelerator != "cpu" and torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def device_kind(accelerator: str) -> str:
+    """Return what a run computes on: ``cpu``, ``cuda`` or ``mps``."""
+    if accelerator == "cpu":
+        return "cpu"
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if accelerator == "auto" and torch.backends.mps.is_available() else "cpu"
+
+
+def settled(config: RunConfig, *, images: bool) -> RunConfig:
+    """Return the configuration with threads, memory format and precision decided where they were left open.
+
+    | setting | rule |
+    |---|---|
+    | ``machine.threads = 0`` | 1 on the CPU; beside an accelerator the usable cores divided by the processes |
+    | ``machine.memory_format = "auto"`` | ``channels_last`` for a network of images, else ``contiguous`` |
+    | ``loop.precision = "default"`` | ``tf32`` on accelerators that have it, else ``32-true`` |
+    | ``loop.precision = "auto"`` | ``bf16-mixed`` on devices that compute in it, else ``32-true`` |
+
+    One thread, because its bits are the same on machines with more cores, and because a second one is many times
+    slower than none as soon as something else runs. Channels-last is what convolutions compute in fastest.
+
+    Args:
+        config: With or without open settings.
+        images: Whether the network reads images.
+
+    Example:
+        >>> settled(RunConfig(), images=True).machine.memory_format
+        'channels_last'
+    """
+    machine = config.machine
+    layout = machine.memory_format
+    if layout == "auto":
+        layout = "channels_last" if images else "contiguous"
+    own = dataclasses.replace(
+        machine, threads=machine.threads or _default_threads(config), memory_format=layout
+    )
+    precision = choose_precision(config.loop.precision, machine.accelerator)
+    return dataclasses.replace(
+        config, machine=own, loop=dataclasses.replace(config.loop, precision=precision)
+    )
+
+
+def _default_threads(config: RunConfig) -> int:
+    if device_kind(config.machine.accelerator) == "cpu":
+        return 1
+    processes, _ = launched_layout() or (config.machine.devices, 1)
+    return max(1, usable_cores() // processes)
+
+
+def numerics(config: RunConfig) -> dict[str, Any]:
+    """Return what decides the last bits of this process's results, apart from the versions of packages."""
+    return {
+        "device": device_kind(config.machine.accelerator),
+        "processes": world_size(),
+        "threads": config.machine.threads,
+        "memory_format": config.machine.memory_format,
+        "precision": config.loop.precision,
+        "compile": config.loop.compile,
+    }
+
+
+@contextlib.contextmanager
+def using_threads(threads: int) -> Iterator[None]:
+    """Compute with this many threads in the block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def memory_format(name: str) -> torch.memory_format:
+    """Return PyTorch's constant of a memory format's name."""
+    return torch.channels_last if name == "channels_last" else torch.contiguous_format
+
+
+def apply_memory_format(network: nn.Module, name: str) -> nn.Module:
+    """Bring the weights of ``network`` into a memory format (in place for channels-last)."""
+    return network.to(memory_format=torch.channels_last) if name == "channels_last" else network  # type: ignore[call-overload]

@@ -1,0 +1,373 @@
+"""Where numbers go during training: always to the files of the run folder, and to the services people use.
+
+At each evaluation a logger gets at most ten scalars and one table with a row per class: enough to see what
+happens, few enough to be looked at.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from classmargin._checks import require_extra
+from classmargin._files import open_regular, read_csv_header
+from classmargin._printable import escape_markdown
+from classmargin.evaluation.json_values import to_plain
+from classmargin.methods.base import MethodLoss
+
+MOST_SCALARS = 10
+FILES = ("metrics.jsonl", "metrics.csv", "class_accuracy.csv")
+MLFLOW_RUN_FILE = "mlflow_run_id.txt"  # so that the report of the finished run finds its place
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One evaluation as loggers get it.
+
+    Attributes:
+        epoch: Epochs finished.
+        step: Optimiser steps finished.
+        scalars: At most ten numbers by name.
+        class_accuracy: Accuracy of each class, in class order; empty where there are no validation samples.
+    """
+
+    epoch: int
+    step: int
+    scalars: Mapping[str, float]
+    class_accuracy: Sequence[float]
+
+
+class Logger(Protocol):
+    """Anything that takes evaluations."""
+
+    def log(self, evaluation: Evaluation) -> None:
+        """Take one evaluation."""
+
+    def close(self) -> None:
+        """Send what is still held."""
+
+
+class FileLogger:
+    """``metrics.jsonl``, ``metrics.csv`` and ``class_accuracy.csv`` of the run folder."""
+
+    def __init__(self, files: LogFiles, class_names: Sequence[str]) -> None:
+        self._files = files
+        self._class_names = [safe_cell(name) for name in class_names]
+
+    def log(self, evaluation: Evaluation) -> None:
+        """Append a line to each file."""
+        row = {"epoch": evaluation.epoch, "step": evaluation.step, **evaluation.scalars}
+        accuracy = [float(value) for value in evaluation.class_accuracy]
+        self._files.append("metrics.jsonl", json_line({**row, "class_accuracy": accuracy}))
+        self._csv("metrics.csv", row)
+        if accuracy:
+            self._csv(
+                "class_accuracy.csv",
+                dict(
+                    zip(
+                        ["epoch", "step", *self._class_names],
+                        [evaluation.epoch, evaluation.step, *accuracy],
+                        strict=True,
+                    )
+                ),
+            )
+
+    def _csv(self, name: str, row: Mapping[str, Any]) -> None:
+        # Loss parts may differ from stage to stage; columns are those of the first line, the JSON has all.
+        if self._files.is_empty(name):
+            self._files.append(name, csv_line(list(row)))
+        self._files.append(name, csv_line([row.get(column, "") for column in self._files.csv_header(name)]))
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+class TensorBoardLogger:
+    """Scalars and a text table for TensorBoard, in ``RUN/tensorboard``."""
+
+    def __init__(self, folder: Path, class_names: Sequence[str], *, first_step: int) -> None:
+        module = require_extra("torch.utils.tensorboard", "tensorboard", "the TensorBoard logger")
+        self._writer = module.SummaryWriter(
+            str(folder / "tensorboard"), purge_step=first_step + 1 if first_step else None
+        )
+        self._class_names = list(class_names)
+
+    def log(self, evaluation: Evaluation) -> None:
+        """Write scalars and table."""
+        for name, value in evaluation.scalars.items():
+            self._writer.add_scalar(name, value, evaluation.step)
+        if not evaluation.class_accuracy:
+            return
+        rows = [
+            f"| {escape_markdown(name)} | {100 * value:.1f} |"
+            for name, value in zip(self._class_names, evaluation.class_accuracy, strict=True)
+        ]
+        self._writer.add_text(
+            "class accuracy", "\n".join(["| class | accuracy |", "|---|---|", *rows]), evaluation.step
+        )
+
+    def close(self) -> None:
+        """Flush to the disk."""
+        self._writer.close()
+
+
+class WandbLogger:
+    """Scalars and a table for Weights & Biases; offline unless ``WANDB_MODE`` says otherwise."""
+
+    def __init__(self, folder: Path, class_names: Sequence[str], *, config: Mapping[str, Any]) -> None:
+        self._wandb = require_extra("wandb", "wandb", "the W&B logger")
+        mode = os.environ.get("WANDB_MODE", "offline")  # nothing leaves the machine unless asked for
+        self._run = self._wandb.init(
+            project="classmargin", name=folder.name, dir=str(folder), config=dict(config), mode=mode
+        )
+        self._class_names = list(class_names)
+
+    def log(self, evaluation: Evaluation) -> None:
+        """Send scalars and table."""
+        record: dict[str, Any] = dict(evaluation.scalars)
+        if evaluation.class_accuracy:
+            rows = [
+                [name, float(value)]
+                for name, value in zip(self._class_names, evaluation.class_accuracy, strict=True)
+            ]
+            record["class_accuracy"] = self._wandb.Table(columns=["class", "accuracy"], data=rows)
+        self._run.log(record, step=evaluation.step)
+
+    def close(self) -> None:
+        """End the W&B run."""
+        self._run.finish()
+
+
+class MLflowLogger:
+    """Scalars and a table for MLflow; all inside ``RUN`` unless ``MLFLOW_TRACKING_URI`` says otherwise.
+
+    Through a client of its own: ``mlflow.set_tracking_uri`` and ``mlflow.start_run`` would change what the rest of the
+    process, a next run among it, logs to.
+    """
+
+    def __init__(self, folder: Path, class_names: Sequence[str], *, config: Mapping[str, Any]) -> None:
+        mlflow = require_extra("mlflow", "mlflow", "the MLflow logger")
+        self._entities = mlflow.entities
+        inside = "MLFLOW_TRACKING_URI" not in os.environ
+        place = f"sqlite:///{(folder / 'mlflow.db').resolve()}" if inside else None
+        self._client = mlflow.MlflowClient(tracking_uri=place)
+        experiment = self._client.get_experiment_by_name("classmargin")
+        if experiment is None:
+            # Without a place of their own, tables of a local database would land in the current folder.
+            artifacts = (folder / "mlflow-artifacts").resolve().as_uri() if inside else None
+            experiment_id = self._client.create_experiment("classmargin", artifact_location=artifacts)
+        else:
+            experiment_id = experiment.experiment_id
+        self._run_id = self._client.create_run(experiment_id, run_name=folder.name).info.run_id
+        (folder / MLFLOW_RUN_FILE).write_text(f"{self._run_id}\n", encoding="utf-8")
+        settings = {f"{part}.{key}": value for part, table in config.items() for key, value in table.items()}
+        self._client.log_batch(
+            self._run_id, params=[self._entities.Param(key, str(value)) for key, value in settings.items()]
+        )
+        self._class_names = list(class_names)
+
+    def log(self, evaluation: Evaluation) -> None:
+        """Send scalars and table."""
+        now = time.time_ns() // 1_000_000
+        metrics = [
+            self._entities.Metric(name, float(value), now, evaluation.step)
+            for name, value in evaluation.scalars.items()
+        ]
+        self._client.log_batch(self._run_id, metrics=metrics)
+        if not evaluation.class_accuracy:
+            return
+        table = {
+            "class": self._class_names,
+            "accuracy": [float(value) for value in evaluation.class_accuracy],
+        }
+        self._client.log_table(self._run_id, table, f"class_accuracy_{evaluation.step:08d}.json")
+
+    def close(self) -> None:
+        """End the MLflow run."""
+        self._client.set_terminated(self._run_id)
+
+
+def make_loggers(
+    names: Sequence[str],
+    folder: Path,
+    files: LogFiles,
+    class_names: Sequence[str],
+    config: Mapping[str, Any],
+    first_step: int,
+) -> list[Logger]:
+    """Return the file logger and those of ``names``.
+
+    Raises:
+        ImportError: The package of a named logger is missing; the message names the extra.
+    """
+    loggers: list[Logger] = [FileLogger(files, class_names)]
+    for name in names:
+        if name == "tensorboard":
+            loggers.append(TensorBoardLogger(folder, class_names, first_step=first_step))
+        elif name == "wandb":
+            loggers.append(WandbLogger(folder, class_names, config=config))
+        else:
+            loggers.append(MLflowLogger(folder, class_names, config=config))
+    return loggers
+
+
+def few_scalars(
+    accuracies: Mapping[str, float], losses: Mapping[str, float], learning_rate: float
+) -> dict[str, float]:
+    """Return at most ten scalars: accuracies, learning rate, the loss and as many of its parts as fit.
+
+    Example:
+        >>> few_scalars({"overall": 0.5}, {"loss": 1.0}, 0.1)
+        {'overall': 0.5, 'learning_rate': 0.1, 'loss': 1.0}
+    """
+    scalars = {**accuracies, "learning_rate": learning_rate, **losses}
+    return dict(list(scalars.items())[:MOST_SCALARS])
+
+
+class LogFiles:
+    """Append-only text files of a folder, by name."""
+
+    def __init__(self, folder: Path, names: Sequence[str]) -> None:
+        self._folder = folder
+        self._names = tuple(names)
+
+    def append(self, name: str, line: str) -> None:
+        """Add one line.
+
+        Raises:
+            OSError: The disk does not take it; the message names the file.
+        """
+        path = self._folder / name
+        try:
+            with path.open("a", encoding="utf-8", newline="") as file:
+                file.write(line)
+        except OSError as error:
+            error.filename = error.filename or str(path)
+            raise
+
+    def is_empty(self, name: str) -> bool:
+        """Whether nothing has been written yet."""
+        path = self._folder / name
+        return not path.exists() or path.stat().st_size == 0
+
+    def csv_header(self, name: str) -> list[str]:
+        """Return the column names of a CSV file."""
+        return read_csv_header(self._folder / name)
+
+    def lengths(self) -> dict[str, int]:
+        """Return the length of each file in bytes, after flushing them to the disk."""
+        return {name: self._flushed_length(self._folder / name) for name in self._names}
+
+    @staticmethod
+    def _flushed_length(path: Path) -> int:
+        if not path.exists():
+            return 0
+        with open_regular(path) as file:
+            os.fsync(file.fileno())
+            return file.seek(0, os.SEEK_END)
+
+    def cut(self, lengths: Mapping[str, int]) -> None:
+        """Cut every file back to the given length (0 where none is given).
+
+        Raises:
+            ValueError: One of them is a link: the folder may come from somebody else, and what the link leads to
+                is not ours to cut.
+        """
+        for name in self._names:
+            path = self._folder / name
+            if path.is_symlink():
+                raise ValueError(f"{path} is a link, and a run writes only inside its own folder; remove it")
+            if path.exists() and path.stat().st_size > lengths.get(name, 0):
+                os.truncate(path, lengths.get(name, 0))
+
+
+def json_line(record: Mapping[str, Any]) -> str:
+    r"""Return a record as one line of JSON; numbers that JSON lacks become null.
+
+    Example:
+        >>> json_line({"epoch": 1, "loss": float("nan")})
+        '{"epoch": 1, "loss": null}\n'
+    """
+    return json.dumps(to_plain(record)) + "\n"
+
+
+# The sign that makes a spreadsheet compute, in its wide form too, where a cell begins: at the start, or behind a
+# separator of another country's tables (a comma or a line break is quoted by the writer).
+_FORMULA = re.compile(r"(^|[;\t])(?=[\s\0\ufeff\u200b]*[=+\-@＝＋－＠])")
+
+
+def safe_cell(text: str) -> str:
+    """Return text that a spreadsheet shows instead of computing it.
+
+    Class names come from files of others; one that begins like a formula would run when the table is opened.
+
+    Example:
+        >>> safe_cell("=HYPERLINK(1)"), safe_cell("t-shirt"), safe_cell("-5 °C"), safe_cell("a;=1")
+        ("'=HYPERLINK(1)", 't-shirt', "'-5 °C", "a;'=1")
+    """
+    marked = _FORMULA.sub(r"\1'", text)
+    return f"'{marked}" if marked.startswith(("\t", "\r", "\n")) else marked
+
+
+def csv_line(values: Sequence[Any]) -> str:
+    r"""Return values as one line of CSV.
+
+    Example:
+        >>> csv_line(["shirt, white", 0.5])
+        '"shirt, white",0.5\r\n'
+    """
+    text = io.StringIO()
+    csv.writer(text).writerow(values)
+    return text.getvalue()
+
+
+class LossMeter:
+    """Mean of each loss part over the steps seen since the last :meth:`reset`.
+
+    Example:
+        >>> meter = LossMeter()
+        >>> meter.add(MethodLoss(torch.tensor(2.0), {"margin": torch.tensor(1.5)}))
+        >>> meter.means()
+        {'loss': 2.0, 'margin': 1.5}
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+        self._steps = 0
+
+    def add(self, loss: MethodLoss) -> None:
+        """Take one step."""
+        self._steps += 1
+        for name, value in {"loss": loss.total.detach(), **loss.parts}.items():
+            # float64, so that sums of long epochs lose nothing that a reader could see.
+            known = self._sums.get(name)
+            self._sums[name] = value.double() if known is None else known + value.double()
+
+    def means(self) -> dict[str, float]:
+        """Return the means by name, the total first; parts that merely repeat the total are left out."""
+        means = {name: float(value) / max(1, self._steps) for name, value in self._sums.items()}
+        return {name: value for name, value in means.items() if name == "loss" or value != means["loss"]}
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self._sums, self._steps = {}, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is needed to resume in the middle of an epoch."""
+        return {"sums": dict(self._sums), "steps": self._steps}
+
+    def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
+        """Put a saved state back."""
+        self._sums = {name: value.to(device) for name, value in state["sums"].items()}
+        self._steps = state["steps"]

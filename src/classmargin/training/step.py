@@ -1,0 +1,342 @@
+"""One optimiser step: network and method as one module, a batch as micro-batches, and the method's way of stepping.
+
+One module, because data-parallel wrappers synchronise the gradients of what they wrap: the method's own parameters
+(centres, twin network, projection head) must be inside as well.
+
+The processes of a run must agree on three things: whether the loss is still a number, whether someone asked to stop, and
+whether it is time to save. One small all-reduce carries all three. Reading a number from an accelerator makes the host
+wait for it, so there they are read every ``CHECK_EVERY`` steps; a broken loss is then found some steps late, and
+told with the step and the samples it came from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from classmargin._distributed import all_reduce_sum, is_distributed
+from classmargin._types import Batch
+from classmargin.methods.base import Method, MethodLoss, Step
+from classmargin.training.ingredients import Position
+
+
+class TrainedModule(nn.Module):
+    """Forward pass and loss in one call.
+
+    Args:
+        network: Maps inputs to ``ModelOutput``.
+        method: Maps the step to a loss.
+        staged: Whether the method trains different parts in different stages.
+
+    Attributes:
+        may_skip_parameters: Whether a step may leave trainable parameters without gradient; data-parallel
+            wrappers then have to look for them, which costs a little at each step.
+    """
+
+    def __init__(self, network: nn.Module, method: Method, *, staged: bool = False) -> None:
+        super().__init__()
+        self.network = network
+        self.method = method
+        self.may_skip_parameters = staged or any(p.requires_grad for p in method.parameters())
+        self._keep_step = type(method).on_step_end is not Method.on_step_end
+
+    def forward(
+        self,
+        inputs: Tensor,
+        labels: Tensor,
+        index: Tensor,
+        views: int,
+        position: Position,
+        update_state: bool,
+        plain: bool,
+    ) -> tuple[MethodLoss, tuple[Tensor, Tensor] | None]:
+        """Return the loss and, for methods that look at a step after it, detached features and logits.
+
+        Args:
+            inputs: ``[V*B, ...]``.
+            labels: ``[V*B]``.
+            index: ``[V*B]``.
+            views: ``V``.
+            position: Where the training is.
+            update_state: Whether the method may change its state.
+            plain: Leave a compiled network out of it (a batch of unusual size would be compiled anew).
+        """
+        output = self.network.forward(inputs) if plain else self.network(inputs)
+        step = Step(
+            output.logits, output.features, labels, index, inputs, views, self.network,
+            position.epoch, position.global_step, position.stage,
+        )  # fmt: skip
+        loss = self._loss_of(step, update_state)
+        return loss, (output.features.detach(), output.logits.detach()) if self._keep_step else None
+
+    def _loss_of(self, step: Step, update_state: bool) -> MethodLoss:
+        """Return the method's loss; NaN if the method refused features that are not finite.
+
+        An exception on one process would leave the others waiting; NaN is something that all of them can
+        agree on, and the state is saved.
+        """
+        try:
+            return self.method.loss(step, update_state)
+        except ValueError:
+            if bool(torch.isfinite(step.features).all() and torch.isfinite(step.logits).all()):
+                raise
+            return MethodLoss(step.logits.sum() * float("nan"), {})
+
+
+@contextlib.contextmanager
+def state_kept_precise(method: Method) -> Iterator[None]:
+    """Let the state of a method keep its precision while the block brings modules to half precision.
+
+    Sums, averages and logarithms that grow by small steps stand still in eight bits. Running statistics of
+    normalisation layers (of a twin network) are not state of the method: they have to be of the type of its weights.
+    """
+    own = [module for module in method.modules() if not hasattr(module, "running_mean")]
+    before = [
+        (module, name, buffer) for module in own for name, buffer in module.named_buffers(recurse=False)
+    ]
+    yield
+    for module, name, buffer in before:
+        if buffer.is_floating_point() and getattr(module, name).element_size() < buffer.element_size():
+            setattr(module, name, buffer.to(getattr(module, name).device))
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """A part of one rank's share of a batch, and its weight in the loss of the whole batch."""
+
+    batch: Batch
+    weight: float
+
+
+def split_batch(batch: Batch, parts: int, *, even: bool = False) -> list[MicroBatch]:
+    """Cut a batch into ``parts`` micro-batches whose weighted mean losses add up to the loss of the whole.
+
+    All views of a sample stay together. Under several processes the number of parts is what the smallest
+    share allows, and weights are those of the global batch, so that every process makes the same calls; where all
+    shares are equal (``even``), nothing has to be asked.
+
+    Example:
+        >>> batch = Batch(torch.arange(5.0)[:, None], torch.zeros(5, dtype=torch.long), torch.arange(5))
+        >>> [(len(micro.batch.labels), micro.weight) for micro in split_batch(batch, 2)]
+        [(3, 0.6), (2, 0.4)]
+    """
+    if parts == 1:
+        return [MicroBatch(batch, 1.0)]
+    samples = batch.labels.shape[0] // batch.views
+    device = batch.labels.device  # collective operations of accelerators need their own tensors
+    alone = even or not is_distributed()
+    # Two samples at least: batch normalisation cannot train on one.
+    parts = max(1, min(parts, (samples if alone else _smallest(samples, device)) // 2))
+    rows = torch.arange(samples, device=device).tensor_split(parts)
+    lengths = [float(len(part)) for part in rows]
+    if not alone:
+        lengths = all_reduce_sum(torch.tensor(lengths, dtype=torch.float64, device=device)).tolist()
+    return [
+        MicroBatch(_rows(batch, part, samples), length / sum(lengths))
+        for part, length in zip(rows, lengths, strict=True)
+    ]
+
+
+def _smallest(samples: int, device: torch.device) -> int:
+    smallest = torch.tensor(samples, device=device)
+    dist.all_reduce(smallest, op=dist.ReduceOp.MIN)
+    return int(smallest)
+
+
+def _rows(batch: Batch, rows: Tensor, samples: int) -> Batch:
+    every_view = torch.cat([rows + view * samples for view in range(batch.views)])
+    return Batch(batch.inputs[every_view], batch.labels[every_view], batch.index[every_view], batch.views)
+
+
+# Steps between two looks at the loss beside an accelerator; on the CPU nothing is gained by waiting.
+CHECK_EVERY = 16
+
+
+class NotFiniteError(ArithmeticError):
+    """The loss of a batch is not a finite number.
+
+    Attributes:
+        position: Of the step that broke.
+        index: Its samples.
+    """
+
+    def __init__(self, value: float, position: Position, index: Tensor) -> None:
+        super().__init__(f"the loss is {value}")
+        self.position, self.index = position, index
+
+
+def steps_between_checks(device: torch.device) -> int:
+    """Return every how many steps the host reads what the device has computed.
+
+    Example:
+        >>> steps_between_checks(torch.device("cpu")), steps_between_checks(torch.device("cuda"))
+        (1, 16)
+    """
+    return 1 if device.type == "cpu" else CHECK_EVERY
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What the processes agreed on at a step."""
+
+    stop: bool = False
+    save: bool = False
+
+
+class Stepper:
+    """Steps network and method over one batch.
+
+    Args:
+        fabric: Backward, clipping and gradient synchronisation.
+        wrapped: The :class:`TrainedModule` as Fabric wrapped it.
+        optimizer: The optimiser as Fabric wrapped it.
+        method: Whose ``optimizer_step`` is called.
+        network: The bare network, for methods that move its weights.
+        accumulate: Micro-batches of a step.
+        clip_norm: Largest gradient norm, or None.
+        wishes: Says whether this process wants to stop and wants to save.
+    """
+
+    def __init__(
+        self, fabric: Any, wrapped: Any, optimizer: Any, method: Method, network: nn.Module, *,
+        accumulate: int, clip_norm: float | None, wishes: Callable[[], tuple[bool, bool]],
+    ) -> None:  # fmt: skip
+        self._fabric, self._wrapped, self._optimizer = fabric, wrapped, optimizer
+        self._method, self._network = method, network
+        self._accumulate, self._clip_norm, self._wishes = accumulate, clip_norm, wishes
+        self._forward = wrapped.module if _wrapper_adds_nothing(fabric) else wrapped
+        self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        self._agreement = Agreement()
+        self._seen: list[tuple[Tensor, Tensor]] = []
+        self._unread: list[tuple[Tensor, Position, list[Tensor]]] = []
+
+    def step(
+        self, batch: Batch, position: Position, *, full: bool, check: bool
+    ) -> tuple[MethodLoss, Agreement]:
+        """Do one optimiser step on this process's share of a batch.
+
+        Args:
+            batch: The share.
+            position: Where the training is.
+            full: Whether the batch has its full size, the same on every process.
+            check: Whether to read losses and wishes now (every process at the same steps).
+
+        Raises:
+            NotFiniteError: The loss of a step since the last check is not a number; if it is this one, no weight has
+                moved.
+        """
+        micro_batches = split_batch(batch, self._accumulate, even=full)
+        self._seen, self._agreement = [], Agreement()
+        loss = self._method.optimizer_step(
+            lambda update_state: self._closure(
+                micro_batches, position, update_state, plain=not full, check=check
+            ),
+            self._apply,
+            self._network,
+        )
+        if self._seen:
+            with torch.no_grad():
+                self._method.on_step_end(self._finished_step(micro_batches, position))
+        return loss, self._agreement
+
+    def _closure(
+        self,
+        micro_batches: list[MicroBatch],
+        position: Position,
+        update_state: bool,
+        *,
+        plain: bool,
+        check: bool,
+    ) -> MethodLoss:
+        # As zero_grad does, without its hooks: they are a twentieth of a small step.
+        for parameter in self._parameters:
+            parameter.grad = None
+        losses: list[tuple[float, MethodLoss]] = []
+        for number, micro in enumerate(micro_batches):
+            last = number == len(micro_batches) - 1
+            batch = micro.batch
+            with self._fabric.no_backward_sync(self._wrapped, enabled=not last):
+                # State changes once per step, with the first micro-batch: all see the same statistics.
+                loss, seen = self._forward(
+                    batch.inputs,
+                    batch.labels,
+                    batch.index,
+                    batch.views,
+                    position,
+                    update_state and number == 0,
+                    plain,
+                )
+                self._fabric.backward(loss.total if micro.weight == 1.0 else loss.total * micro.weight)
+            losses.append((micro.weight, loss))
+            # A pass that may not change state is at weights that the method only tries (SAM).
+            if seen is not None and update_state:
+                self._seen.append(seen)
+        mean = _weighted(losses)
+        # Only the index: the samples of many steps would fill the device.
+        self._unread.append((mean.total.detach(), position, [micro.batch.index for micro in micro_batches]))
+        if check:
+            self._agreement = self._agree()
+        return mean
+
+    def _agree(self) -> Agreement:
+        """Read the losses since the last time, and let the processes agree on what to do next."""
+        unread, self._unread = self._unread, []
+        stop, save = self._wishes()
+        alone = len(unread) == 1  # as at each step on the CPU, where stacking would cost more than reading
+        totals = [unread[0][0].item()] if alone else torch.stack([total for total, _, _ in unread]).tolist()
+        broken = [number for number, total in enumerate(totals) if not math.isfinite(total)]
+        first = broken[0] if broken else len(unread)
+        if is_distributed():
+            # The first broken step of all processes, counted from the end so that one maximum serves all three.
+            flags = torch.tensor(
+                [len(unread) - first, stop, save], dtype=torch.int32, device=unread[0][0].device
+            )
+            dist.all_reduce(flags, op=dist.ReduceOp.MAX)
+            from_end, stop, save = flags.tolist()
+            first = len(unread) - from_end
+        if first < len(unread):
+            _, position, index = unread[first]
+            raise NotFiniteError(totals[first], position, torch.cat(index))
+        return Agreement(bool(stop), bool(save))
+
+    def _apply(self) -> None:
+        if self._clip_norm is not None:
+            self._fabric.clip_gradients(
+                self._wrapped, self._optimizer, max_norm=self._clip_norm, error_if_nonfinite=False
+            )
+        self._optimizer.step()
+
+    def _finished_step(self, micro_batches: list[MicroBatch], position: Position) -> Step:
+        batches = [micro.batch for micro in micro_batches]
+        features, logits = (torch.cat(parts) for parts in zip(*self._seen, strict=True))
+        labels, index, inputs = (
+            torch.cat([getattr(b, name) for b in batches]) for name in ("labels", "index", "inputs")
+        )
+        return Step(
+            logits, features, labels, index, inputs, batches[0].views, self._network,
+            position.epoch, position.global_step, position.stage,
+        )  # fmt: skip
+
+
+def _wrapper_adds_nothing(fabric: Any) -> bool:
+    """Return whether Fabric's wrapper would only hand the call on: it costs a tenth of a small step."""
+    return bool(fabric.world_size == 1 and fabric.strategy.precision.precision == "32-true")
+
+
+def _weighted(losses: list[tuple[float, MethodLoss]]) -> MethodLoss:
+    if len(losses) == 1:
+        return losses[0][1]
+    total = torch.stack([weight * loss.total.detach() for weight, loss in losses]).sum()
+    # A micro-batch whose features were not finite has no parts.
+    names = [name for name in losses[0][1].parts if all(name in loss.parts for _, loss in losses)]
+    parts = {
+        name: torch.stack([weight * loss.parts[name] for weight, loss in losses]).sum() for name in names
+    }
+    return MethodLoss(total, parts)
