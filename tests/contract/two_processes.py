@@ -5,6 +5,7 @@ Usage: two_processes.py RANK FOLDER
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 
@@ -26,6 +27,8 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     torch.save(outcomes(), folder / f"rank{rank}.pt")
+    gc.collect()  # what still holds the group holds its threads too, and they abort the interpreter's end
+    dist.barrier()  # whoever leaves first closes connections that the other may still read from
     dist.destroy_process_group()
 
 

@@ -62,6 +62,7 @@ def main(rank: int, folder: Path) -> None:
     arrays = dict(np.load(folder / "arrays.npz"))
     records = {case: record_of(rank, arrays, case) for case in SHARES}
     (folder / f"rank{rank}.json").write_text(json.dumps(records))
+    dist.barrier()  # whoever leaves first closes connections that the other may still read from
     dist.destroy_process_group()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from datetime import timedelta
@@ -149,6 +150,8 @@ def run_rank(work: Callable[[int], dict[str, Tensor]], rank: int, folder: str) -
         timeout=timedelta(seconds=100),
     )
     torch.save(work(rank), Path(folder) / f"rank{rank}.pt")
+    gc.collect()  # modules wrapped by DDP hold the group, and its threads, until they are gone
+    dist.barrier()  # whoever leaves first closes connections that the other may still read from
     dist.destroy_process_group()
 
 

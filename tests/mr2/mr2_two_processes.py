@@ -259,5 +259,5 @@ def work(rank: int, folder: str) -> None:
     everything["broken"] = {name: broken_row(rank, name) for name in ("recommended", "paper", "release")}
     torch.save(everything, Path(folder) / f"rank{rank}.pt")
     gc.collect()  # modules wrapped by DDP hold the group, and its threads, until they are gone
-    dist.barrier()  # who leaves first closes connections that the other may still read from
+    dist.barrier()  # whoever leaves first closes connections that the other may still read from
     dist.destroy_process_group()
