@@ -10,7 +10,7 @@ import torch
 
 from classmargin.methods.base import Method, MethodLoss, Stage
 from classmargin.training.checkpoint import same
-from classmargin.training.stopping import DivergedError, StoppedError
+from classmargin.training.stopping import DivergedError, StoppedError, StopRequest
 
 
 def final_state(loop) -> dict:
@@ -299,6 +299,21 @@ def test_a_signal_after_the_last_save_is_not_swallowed(toy):
     with pytest.raises(KeyboardInterrupt):
         loop.run()
     assert loop.position.epoch == 3
+
+
+def test_a_signal_that_is_ignored_stays_ignored():
+    """As in background jobs of a script, which Ctrl-C is not meant for; the signal of a scheduler is still answered."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    stop = StopRequest()
+    try:
+        with stop.listening():
+            signal.raise_signal(signal.SIGINT)
+            assert not stop
+            signal.raise_signal(signal.SIGTERM)
+            assert stop.signal_number == signal.SIGTERM
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class RefusesNonFinite(Method):
