@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from classmargin.data.samplers import ClassBalanced, InOrder, Shuffled, repeated_rows
+from classmargin.data.sampling import ClassBalanced, InOrder, Shuffled, repeated_rows
 
 
 def balanced(labels, *, batch_size=12, samples_per_class=3, seed=0):

@@ -21,7 +21,6 @@ from typing import Any, Literal, TypeVar
 from torch import nn
 
 from classmargin._checks import check_int, did_you_mean
-from classmargin.backbones._options import check_options, option_names
 from classmargin.backbones.checkpoints import (
     Converter,
     StateDict,
@@ -31,6 +30,7 @@ from classmargin.backbones.checkpoints import (
     read_state_dict,
 )
 from classmargin.backbones.contract import Backbone
+from classmargin.backbones.heads import check_options, option_names
 from classmargin.backbones.pretrained import grey_statistics
 
 Kind = Literal["image", "features", "text"]

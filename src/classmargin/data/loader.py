@@ -18,13 +18,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from classmargin._checks import check_choice, check_int
 from classmargin._types import Batch
-from classmargin.data.augment import AUGMENTATIONS, Address, Augmenter
 from classmargin.data.bundle import DataBundle, Split
-from classmargin.data.errors import CorruptImageError
 from classmargin.data.images import corrupt_message, find_corrupt
-from classmargin.data.normalisation import bring_to_size, normalise
-from classmargin.data.raw import IntArray
-from classmargin.data.samplers import ClassBalanced, InOrder, Sampler, Shuffled, repeated_rows
+from classmargin.data.pixels import AUGMENTATIONS, Address, Augmenter, bring_to_size, normalise
+from classmargin.data.raw import CorruptImageError, IntArray
+from classmargin.data.sampling import ClassBalanced, InOrder, Sampler, Shuffled, repeated_rows
 
 SAMPLERS = ("plain", "class-balanced")
 
@@ -38,7 +36,6 @@ class BatchLoader:
 
     def __init__(
         self,
-        bundle: DataBundle,
         augmenter: Augmenter,
         sampler: Sampler,
         *,
@@ -50,7 +47,7 @@ class BatchLoader:
         workers: int,
     ) -> None:
         self.batch_size = batch_size
-        self._bundle, self._augmenter, self._sampler = bundle, augmenter, sampler
+        self._augmenter, self._bundle, self._sampler = augmenter, augmenter.bundle, sampler
         self._views, self._seed, self._rank, self._world_size = views, seed, rank, world_size
         self._workers = workers
 
@@ -192,18 +189,8 @@ def make_loader(
     else:
         rows = repeated_rows(len(split), multiplicity, split.index, split.full_size)
         chosen = _training_sampler(split, rows, sampler, batch_size, samples_per_class, seed, drop_last)
-    size = bundle.input_shape[1:] if bundle.kind == "images" else (0, 0)
     return BatchLoader(
-        bundle,
-        Augmenter(
-            split,
-            augmentation,
-            (size[0], size[1]),
-            bundle.input_shape[0],
-            bundle.resize,
-            bundle.flip,
-            bundle.framing,
-        ),
+        Augmenter(bundle, split, augmentation),
         chosen,
         batch_size=batch_size,
         views=views,

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from classmargin._checks import check_int, check_number
 from classmargin.data.bundle import DataBundle, Kind, Split
-from classmargin.data.normalisation import channel_statistics
-from classmargin.data.randomness import Purpose, stream
+from classmargin.data.pixels import channel_statistics
+from classmargin.data.sampling import Purpose, stream
 
 _PARTS = ("train", "validation", "test")
 Labels = npt.NDArray[np.int64]

@@ -31,8 +31,7 @@ from classmargin.theory._inputs import (
     check_constants,
 )
 from classmargin.theory.margin_losses import class_margin_loss, surrogate_loss
-from classmargin.theory.norm_constants import norm_constant
-from classmargin.theory.rademacher import rademacher_bound
+from classmargin.theory.rademacher import norm_constant, rademacher_bound
 
 EmpiricalLoss: TypeAlias = Literal["cross_entropy", "margin"]
 

@@ -29,15 +29,6 @@ from classmargin.training.devices import apply_memory_format, memory_format
 from classmargin.training.evaluate import Accuracies, measure_accuracies
 from classmargin.training.ingredients import BatchLoader, HookContext, Ingredients, Position
 from classmargin.training.metric_logs import Evaluation, LossMeter, few_scalars
-from classmargin.training.optimizers import (
-    Schedule,
-    choose_trainable,
-    is_probe,
-    load_optimizer,
-    make_optimizer,
-    make_schedule,
-    set_learning_rate,
-)
 from classmargin.training.process_state import (
     average_running_statistics,
     averaged,
@@ -57,7 +48,17 @@ from classmargin.training.step import (
     steps_between_checks,
 )
 from classmargin.training.stopping import DivergedError, StoppedError, StopRequest
-from classmargin.training.weights import WeightKeeper, load_weights
+from classmargin.training.weights import (
+    Schedule,
+    WeightKeeper,
+    choose_trainable,
+    is_probe,
+    load_optimizer,
+    load_weights,
+    make_optimizer,
+    make_schedule,
+    set_learning_rate,
+)
 
 
 class Loop:

@@ -10,9 +10,9 @@ import functools
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from classmargin._distributed import rank
 from classmargin._printable import printable
@@ -29,19 +29,6 @@ def say(line: str) -> None:
 def say_once(line: str) -> None:
     """Print a line unless this process has printed it before: runs that differ by their seed share their notices."""
     say(line)
-
-
-class Watcher(Protocol):
-    """What the loop tells about its progress."""
-
-    def start(self, total_steps: int, done_steps: int) -> None:
-        """Begin or resume a run of ``total_steps`` optimiser steps."""
-
-    def advance(self, done_steps: int, words: str) -> None:
-        """Tell the number of finished steps and what to show beside the bar."""
-
-    def close(self) -> None:
-        """End the display."""
 
 
 class Bar:
@@ -97,9 +84,9 @@ class ProgressFile:
 
 
 class Watchers:
-    """Several watchers, each told at most every ``interval`` seconds."""
+    """A progress file and perhaps a bar, each told at most every ``interval`` seconds."""
 
-    def __init__(self, watchers: list[Watcher], interval: float = 0.3) -> None:
+    def __init__(self, watchers: Sequence[Bar | ProgressFile], interval: float = 0.3) -> None:
         self._watchers = watchers
         self._interval = interval
         self._next = 0.0
@@ -128,7 +115,7 @@ class Watchers:
 
 def make_watchers(progress_file: Path, title: str, *, show: bool | None = None) -> Watchers:
     """Return the file and, where standard error is a terminal (or ``show``), the bar."""
-    watchers: list[Watcher] = [ProgressFile(progress_file)]
+    watchers: list[Bar | ProgressFile] = [ProgressFile(progress_file)]
     if sys.stderr.isatty() if show is None else show:
         watchers.append(Bar(title))
     return Watchers(watchers)

@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 
 from classmargin._files import LONG_FILE, SMALL_FILE, UnfitFileError, open_regular, read_text
-from classmargin.data.errors import DataError
 from classmargin.data.formats.image_folder import class_folder_names, read_class_folders
 from classmargin.data.images import ImageFiles
-from classmargin.data.raw import RawData, RawPart
+from classmargin.data.raw import DataError, RawData, RawPart
 
 
 def read_oxford_pets(folder: Path) -> RawData:

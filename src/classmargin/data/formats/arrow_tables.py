@@ -21,9 +21,8 @@ from classmargin._array_files import ArrayFileError
 from classmargin._checks import require_extra
 from classmargin._files import check_folder, memory_budget
 from classmargin._parquet_files import read_parquet_table
-from classmargin.data.errors import DataError, DataNotFoundError, name_some
 from classmargin.data.images import EncodedImages
-from classmargin.data.raw import RawData, RawPart
+from classmargin.data.raw import DataError, DataNotFoundError, RawData, RawPart, name_some
 
 HUB_PREFIX = "hf:"
 _SPLIT_NAMES = {

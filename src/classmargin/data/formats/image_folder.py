@@ -13,9 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from classmargin.data.errors import DataError, name_some
 from classmargin.data.images import ImageFiles
-from classmargin.data.raw import RawData, RawPart
+from classmargin.data.raw import DataError, RawData, RawPart, name_some
 
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
 # Photographs of telephones and browsers that are not read; to lose them without a word would bias classes.
