@@ -51,9 +51,9 @@ class Backbone(nn.Module):
         num_classes: Number of classes K.
         head: Kind of head: ``"linear"``, ``"cosine"`` or ``"gaussian"``.
         head_options: Options of the head, e.g. ``{"scale": 30.0}``.
-        normalize_features: Give features length 1 before the head and for everyone who reads them (CLIP).
+        normalize_features: Scale features to length 1, for the head and for all other readers (CLIP).
         name: Name under which it was created.
-        input_size: ``(height, width)`` of the images (``(d,)`` for features) it was built for, if it cares.
+        input_size: ``(height, width)`` of the images (``(d,)`` for features) it was built for, if that matters.
         input_mean: Channel means, in units of pixels in [0, 1], that the data must be normalised with.
             Without them the data's own are right.
         input_std: Channel deviations, likewise.
@@ -136,7 +136,7 @@ class Backbone(nn.Module):
         self.head_start = "random"
 
     def freeze_encoder(self) -> None:
-        """Train the head alone (linear probe); batch norm and dropout of the encoder are at rest."""
+        """Train the head alone (linear probe); batch norm and dropout of the encoder are in evaluation mode."""
         self.encoder_frozen = True
         self.encoder.requires_grad_(False)
         self.encoder.eval()

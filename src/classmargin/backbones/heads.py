@@ -19,7 +19,7 @@ from classmargin._checks import check_choice, check_int, check_number, did_you_m
 from classmargin._precision import at_least_float32
 
 # Below this length a feature is treated as zero. The usual 1e-12 would turn the gradient of an all-zero
-# feature (every ReLU shut) into 1e12 and destroy the weights in one step.
+# feature (every ReLU inactive) into 1e12 and destroy the weights in one step.
 _SMALLEST_NORM = 1e-4
 _DEFAULT_SCALE = 16.0
 
@@ -44,7 +44,7 @@ class LinearHead(nn.Linear):
 class CosineHead(nn.Module):
     """Logits ``scale · cos(w_k, φ)``: weight rows and features have length 1, there is no bias.
 
-    The scale is kept as its logarithm, so that it stays positive while it learns. Computed in float32 also
+    The scale is kept as its logarithm, so that it stays positive while it learns. Computed in float32 even
     under autocast: with a scale of 100 the three digits of bfloat16 would move logits by 0.4.
 
     Args:
@@ -103,7 +103,7 @@ class GaussianHead(nn.Module):
     """Logits ``−½‖φ − μ_k‖²``: each class is a Gaussian with a learned mean and unit covariance.
 
     Head of the large-margin Gaussian mixture loss; with equal class priors the softmax of these logits is the
-    posterior. Computed in float32 also under autocast. Both sides are shifted by the average mean before the
+    posterior. Computed in float32 even under autocast. Both sides are shifted by the average mean before the
     distance is expanded into a matrix product: distances do not notice, and rounding errors stay small far
     from 0.
 

@@ -104,7 +104,7 @@ class Bottleneck(nn.Module):
         in_channels: Channels that come in.
         width: Channels of the first two convolutions.
         stride: Factor by which the image shrinks.
-        shortcut: Way across a change of shape.
+        shortcut: Made where the shape changes.
         pooled: Shrink by an average pool after the 3x3 convolution (CLIP) instead of by its stride.
     """
 
@@ -147,7 +147,7 @@ class PreActBlock(nn.Module):
         in_channels: Channels that come in.
         width: Channels that go out.
         stride: Step of the first convolution.
-        shortcut: Way across a change of shape.
+        shortcut: Made where the shape changes.
         dropout: Share of activations dropped before the second convolution.
     """
 

@@ -89,7 +89,7 @@ class TransformersImageEncoder(nn.Module):
         try:
             with torch.no_grad():
                 self.feature_dim = self.eval()(torch.zeros(1, in_channels, *input_size)).shape[1]
-        except Exception as error:  # models of text or sound raise what they like
+        except Exception as error:  # models of text or sound raise errors of any kind
             raise ValueError(
                 f"checkpoint {checkpoint} of 'hf-image' makes no features of images of {input_size}: {error}"
             ) from error
@@ -118,7 +118,7 @@ def _statistics(folder: Path | None) -> tuple[tuple[float, ...] | None, tuple[fl
         return None, None
     try:
         settings = read_json(file)
-        if settings.get("do_normalize") is False:  # statistics may stand there and are not used
+        if settings.get("do_normalize") is False:  # the file may list statistics all the same
             return (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
         mean, std = (
             None if settings.get(name) is None else tuple(float(value) for value in settings[name])
@@ -250,6 +250,6 @@ def build_hf_text(*, checkpoint: Path | None, longest: int = _LONGEST) -> nn.Mod
     """Return the model in the folder, averaged over tokens."""
     model = load_model("hf-text", checkpoint)
     if getattr(model, "pooler", None) is not None:
-        # Never asked for here; its parameters without gradient would trouble data-parallel training.
+        # Never used here; its parameters without gradient would slow down data-parallel training.
         model.pooler = None
     return SentenceEncoder(model, _folder_with_tokenizer(checkpoint), longest)

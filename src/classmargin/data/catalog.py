@@ -35,7 +35,7 @@ class DataInfo:
         title: Name in the literature.
         classes: Number of classes.
         kind: ``"images"`` or ``"features"``.
-        licence: Terms under which its authors give it away.
+        licence: Terms under which its authors distribute it.
         homepage: Where it is described.
         where_to_get: One sentence for people who do not have it.
         places: Where it is looked for, relative to the data root, in this order.
@@ -46,7 +46,7 @@ class DataInfo:
         flip: Whether a mirrored image keeps its class.
         class_names: Names in label order, where the files do not carry them.
         downloads: Files that ``download=True`` may fetch; empty where the licence or a login forbids it.
-        embedded: Whether it travels inside the package.
+        embedded: Whether it is part of the package.
     """
 
     name: str

@@ -30,7 +30,7 @@ _GREY_MODES = ("1", "L")
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 # Images whose sides are at most this long are decoded once and live in memory.
 SMALL_SIDE = 64
-# A line of one pixel's width would grow into gigabytes when its shorter side is scaled up.
+# An image one pixel wide would grow to gigabytes when its shorter side is scaled up.
 LARGEST_SCALED = 100_000_000
 Bytes = npt.NDArray[np.uint8]
 
@@ -167,9 +167,9 @@ def decode_image(source: ImageSource, position: int, *, channels: int) -> Any:
 
 
 def _as_bytes(image: Any) -> Any:
-    """Return an image of more than 8 bits a pixel as one of 8; all others as they are.
+    """Return an image of more than 8 bits per pixel as one of 8 bits; all others as they are.
 
-    Left to itself, Pillow cuts every value above 255 off, which turns a 16-bit image white.
+    Left to itself, Pillow clips every value above 255, which turns a 16-bit image white.
     """
     if _has_16_bits(image):
         levels = np.clip(np.asarray(image), 0, 65535).astype(np.uint32)
@@ -282,7 +282,7 @@ def decode_all(
 def find_corrupt(source: ImageSource, *, time_limit: float | None = None) -> tuple[dict[int, str], int]:
     """Decode every image; return the rows that fail, and how many were seen within ``time_limit`` seconds.
 
-    Threads help here: Pillow lets go of Python's lock while it decodes.
+    Threads help here: Pillow releases the GIL while it decodes.
     """
 
     def reason(position: int) -> str | None:

@@ -128,7 +128,7 @@ def long_tail_counts(largest: int, num_classes: int, imbalance: float) -> IntArr
     check_int("num_classes", num_classes, minimum=1)
     check_number("imbalance", imbalance, minimum=1.0)
     position = np.arange(num_classes) / max(num_classes - 1, 1)
-    # A hair is added because 500 * 0.01 ** 1.0 may come out as 4.999999999.
+    # A tiny amount is added because 500 * 0.01 ** 1.0 may come out as 4.999999999.
     counts = np.floor(largest * float(imbalance) ** -position + 1e-9).astype(np.int64)
     return np.maximum(counts, 1)
 
@@ -170,16 +170,17 @@ class InOrder:
 class Shuffled:
     """Every row once in a new order each epoch (or as often as its multiplicity says).
 
+    The incomplete batch at the end is left out, unless it is the only one.
+
     Args:
         rows: Rows to visit, with repetitions where samples count several times.
         batch_size: Rows per step.
-        drop_last: Leave out the incomplete batch at the end; otherwise it is kept as a smaller batch.
         seed: Seed of the order.
     """
 
-    def __init__(self, rows: IntArray, batch_size: int, *, drop_last: bool, seed: int) -> None:
+    def __init__(self, rows: IntArray, batch_size: int, *, seed: int) -> None:
         self._rows, self._batch_size, self._seed = rows, batch_size, seed
-        self.steps = len(rows) // batch_size if drop_last else -(-len(rows) // batch_size)
+        self.steps = max(len(rows) // batch_size, 1)
 
     def plan(self, epoch: int) -> list[IntArray]:
         """Return the order of one epoch, cut into batches."""
@@ -252,7 +253,7 @@ class ClassBalanced:
 
 
 def _rounds_of(members: IntArray, per_slot: int, slots: int, random: np.random.Generator) -> IntArray:
-    """Return ``[slots, per_slot]`` members in random rounds, nobody twice in a slot if possible."""
+    """Return ``[slots, per_slot]`` members in random rounds, no member twice in a slot if possible."""
     if len(members) < per_slot:
         repeats = -(-per_slot // len(members))
         drawn = [np.tile(random.permutation(members), repeats)[:per_slot] for _ in range(slots)]

@@ -23,7 +23,7 @@ from classmargin._checks import LARGEST_SIDE, check_choice, check_int, check_num
 
 # Of the machine part, what changes the last bits and is kept when a run resumes.
 NUMERICS = ("threads", "memory_format")
-# Beyond these a number is a slip of the keyboard, and would be found out after days or in a C library.
+# Larger numbers are typing errors that would otherwise surface after days, or inside a C library.
 MOST_EPOCHS = 1_000_000
 LARGEST_BATCH = 2**31 - 1
 LARGEST_SEED = 2**63 - 1
@@ -87,7 +87,7 @@ class DataConfig(_Part):
         mix_alpha: ``α`` of ``Beta(α, α)``, from which the shares are drawn.
         soft_labels: Prediction file (``classmargin predict RUN DATA --split train``) whose probabilities replace the
             classes of the training samples, for distillation.
-        allow_absent: Train although some classes have no test sample, so that nothing can be said about them.
+        allow_absent: Train although some classes have no test sample, so that their accuracy stays unknown.
     """
 
     name: str = "fashion-mnist-mini"
@@ -157,7 +157,7 @@ class OptimizerConfig(_Part):
         decay_norms: Also decay biases and the weights of normalisation layers.
         layer_decay: Factor on the learning rate from each layer to the one below it (MAE); 1 switches it off.
         scale_batch: If given, ``learning_rate`` is meant for this many samples per step and grows with them.
-        clip_norm: Largest norm of the gradient; None does not clip.
+        clip_norm: Largest norm of the gradient; None: no clipping.
     """
 
     name: Literal["sgd", "adamw"] = "sgd"
@@ -220,9 +220,9 @@ class LoopConfig(_Part):
             there and ``32-true`` elsewhere; ``auto``: bfloat16 autocast where the device computes in it natively
             and ``32-true`` elsewhere, so that the result depends on the machine.
         compile: Compile the network with ``torch.compile``.
-        ema_decay: Keep a moving average of the weights and evaluate that; None does not.
+        ema_decay: Keep a moving average of the weights and evaluate that; None: off.
         swa_start: Share of the epochs after which the weights at the end of each epoch are averaged equally
-            (stochastic weight averaging); their running statistics are those of one more pass. None does not.
+            (stochastic weight averaging); their running statistics are those of one more pass. None: off.
         select: Which weights are kept: the ``last``, or those of the epoch with the best ``overall``,
             ``hard`` or ``worst`` accuracy **on validation**.
         evaluate_every: Epochs between evaluations on validation.
@@ -254,7 +254,7 @@ class LoopConfig(_Part):
 class MachineConfig(_Part):
     """Where it runs; nothing here changes what is computed beyond rounding.
 
-    Rounding can still move a class by a sample or two, so what rounds otherwise (``NUMERICS``) belongs to the identity of a run.
+    Rounding can still move a class by a sample or two, so settings that change the rounding (``NUMERICS``) belong to the identity of a run.
 
     Attributes:
         devices: Processes on this machine.

@@ -69,7 +69,7 @@ class Loop:
         ingredients: Data, network and method.
         fabric: Devices and precision (see :mod:`classmargin.training.devices`).
         recorder: Files of the run.
-        watchers: Who is told about the progress.
+        watchers: Progress file and bar.
     """
 
     def __init__(
@@ -257,7 +257,7 @@ class Loop:
         self._meter.add(loss)
         self.position = after
         if self.watchers.due:
-            self._tell()
+            self._report_progress()
         if agreed.stop:
             self._save()
             raise self._stopped()
@@ -314,9 +314,9 @@ class Loop:
         by_class = self._last.by_class.tolist() if self._last else []
         scalars = few_scalars(accuracies, self._meter.means(), self._rate)
         self.recorder.log(Evaluation(at.epoch, at.global_step, scalars, by_class))
-        self._tell()
+        self._report_progress()
 
-    def _tell(self) -> None:
+    def _report_progress(self) -> None:
         accuracies: dict[str, Any] = {}
         if self._last is not None:
             names = ("overall", "easy", "medium", "hard", "worst")
@@ -387,6 +387,6 @@ class Loop:
         return position
 
 
-def _some(indices: list[int], shown: int = 16) -> str:
-    text = ", ".join(map(str, indices[:shown]))
-    return text if len(indices) <= shown else f"{text} and {len(indices) - shown} more"
+def _some(indices: list[int]) -> str:
+    text = ", ".join(map(str, indices[:16]))
+    return text if len(indices) <= 16 else f"{text} and {len(indices) - 16} more"

@@ -243,7 +243,7 @@ class WeightKeeper:
         self.best_epoch: int | None = None
 
     def after_step(self) -> None:
-        """Move a moving average on."""
+        """Update a moving average."""
         if self._average is not None and self._swa_start is None:
             self._average.update_parameters(self._network)
 

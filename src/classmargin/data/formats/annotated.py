@@ -76,7 +76,7 @@ def read_fgvc_aircraft(folder: Path) -> RawData:
 
 
 def read_flowers102(folder: Path) -> RawData:
-    """Read Flowers-102; the distributed files name no classes, ``class_names.txt`` may (one a line)."""
+    """Read Flowers-102; the distributed files name no classes, ``class_names.txt`` may (one per line)."""
     labels = read_mat(folder / "imagelabels.mat")["labels"].ravel().astype(np.int64) - 1
     sets = read_mat(folder / "setid.mat")
 
