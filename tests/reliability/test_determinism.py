@@ -43,7 +43,7 @@ def test_processes_that_share_only_the_seed_agree_for_every_method(soak):
 
 def test_the_number_of_workers_changes_neither_order_nor_pixels(tmp_path, monkeypatch):
     image = pytest.importorskip("PIL.Image")
-    import classmargin.data.prepare_images as prepare
+    import classmargin.data.load as prepare
     from classmargin.data import load_data, make_loader
 
     rng = np.random.default_rng(0)

@@ -286,8 +286,17 @@ def test_a_signal_during_an_evaluation_stops_the_run_before_anything_else(toy, e
     ).read_bytes()
 
 
+@pytest.fixture
+def interruptible():
+    """Make SIGINT raise KeyboardInterrupt: a shell starts background jobs with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_a_signal_after_the_last_save_is_not_swallowed(toy):
-    """It does then what it does where nobody listens: the run is whole, only its test is missing."""
+    """It has the effect it has when nothing handles it: the run is whole, only its evaluation on the test set is missing."""
     loop = toy.loop()
     close = loop.recorder.close
 

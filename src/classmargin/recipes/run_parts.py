@@ -23,7 +23,7 @@ from classmargin.backbones.feature_cache import encoder_fingerprint
 from classmargin.data import DataBundle, load_data, make_loader
 from classmargin.data.catalog import find_info
 from classmargin.data.formats.arrow_tables import HUB_PREFIX
-from classmargin.data.normalisation import pixels_in_units
+from classmargin.data.pixels import pixels_in_units
 from classmargin.methods import Method, Requirements, TaskInfo, create, requirements_of
 from classmargin.methods.registry import resolve_hyperparameters, settle_hyperparameters
 from classmargin.recipes.data_loaders import BundleLoaders, framing_of
