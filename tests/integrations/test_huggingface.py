@@ -628,14 +628,15 @@ def test_example_of_accelerate_trains_alone(run_example):
     assert "1 processes, 32 steps of the statistics" in run_example("accelerate_loop.py")
 
 
-def test_example_of_accelerate_trains_in_two_processes(tmp_path):
-    """By torch's launcher, which ``accelerate launch`` calls for several devices; on CPUs accelerate itself starts one process."""
+def test_example_of_accelerate_launches_in_two_processes(tmp_path):
     example = Path(__file__).parents[2] / "examples" / "accelerate_loop.py"
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
+    settings = ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
     done = subprocess.run(
-        [*launcher, str(example)], capture_output=True, text=True, timeout=300, cwd=tmp_path
+        [*launcher, *settings, str(example)], capture_output=True, text=True, timeout=800, cwd=tmp_path
     )
     assert "2 processes, 16 steps of the statistics" in done.stdout, done.stderr
+    assert done.returncode == 0, done.stderr
 
 
 def test_lora_adapters_train_with_the_head(tmp_path):
