@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from operator import itemgetter
 from pathlib import Path
 from types import SimpleNamespace
@@ -93,8 +94,8 @@ def accumulated(rank: int | None, counts_all_devices: bool) -> dict[str, Tensor]
     model = network if rank is None else DistributedDataParallel(network)
     margin = TrainerMargin(model)
     settings = SimpleNamespace(average_tokens_across_devices=counts_all_devices)
-    margin.begin_training(settings, SimpleNamespace(global_step=0))
-    margin.begin_step()
+    margin.on_train_begin(settings, SimpleNamespace(global_step=0), None)
+    margin.on_step_begin(settings, None, None)
     column = sum if rank is None or counts_all_devices else itemgetter(rank)
     num_items = sum(column(sizes) for sizes in SIZES)
     for step in range(len(SIZES)):
@@ -109,7 +110,7 @@ def accumulated(rank: int | None, counts_all_devices: bool) -> dict[str, Tensor]
 def trained(rank: int | None) -> dict[str, Tensor]:
     """Return the outcome of all trainings under one roof."""
     out = {f"captured: {name}": value for name, value in captured_training(rank).items()}
-    for counts_all in (True, False):
+    for counts_all in (True, False) if find_spec("transformers") else ():
         found = accumulated(rank, counts_all)
         out |= {f"accumulated {counts_all}: {name}": value for name, value in found.items()}
     return out
