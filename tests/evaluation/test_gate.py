@@ -285,3 +285,30 @@ def test_the_drop_that_must_be_seen_lies_above_the_tolerated_one():
     base, _ = models([0] * CLASSES)
     with pytest.raises(ValueError, match=r"must_see must be above max_drop, got 0\.02 and 0\.05"):
         gate(base, base, max_drop=0.05, must_see=0.02)
+
+
+def test_a_minimum_alone_needs_no_baseline():
+    base, _ = models([0] * CLASSES, n=400, right=320)
+    assert gate(base, min_worst=0.6).verdict == "PASS"
+    failed = gate(base, min_worst=0.9)
+    assert failed.verdict == "FAIL"
+    assert len(failed.reasons) == CLASSES
+    # Holm's smallest factor is the number of tests, and no drop is tested.
+    assert failed.by_class["q_value_minimum"].iloc[0] == pytest.approx(CLASSES * binom.cdf(320, 400, 0.9))
+    assert failed.by_class["baseline"].isna().all()
+
+
+def test_a_minimum_that_few_samples_cannot_decide_is_not_passed():
+    base, _ = models([0] * CLASSES, n=20, right=16)
+    result = gate(base, min_worst=0.6)
+    assert result.verdict == "CANNOT TELL"
+    level = result.alpha / CLASSES
+    most = max(count for count in range(20) if binom.cdf(count, 20, 0.6) <= level)
+    seen = result.power_table.set_index("drop")["probability"][result.must_see]
+    assert seen == pytest.approx(binom.cdf(most, 20, 0.6 - result.must_see))
+
+
+def test_neither_baseline_nor_minimum_is_refused():
+    base, _ = models([0] * CLASSES)
+    with pytest.raises(ValueError, match="give a baseline, or min_worst alone"):
+        gate(base)

@@ -45,6 +45,11 @@ def test_pictures_are_found_by_identity_and_made_small(folder):
     assert decoded(found[1]).size == (20, 20)
 
 
+def test_the_size_of_a_picture_is_that_of_its_file_although_it_is_decoded_small(folder):
+    pictures = Pictures(folder, audit_of(["red.jpg", "deep/grey.png"]))
+    assert pictures.properties(2)["pixels"] == [400 * 200, 20 * 20]
+
+
 def test_nothing_outside_of_the_folder_is_read(folder, tmp_path):
     Image.new("RGB", (5, 5)).save(tmp_path / "secret.png")
     (folder / "link.png").symlink_to(tmp_path / "secret.png")

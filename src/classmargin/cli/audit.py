@@ -134,6 +134,7 @@ def audit(
     from classmargin.report.audit_words import audit_verdict
 
     _shared.check_html_path(out)
+    _shared.check_place("--samples", samples)
     if ranking is Ranking.reference and baseline is None:
         raise ValueError("--ranking reference ranks the classes by another model: give it with --baseline")
     common: dict[str, Any] = {

@@ -53,6 +53,7 @@ def compare(
     from classmargin.report.html_pages import write_comparison_html
 
     _shared.check_html_path(out)
+    _shared.check_place("--samples", samples)
     if len(models) < 2:
         raise ValueError("compare needs at least two models, got one")
     runs = [_runs(words) for words in models]

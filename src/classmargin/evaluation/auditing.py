@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from classmargin._array_files import release_pages
 from classmargin._checks import check_int, check_number
 from classmargin._progress import progress_if_long
 from classmargin.evaluation.audit_from_evidence import audit_from_evidence
@@ -35,6 +36,7 @@ from classmargin.evaluation.input_checks import (
     check_inputs,
     check_weight,
     row_chunks,
+    rows_at_once,
 )
 
 FEATURE_SAMPLES = 2000
@@ -227,10 +229,11 @@ class AuditAccumulator:
     def add(self, inputs: AuditInputs) -> None:
         """Add checked arrays; nothing is changed before everything has been read without an error."""
         self._check_same_kind(inputs)
-        chunks = [
-            self._read(inputs, rows)
-            for rows in progress_if_long(list(row_chunks(len(inputs.labels))), "reading scores")
-        ]
+        size = rows_at_once(1 if inputs.scores is None else inputs.scores.shape[1])
+        chunks = []
+        for rows in progress_if_long(list(row_chunks(len(inputs.labels), size)), "reading scores"):
+            chunks.append(self._read(inputs, rows))
+            release_pages(inputs.scores)
         if inputs.features is not None:
             self._add_features(inputs.features, inputs.labels, inputs.sample_id)
         self.chunks += chunks

@@ -199,7 +199,7 @@ def failing_table(audit: Audit, top: int, *, narrow: bool = False) -> Table:
     Args:
         audit: What is shown.
         top: Most rows.
-        narrow: Whether reason and next step share a column, for 80 characters.
+        narrow: Whether the leading reason and the next step share a column, for 80 characters.
     """
     present = sorted((row for row in class_rows(audit) if row["n"] > 0), key=_accuracy_then_absent)
     lagging = [row for row in present if row["lags"]]
@@ -213,7 +213,7 @@ def failing_table(audit: Audit, top: int, *, narrow: bool = False) -> Table:
     if narrow:
         columns = (*(column for column in columns if column.key in NARROW_COLUMNS), NARROW_LAST)
         shown = [
-            {**row, "both": " → ".join(filter(None, (row["verdict"], row["next_step"])))} for row in shown
+            {**row, "both": " → ".join(filter(None, (row["reason"], row["next_step"])))} for row in shown
         ]
     title = "Classes that lag behind" if lagging else "Worst classes (none lags behind)"
     return Table(title, columns, shown, more_classes(len(rows) - len(shown)))
@@ -333,7 +333,7 @@ def bound_tables(audit: Audit) -> list[Table]:
 
 def report_tables(audit: Audit, top: int, *, full: bool = False, narrow: bool = False) -> list[Table]:
     """Return the tables for the terminal, Markdown and LaTeX: headlines and failing classes, or all."""
-    tables = [headline_table(audit), failing_table(audit, top, narrow=narrow)]
+    tables = [headline_table(audit), failing_table(audit, top, narrow=narrow and not full)]
     if not full:
         return tables
     tables += [tier_table(audit), confusion_table(audit, top), disparity_table(audit)]

@@ -154,12 +154,15 @@ def gate_tables(result: GateResult, top: int) -> list[Table]:
     frame = result.by_class[result.by_class["n"] > 0]
     nearest = frame[["q_value", "q_value_minimum"]].min(axis=1)  # there is no second one without a minimum
     frame = frame.assign(passes=~frame["failed"].astype(bool), nearest=nearest)
-    frame = frame.sort_values(["passes", "nearest", "p_value", "difference"], kind="stable")
+    frame = frame.sort_values(["passes", "nearest", "p_value", "difference", "candidate"], kind="stable")
     failed = int((~frame["passes"]).sum())
     title = (
         f"Classes that failed ({failed}) or came nearest to it" if failed else "Classes nearest to failing"
     )
     rows = frame_rows(frame.head(top))
+    columns = tuple(
+        column for column in columns if column.is_text or any(not is_missing(row[column.key]) for row in rows)
+    )
     note = more_classes(len(frame) - len(rows))
     power = Table(
         "What this gate can see",

@@ -106,7 +106,9 @@ def _command_text(text: str) -> str:
 
 
 def _accuracies(row: dict[str, Any]) -> str:
-    return f"baseline {row['baseline']:.4f}, candidate {row['candidate']:.4f}, n {int(row['n'])}, adjusted p {row['q_value']:.3g}"
+    values = [("baseline", ".4f"), ("candidate", ".4f"), ("n", ".0f"), ("q_value", ".3g")]
+    words = [f"{key} {row[key]:{digits}}" for key, digits in values if row[key] == row[key]]
+    return ", ".join(words).replace("q_value", "adjusted p")
 
 
 def _clean(text: str) -> str:

@@ -110,6 +110,7 @@ class Pictures:
         with pillow.open(place, formats=FORMATS) as image:
             if image.width * image.height > LARGEST_PIXELS:
                 raise ValueError("too many pixels")
+            image.info["size"] = image.size
             image.draft(
                 "RGB", (2 * SIDE, 2 * SIDE)
             )  # JPEG files are decoded small, which is ten times faster
