@@ -160,6 +160,7 @@ class SentenceEncoder(nn.Module):
         self.feature_dim = int(config.hidden_size)
         self.num_layers = int(config.num_hidden_layers) + 1
         self.padding = int(config.pad_token_id or 0)
+        self.vocabulary = int(config.vocab_size)
         self.longest = longest
         self._tokenizer_folder = tokenizer_folder
 

@@ -34,7 +34,7 @@ class DataInfo:
         name: Name on the command line.
         title: Name in the literature.
         classes: Number of classes.
-        kind: ``"images"`` or ``"features"``.
+        kind: ``"images"``, ``"features"`` or ``"text"``.
         licence: Terms under which its authors distribute it.
         homepage: Where it is described.
         where_to_get: One sentence for people who do not have it.

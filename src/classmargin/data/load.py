@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from classmargin._checks import LARGEST_SIDE, check_int, check_number
-from classmargin.data.bundle import DataBundle, Framing, Split
+from classmargin.data.bundle import DataBundle, Framing, Kind, Split
 from classmargin.data.catalog import (
     DataInfo,
     data_root,
@@ -230,7 +230,7 @@ def _bundle(
     mean, std, notes = channel_statistics(inputs, shape[0] if is_image else 0, known)
     return DataBundle(
         name=name,
-        kind="images" if is_image else "features",
+        kind="images" if is_image else _kind_of_rows(inputs),
         class_names=raw.class_names,
         num_classes=len(raw.class_names),
         train=splits[0],
@@ -243,6 +243,10 @@ def _bundle(
         flip=info.flip if info else True,
         resize=image_format.resize if image_format is not None and inputs is None else None,
     )
+
+
+def _kind_of_rows(inputs: torch.Tensor | None) -> Kind:
+    return "text" if inputs is not None and inputs.dtype == torch.int64 else "features"
 
 
 def _split(part: RawPart, num_classes: int) -> Split:

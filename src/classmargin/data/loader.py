@@ -103,8 +103,8 @@ class BatchLoader:
         return Batch(inputs=self._finish(pixels, layout), labels=labels, index=index, views=self._views)
 
     def _finish(self, pixels: Tensor, layout: torch.memory_format) -> Tensor:
-        if self._bundle.kind == "features":
-            return pixels.to(torch.float32)
+        if self._bundle.kind != "images":
+            return pixels if self._bundle.kind == "text" else pixels.to(torch.float32)
         height, width = self._bundle.input_shape[1:]
         numbers = normalise(pixels, self._bundle.mean, self._bundle.std, memory_format=layout)
         sized = bring_to_size(numbers, (height, width), self._bundle.framing.interpolation)
@@ -138,7 +138,7 @@ def make_loader(
     In training the samples are shuffled (or drawn P x M) and augmented, and the incomplete batch at the end of an epoch is
     left out; a set smaller than one batch is one smaller batch. In evaluation every sample comes once, in order, without
     augmentation. ``Batch.inputs`` is float32, normalised, ``[V * b, C, H, W]`` view
-    after view, or features ``[b, d]``; ``b`` is this process's share of the global batch.
+    after view, features ``[b, d]`` or token numbers ``[b, T]`` (int64); ``b`` is this process's share of the global batch.
 
     Args:
         bundle: A loaded data set.
@@ -211,9 +211,9 @@ def _check_augmentation(bundle: DataBundle, augmentation: str, views: int, *, tr
         return
     if not training:
         raise ValueError(f"augmentation must be 'none' for evaluation, got {augmentation!r}")
-    if bundle.kind == "features":
+    if bundle.kind != "images":
         raise ValueError(
-            f"augmentation must be 'none' for features, got {augmentation!r}; only images are augmented"
+            f"augmentation must be 'none' for {bundle.kind}, got {augmentation!r}; only images are augmented"
         )
     inputs = bundle.train.inputs
     if augmentation != "standard" and inputs is not None and inputs.dtype != torch.uint8:

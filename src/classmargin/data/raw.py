@@ -52,8 +52,8 @@ class RawPart:
 
     Attributes:
         labels: Class of each sample as found, shape ``[N]``; checked later.
-        inputs: Images ``[N, C, H, W]`` (uint8 or float) or features ``[N, d]``; ``None`` when ``images`` is
-            given.
+        inputs: Images ``[N, C, H, W]`` (uint8 or float), features ``[N, d]`` or token numbers ``[N, T]`` (int64);
+            ``None`` when ``images`` is given.
         images: Encoded images that are decoded on demand.
         index: Position of each sample in the part as distributed, shape ``[N]``; all of them when left out.
         full_size: Number of samples of the part as distributed.

@@ -47,6 +47,8 @@ _KNOWN = (
 )
 # Arrays live in memory; what is larger than this belongs into files that are streamed.
 LARGEST = 64 * 2**30
+# More token numbers than any tokenizer has; wider integers are something else, such as features in fixed point.
+LARGEST_VOCABULARY = 2**24
 EMBEDDED = Path(__file__).resolve().parent.parent / "embedded"
 MINI_FILE = EMBEDDED / "fashion_mnist_mini.npz.xz"
 
@@ -153,8 +155,13 @@ def _part(inputs: Array, labels: Array, place: str) -> RawPart:
 
 
 def _as_inputs(inputs: Array, place: str) -> Array:
+    if inputs.ndim == 2 and inputs.dtype.kind in "iu" and inputs.dtype != np.uint8:
+        return _as_tokens(inputs, place)
     if not (inputs.dtype == np.uint8 or np.issubdtype(inputs.dtype, np.floating)):
-        raise DataError(f"{place}: inputs must be uint8 or floating point, got {inputs.dtype}")
+        raise DataError(
+            f"{place}: inputs must be uint8 or floating point, or integers [N, T] for the tokens of texts, got "
+            f"{inputs.dtype} of shape {inputs.shape}"
+        )
     if inputs.ndim == 2:
         return _as_float32(inputs)
     images = inputs if inputs.dtype == np.uint8 else _as_float32(inputs)
@@ -168,6 +175,15 @@ def _as_inputs(inputs: Array, place: str) -> Array:
         f"{place}: inputs must be features [N, d] or images [N, H, W], [N, H, W, C] or [N, C, H, W] with "
         f"1, 3 or 4 channels, got shape {inputs.shape}"
     )
+
+
+def _as_tokens(inputs: Array, place: str) -> Array:
+    if inputs.size and not 0 <= int(inputs.min()) <= int(inputs.max()) < LARGEST_VOCABULARY:
+        raise DataError(
+            f"{place}: token numbers must lie in [0, {LARGEST_VOCABULARY}), got {inputs.min()} to {inputs.max()}; features "
+            "are floating point"
+        )
+    return inputs.astype(np.int64)
 
 
 def _as_float32(inputs: Array) -> Array:
