@@ -69,7 +69,7 @@ def test_shards_of_all_ranks_make_up_the_single_process_batch(colour, augmentati
 
 
 def test_class_balanced_slots_stay_on_one_rank(colour):
-    options = {"batch_size": 16, "training": True, "sampler": "class-balanced", "samples_per_class": 4}
+    options = {"batch_size": 16, "training": True, "sampler": "class-balanced"}
     for rank in (0, 1):
         for batch in make_loader(colour, "train", rank=rank, world_size=2, **options).epoch(0):
             slots = batch.labels.view(2, 4)

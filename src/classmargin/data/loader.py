@@ -8,7 +8,7 @@ first; processes then take contiguous shards of it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ SAMPLERS = ("plain", "class-balanced")
 SAMPLES_PER_CLASS = 4
 
 
+@dataclass(frozen=True, eq=False)
 class BatchLoader:
     """Hands out the batches of one split, epoch by epoch; made by :func:`make_loader`.
 
@@ -35,22 +36,10 @@ class BatchLoader:
         batch_size: Size of a full global batch.
     """
 
-    def __init__(
-        self,
-        augmenter: Augmenter,
-        sampler: Sampler,
-        *,
-        batch_size: int,
-        views: int,
-        seed: int,
-        rank: int,
-        world_size: int,
-        workers: int,
-    ) -> None:
-        self.batch_size = batch_size
-        self._augmenter, self._bundle, self._sampler = augmenter, augmenter.bundle, sampler
-        self._views, self._seed, self._rank, self._world_size = views, seed, rank, world_size
-        self._workers = workers
+    batch_size: int
+    _sampler: Sampler
+    _maker: StepMaker
+    _workers: int
 
     def __len__(self) -> int:
         """Return the number of steps of an epoch."""
@@ -74,17 +63,9 @@ class BatchLoader:
         """
         check_int("epoch", epoch, minimum=0)
         check_int("start_step", start_step, minimum=0)
-        maker = StepMaker(
-            self._augmenter,
-            self._sampler.plan(epoch),
-            self._views,
-            self._seed,
-            epoch,
-            self._rank,
-            self._world_size,
-        )
+        maker = replace(self._maker, epoch=epoch, plan=self._sampler.plan(epoch))
         place = torch.device(device)
-        if self._bundle.streamed:
+        if maker.augmenter.bundle.streamed:
             pieces = stream_steps(maker, start_step, self._workers)
         else:
             pieces = (maker.make(step) for step in range(start_step, len(self)))
@@ -94,21 +75,20 @@ class BatchLoader:
     def _batch(
         self, rows: IntArray, pixels: Tensor, device: torch.device, layout: torch.memory_format
     ) -> Batch:
-        split: Split = self._augmenter.split
-        chosen = torch.from_numpy(rows)
-        labels, index = split.labels[chosen], split.index[chosen]
-        if self._views > 1:
-            labels, index = labels.repeat(self._views), index.repeat(self._views)
-        pixels, labels, index = (_moved(part, device) for part in (pixels, labels, index))
-        return Batch(inputs=self._finish(pixels, layout), labels=labels, index=index, views=self._views)
+        split, views, chosen = self._maker.augmenter.split, self._maker.views, torch.from_numpy(rows)
+        parts = (pixels, split.labels[chosen].repeat(views), split.index[chosen].repeat(views))
+        pixels, labels, index = (_moved(part, device) for part in parts)
+        inputs = _network_inputs(self._maker.augmenter.bundle, pixels, layout)
+        return Batch(inputs=inputs, labels=labels, index=index, views=views)
 
-    def _finish(self, pixels: Tensor, layout: torch.memory_format) -> Tensor:
-        if self._bundle.kind != "images":
-            return pixels if self._bundle.kind == "text" else pixels.to(torch.float32)
-        height, width = self._bundle.input_shape[1:]
-        numbers = normalise(pixels, self._bundle.mean, self._bundle.std, memory_format=layout)
-        sized = bring_to_size(numbers, (height, width), self._bundle.framing.interpolation)
-        return sized.contiguous(memory_format=layout)
+
+def _network_inputs(bundle: DataBundle, pixels: Tensor, layout: torch.memory_format) -> Tensor:
+    if bundle.kind != "images":
+        return pixels if bundle.kind == "text" else pixels.to(torch.float32)
+    height, width = bundle.input_shape[1:]
+    numbers = normalise(pixels, bundle.mean, bundle.std, memory_format=layout)
+    sized = bring_to_size(numbers, (height, width), bundle.framing.interpolation)
+    return sized.contiguous(memory_format=layout)
 
 
 def _moved(tensor: Tensor, device: torch.device) -> Tensor:
@@ -181,16 +161,8 @@ def make_loader(
     else:
         rows = repeated_rows(len(split), multiplicity, split.index, split.full_size)
         chosen = _training_sampler(split, rows, sampler, batch_size, seed)
-    return BatchLoader(
-        Augmenter(bundle, split, augmentation),
-        chosen,
-        batch_size=batch_size,
-        views=views,
-        seed=seed,
-        rank=rank,
-        world_size=world_size,
-        workers=workers,
-    )
+    maker = StepMaker(Augmenter(bundle, split, augmentation), views, seed, rank, world_size)
+    return BatchLoader(batch_size, chosen, maker, workers)
 
 
 def _check_sizes(batch_size: int, views: int, rank: int, world_size: int, workers: int) -> None:
@@ -251,12 +223,12 @@ class StepMaker(Dataset[Any]):
     """
 
     augmenter: Augmenter
-    plan: list[IntArray]
     views: int
     seed: int
-    epoch: int
     rank: int
     world_size: int
+    epoch: int = 0
+    plan: list[IntArray] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.plan)
