@@ -11,6 +11,8 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
+import gc
+import importlib
 import inspect
 import logging
 import os
@@ -39,6 +41,8 @@ def start(config: RunConfig) -> Any:
     # Which process has which rank is of no interest beside a progress bar.
     for name in ("lightning.fabric", "lightning.pytorch"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    if devices * nodes > 1:
+        prepare_group()
     with warnings.catch_warnings():
         # Fabric advises a launcher's command line here; several devices in one command is what was asked for.
         warnings.simplefilter("ignore")
@@ -62,8 +66,8 @@ def _fabric_precision(config: RunConfig) -> str:
 def started(config: RunConfig) -> Iterator[Any]:
     """Yield what :func:`start` returns, and leave the group of processes that it formed.
 
-    Threads of a group that is still there when the interpreter ends can abort the process (SIGABRT): a run that saved its
-    state and wants to say 143 or 130 would say 134.
+    Threads of a group that is still there when the interpreter ends can abort the process (SIGABRT): a run that is finished,
+    or saved its state and wants to say 143 or 130, would say 134.
     """
     formed_before = dist.is_available() and dist.is_initialized()
     _forget_former_group()
@@ -79,8 +83,21 @@ def started(config: RunConfig) -> Iterator[Any]:
         for switch, before in zip(switches, tf32_before, strict=True):
             switch.allow_tf32 = before
         if not formed_before and dist.is_available() and dist.is_initialized():
-            _former_group.append(dist.group.WORLD)
-            dist.destroy_process_group()
+            leave_group()
+
+
+def prepare_group() -> None:
+    """Import what would otherwise hold the group to the very end: the default arguments of this module are the group at import.
+
+    To be called before a group is formed; the data-parallel network imports it in any case.
+    """
+    importlib.import_module("torch.distributed.nn.functional")
+
+
+def leave_group() -> None:
+    """Leave the group of processes; its threads end when the last reference to it is gone, at the latest when Python exits."""
+    _former_group.append(dist.group.WORLD)
+    dist.destroy_process_group()
 
 
 # After an error or a stop the traceback keeps the data-parallel network alive, and with it the last reference to its group. A
@@ -91,6 +108,8 @@ _former_group: list[Any] = []
 
 @atexit.register
 def _forget_former_group() -> None:
+    if _former_group:
+        gc.collect()  # data-parallel networks are parts of cycles
     _former_group.clear()
 
 
