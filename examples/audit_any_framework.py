@@ -1,7 +1,7 @@
 """An audit of a model of any framework: ``python examples/audit_any_framework.py``.
 
-The audit needs arrays: labels and logits (or probabilities) and, if you have them, the features and weights of the last layer. Anything with
-an ``__array__`` will do. From JAX and Keras, where they are installed, hand over::
+The audit needs arrays: labels and logits (or probabilities) and, if you have them, the features and weights of the last layer. Anything
+with an ``__array__`` will do. From JAX and Keras, where they are installed, hand over::
 
     logits = model.predict(images)                       # Keras; probabilities= if the last layer is a softmax
     logits = jax.jit(model.apply)(params, images)        # JAX, Flax
