@@ -118,7 +118,7 @@ test-oldest: .venv-oldest/.ready
 
 .venv-newest/.ready: pyproject.toml
 	$(NEWEST_PYTHON) -m venv .venv-newest
-	.venv-newest/bin/python -m pip --disable-pip-version-check -q install --upgrade -e '.[$(NEW_EXTRAS)]' $(TEST_TOOLS)
+	.venv-newest/bin/python -m pip --disable-pip-version-check -q install --upgrade -e '.[$(NEW_EXTRAS)]' $(TEST_TOOLS) peft jax keras
 	@touch $@
 
 test-newest: .venv-newest/.ready

@@ -1,4 +1,4 @@
-"""Right and all samples of each class, as tensors that add up over batches and processes, and the audit's numbers of them.
+"""Counts of right samples and of all samples per class, which add up over batches and processes, and the audit's numbers from them.
 
 The numbers come from the audit's own functions (:mod:`classmargin.evaluation`), so a metric in a training loop and an audit
 of the same predictions cannot disagree.
@@ -19,7 +19,7 @@ from classmargin.evaluation.tiers import TIERS, ranked_tier_means
 def count_classes(
     scores: Tensor, labels: Tensor, num_classes: int, ignore_index: int | None = None
 ) -> Tensor:
-    """Count the samples of each class that are classified right, and all of them.
+    """Count the samples of each class that are classified correctly, and all of them.
 
     Args:
         scores: Logits or probabilities ``[B, K]``, or predicted classes ``[B]``.

@@ -58,7 +58,7 @@ class TrainerMargin(TrainerCallback):  # type: ignore[misc]
         num_classes: ``K``; None takes it from the head.
         preset: Named hyper-parameters, see :meth:`classmargin.MR2Loss.preset`.
         resume_from: Folder of the checkpoint to resume from. Needed only where ``train(resume_from_checkpoint=...)`` names
-            a folder outside ``output_dir``, which callbacks are not told.
+            a folder outside ``output_dir``, because the Trainer does not tell its callbacks that name.
         require_statistics: Whether resuming from a checkpoint without class statistics is an error; False starts them
             afresh (a run that began with cross-entropy).
         **options: Arguments of :class:`classmargin.MR2Loss` that win over the preset. Without ``label_smoothing`` the
@@ -259,8 +259,8 @@ def restore_renamed_weights(model: nn.Module, folder: Path) -> bool:
     """Load the weights of a checkpoint folder that the Trainer's resume has left out; return whether there were any.
 
     transformers 5 saves some models (ViT among them) under the names of older releases, and ``from_pretrained`` renames them
-    back, but ``Trainer.train(resume_from_checkpoint=...)`` does not: it warns and goes on with random weights in their
-    place (huggingface/transformers issue 43701). Nothing is done where all names of the model are in the file.
+    back, but ``Trainer.train(resume_from_checkpoint=...)`` does not: it warns and continues with random weights in their
+    place (huggingface/transformers issue 43701). Where the file has all names of the model this function does nothing.
     """
     file, load = folder / "model.safetensors", getattr(type(model), "from_pretrained", None)
     if load is None or not file.exists():

@@ -113,7 +113,7 @@ class MR2Callback(pl.Callback):
             self._last_step = None  # the next trainer counts its steps from 0 again
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """The same: Lightning calls no teardown then, and the module may be trained again."""
+        """Do as in teardown, which Lightning does not call then; the module may be trained again."""
         self.teardown(trainer, pl_module, "")
 
     def state_dict(self) -> dict[str, Any]:
@@ -175,7 +175,7 @@ class MR2Callback(pl.Callback):
     def on_validation_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Remember whose batch it is."""
+        """Remember which data loader the batch comes from."""
         self._loader = dataloader_idx
 
     on_test_batch_start = on_validation_batch_start

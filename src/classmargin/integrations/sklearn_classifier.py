@@ -101,7 +101,7 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
     Attributes:
         classes_: Class labels ``[K]``.
-        coef_: Weights of the head ``[K, f]`` (also for two classes); of length ``scale_`` if cosine.
+        coef_: Weights of the head ``[K, f]`` (even for two classes); of length ``scale_`` if cosine.
         intercept_: Offsets ``[K]``; 0 without ``fit_intercept``.
         hidden_coef_, hidden_intercept_: Hidden layer ``[f, d]`` and ``[f]``, or None.
         scale_: Factor of the cosines, or None.
@@ -184,9 +184,9 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> MR2Classifier:
-        """Go once through some rows with Adam, from where the last call (or ``fit``) ended.
+        """Train on some rows for one epoch of Adam, from where the last call (or ``fit``) ended.
 
-        Class statistics of a linear head are exact over all rows seen so far, so a row that comes twice counts twice.
+        Class statistics of a linear head are exact over all rows seen so far; a row given twice counts twice.
         ``learning_rate``, ``alpha``, ``batch_size`` and ``class_weight`` may change from call to call, the shape of the
         network and what makes its margins may not.
 
@@ -349,7 +349,7 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         return self._trainer
 
     def _take_network(self, trainer: MinibatchTrainer) -> None:
-        trainer.to(torch.device("cpu"))  # what is pickled must load anywhere
+        trainer.to(torch.device("cpu"))  # a pickle must load anywhere
         self._trainer = trainer
         self._take_layers(network_arrays(trainer.network))
         if trainer.loss is not None:

@@ -1,4 +1,4 @@
-"""Class offsets fitted on held-out scores: any classifier, made better for its hard classes at the price of others.
+"""Class offsets fitted on held-out scores: better hard classes for any classifier, at the expense of others.
 
 Data flow of ``fit``::
 
@@ -7,7 +7,7 @@ Data flow of ``fit``::
     estimator fitted on all rows ──> scores(X) + offsets_ ──> predict
 
 An offset moves the border between two classes; it makes no class easier to tell from another. What one class gains, its
-neighbours pay, so this is a *trade*, and :attr:`ClassOffsetClassifier.pareto_` is its price list.
+neighbours pay: this is a *trade*, and :attr:`ClassOffsetClassifier.pareto_` is its price list.
 """
 
 from __future__ import annotations
@@ -230,8 +230,8 @@ def right_samples(scores: Array, labels: Array, num_classes: int) -> Array:
 def best_offsets(scores: Array, labels: Array, value: Any, start: Array) -> Array:
     """Raise ``value`` class by class until no offset of a single class raises it further.
 
-    For one class all samples have a threshold: with a larger offset they are taken for it, with a smaller one for the best of
-    the others. So the right samples of every class are known for all offsets after one sort.
+    For a given class every sample has a threshold: with a larger offset the sample is assigned to the class, with a smaller one to
+    the best of the others. One sort therefore tells the right samples of every class for all offsets.
 
     Args:
         scores: Held-out scores ``[N, K]``.
@@ -262,7 +262,7 @@ def best_offsets(scores: Array, labels: Array, value: Any, start: Array) -> Arra
                 below = np.searchsorted(own, candidates)
                 right[:, j] = below if j == k else len(own) - below
             values = value(right)
-            # Of equally good offsets the one nearest to where it was: offsets without need are noise.
+            # Of equally good offsets take the one nearest to the current one: needless offsets are noise.
             good = np.flatnonzero(values >= values.max() - 1e-12)
             chosen = good[np.argmin(np.abs(candidates[good] - offsets[k]))]
             if values[chosen] > best + 1e-12:
@@ -273,7 +273,7 @@ def best_offsets(scores: Array, labels: Array, value: Any, start: Array) -> Arra
 
 
 def _between(thresholds: Array) -> Array:
-    """Return at most so many values between neighbouring thresholds, evenly by rank."""
+    """Return at most ``CANDIDATES`` values between neighbouring thresholds, evenly spaced by rank."""
     values = np.unique(thresholds)
     middles = np.concatenate([values[:1] - 1.0, (values[1:] + values[:-1]) / 2.0, values[-1:] + 1.0])
     if len(middles) <= CANDIDATES:

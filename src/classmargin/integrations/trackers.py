@@ -5,8 +5,8 @@
     log_audit(result, wandb.init(mode="offline"), step=epoch)   # Weights & Biases
     log_audit(result, mlflow, step=epoch)                       # MLflow, into the active run
 
-An audit is ten scalars, one table with a row per class, and the HTML report as an artifact. The tracker is told by what it can
-do, so nothing of it is imported before it is used. TensorBoard has no artifacts: the report lies beside its event files.
+An audit is ten scalars, one table with a row per class, and the HTML report as an artifact. The tracker is recognised by its methods,
+so nothing is imported before it is used. TensorBoard has no artifacts: the report lies beside its event files.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PROJECT, MLFLOW_RUN_FILE = "classmargin", "mlflow_run_id.txt"  # as in training.
 
 
 def audit_scalars(result: Audit) -> Scalars:
-    """Return the ten scalars of an audit; those that its arrays do not tell are left out.
+    """Return the ten scalars of an audit; those that cannot be computed from its arrays are left out.
 
     Example:
         >>> import classmargin
@@ -70,7 +70,7 @@ def log_audit(
 
     Raises:
         TypeError: Another kind of tracker.
-        ImportError: The report is wanted and its packages are missing; scalars and table are sent before.
+        ImportError: The report is wanted and its packages are missing; scalars and table have been sent by then.
     """
     check_int("step", step, minimum=0)
     send_numbers, send_report = _senders(tracker)
@@ -138,11 +138,11 @@ def _report_to_mlflow(mlflow: Any, file: Path, step: int) -> None:
 def send_run_report(
     names: Sequence[str], folder: Path, report: Path, say: Callable[[str], None]
 ) -> list[str]:
-    """Give the report of a finished training run to its trackers and return the names of those that have it.
+    """Send the report of a finished training run to its trackers and return the names of those that took it.
 
-    During training :mod:`classmargin.training.metric_logs` sends scalars and the class table; the report exists only when the run has
-    been tested, after those loggers were closed. Here each tracker's own record of that run is opened again and given the file.
-    A tracker that fails costs its copy of the report, with a line that says why, and nothing else: the run is finished.
+    During training :mod:`classmargin.training.metric_logs` sends scalars and the class table; the report exists only once the run has
+    been tested, after those loggers were closed. Here each tracker's own record of the run is reopened and given the file.
+    A tracker that fails costs its copy of the report and a line that says why, nothing else: the run is finished.
 
     Args:
         names: Loggers of the run: ``tensorboard``, ``wandb``, ``mlflow``.

@@ -1,6 +1,6 @@
 """Fixed features, dense or sparse: exact class statistics of a whole training set, and the margins that follow.
 
-Features that no training changes need no moving average. Sums of weights and of ``weight · ‖φ‖_p²`` add up over the
+Features that training does not change need no moving average. Sums of weights and of ``weight · ‖φ‖_p²`` add up over the
 batches of ``partial_fit`` and give ``r²_{k,p}`` (Eq. 17) exactly; a row of weight 2 counts as two rows.
 
 Sparse rows (TF-IDF, counts) are fitted in the few directions that they span. The weights of the minimum are sums of rows, because
@@ -23,7 +23,7 @@ from classmargin.mr2.equations import squared_norm
 
 Array = NDArray[Any]
 CHUNK_ROWS = 8192
-# A dense copy (more rows than columns) or the table of products of rows (fewer) may take so much.
+# Limit of a dense copy (more rows than columns) or of the table of products of rows (fewer).
 MOST_BYTES = 4 * 2**30
 
 
@@ -93,7 +93,7 @@ def dense_coordinates(X: Any) -> tuple[Array, Callable[[Array], Array]]:
         X: Sparse rows ``[N, d]`` in CSR format.
 
     Raises:
-        ValueError: Too many rows and columns to hold either of them against the other.
+        ValueError: Too many rows and columns for either way.
 
     Example:
         >>> from scipy import sparse
@@ -114,7 +114,7 @@ def dense_coordinates(X: Any) -> tuple[Array, Callable[[Array], Array]]:
         return X.toarray(), lambda coef: coef
     products = (X @ X.T).toarray().astype(np.float64)
     values, vectors = np.linalg.eigh(products)
-    # Products square the lengths, so digits end at the root of the precision: smaller directions are rounding.
+    # Products square the lengths, which leaves half of the digits: smaller directions are rounding.
     kept = values > np.finfo(np.float64).eps * count * max(float(values[-1]), np.finfo(np.float64).tiny)
     if not kept.any():
         return np.zeros((count, 1), X.dtype), lambda coef: np.zeros((len(coef), columns), coef.dtype)

@@ -1,4 +1,4 @@
-"""What the caller hands over, checked the way scikit-learn does it (imported late: these run inside ``fit``)."""
+"""Checks of parameters, rows, labels and weights, as scikit-learn makes them (imported late: these run inside ``fit``)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Array = NDArray[Any]
 
 
 def check_parameters(estimator: Any) -> None:
-    """Check the constructor's arguments, in ``fit`` as scikit-learn wants it.
+    """Check the constructor's arguments; scikit-learn expects that in ``fit``.
 
     Raises:
         TypeError, ValueError: Naming the argument.
@@ -90,7 +90,7 @@ def check_rows(estimator: Any, X: Any, y: Any = "no_validation", *, reset: bool)
 def row_weights(X: Array, labels: Array, classes: Array, class_weight: Any, sample_weight: Any) -> Array:
     """Return the weight of each row ``[N]``, float64: sample weight times class weight.
 
-    Balanced class weights count rows by their sample weight, so that a weight of 2 is two rows there, too.
+    Balanced class weights count rows by their sample weight, so a weight of 2 is two rows there too.
 
     Raises:
         ValueError: Negative weights, or none above 0.
