@@ -6,7 +6,7 @@ from sklearn.metrics import f1_score
 
 from classmargin.evaluation import audit
 from classmargin.evaluation.class_metrics import class_calibration_error, class_calibration_limits
-from classmargin.evaluation.costs import read_costs
+from classmargin.evaluation.sample_tables import read_costs
 
 
 @pytest.fixture
@@ -63,8 +63,9 @@ def test_costs_need_a_row_and_a_column_for_every_class():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (",a,b\na,0,1\n", "'b' lacks one"),
-        (",a,b\na,0\n", "rows of one length"),
+        (",a,b\na,0,1\n", "not so 'b'"),
+        (",a,b\na,0,1\nb,1,0\nb,2,0\n", "not so 'b'"),
+        (",a,b\na,0\nb,1,0\n", "must be numbers"),
         (",a,b\na,0,x\nb,1,0\n", "must be numbers"),
         (",a,b\na,0,inf\nb,1,0\n", "finite"),
     ],

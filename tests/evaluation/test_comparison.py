@@ -8,7 +8,7 @@ from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
 
 from classmargin.evaluation import Audit, audit, compare, compare_many
-from classmargin.evaluation.comparison_words import pair_verdict
+from classmargin.evaluation.comparison import pair_verdict
 from classmargin.evaluation.headline_intervals import headline_differences
 from classmargin.evaluation.headlines import HEADLINES
 from classmargin.evaluation.paired_tests import benjamini_hochberg, class_differences

@@ -43,6 +43,8 @@ from classmargin.evaluation.intervals import (
 )
 from classmargin.evaluation.tiers import RANKINGS, REMAINDER_RULE, TIERS, tier_codes
 
+Intervals = dict[str, tuple[float, float]]
+
 
 @dataclass(frozen=True)
 class AuditSettings:
@@ -214,7 +216,7 @@ def _measured_codes(table: OutcomeTable, codes: IntArray, rule: TierRule) -> Int
 
 def _intervals(
     table: OutcomeTable, codes: IntArray, observed: FloatArray, draws: FloatArray | None, confidence: float
-) -> dict[str, tuple[float, float]]:
+) -> Intervals:
     if draws is None:
         return dict.fromkeys(HEADLINES, (float("nan"), float("nan")))
     widen = small_sample_factor(table.n)
@@ -235,10 +237,15 @@ def _intervals(
         if name != "overall":  # where every sample counts the same, not every class
             events, number = class_mean_counts(right[inside], table.n[inside])
         intervals[name] = with_few_events(intervals[name], float(events), number, confidence)
-    if any(intervals[name] != resampled[name] for name in ("easy", "hard")) and not np.isnan(observed[-1]):
-        thirds = ((float(observed[j]), *intervals[HEADLINES[j]]) for j in (1, 3))
-        intervals["gap"] = with_few_in_parts(intervals["gap"], *thirds)
-    return intervals
+    return intervals | _gap_of_thirds(resampled, intervals, observed)
+
+
+def _gap_of_thirds(resampled: Intervals, guarded: Intervals, values: FloatArray) -> Intervals:
+    """Return the interval of the gap if that of one of its thirds was widened, else nothing."""
+    if all(guarded[name] == resampled[name] for name in ("easy", "hard")) or np.isnan(values[-1]):
+        return {}
+    thirds = ((float(values[j]), *guarded[HEADLINES[j]]) for j in (1, 3))
+    return {"gap": with_few_in_parts(resampled["gap"], *thirds)}
 
 
 def _groups(table: OutcomeTable, codes: IntArray, right: FloatArray) -> dict[str, IntArray]:
@@ -409,13 +416,13 @@ def _two_level_factor(
 
 
 def _guard_few_changes(
-    intervals: dict[str, tuple[float, float]],
+    intervals: Intervals,
     table: OutcomeTable,
     runs: tuple[int, int],
     difference: FloatArray,
     ranking: str,
     confidence: float,
-) -> dict[str, tuple[float, float]]:
+) -> Intervals:
     """Keep intervals honest where hardly any sample changed sides, so that there is little to resample."""
     first, second = table.patterns[..., : runs[0]].mean(axis=-1), table.patterns[..., runs[0] :].mean(axis=-1)
     gained = (table.counts * second * (1 - first)).sum(axis=1)
@@ -434,13 +441,10 @@ def _guard_few_changes(
         )
         if not np.isnan(intervals[name][0]):
             guarded[name] = with_few_changes(intervals[name], counts[0], counts[1], number, confidence)
-    if any(guarded[name] != intervals[name] for name in ("easy", "hard")) and not np.isnan(difference[-1]):
-        thirds = ((float(difference[j]), *guarded[HEADLINES[j]]) for j in (1, 3))
-        guarded["gap"] = with_few_in_parts(intervals["gap"], *thirds)
-    return {name: _possible(limits, 2.0 if name == "gap" else 1.0) for name, limits in guarded.items()}
-
-
-def _possible(limits: tuple[float, float], most: float) -> tuple[float, float]:
-    """Cut an interval at the largest difference there can be: 1 of two accuracies, 2 of two gaps."""
-    low, high = np.clip(limits, -most, most)
-    return float(low), float(high)
+    guarded |= _gap_of_thirds(intervals, guarded, difference)
+    # The largest difference there can be is 1 of two accuracies, 2 of two gaps.
+    most = {name: 2.0 if name == "gap" else 1.0 for name in guarded}
+    return {
+        name: (float(max(low, -most[name])), float(min(high, most[name])))
+        for name, (low, high) in guarded.items()
+    }

@@ -273,12 +273,7 @@ def even_run_weights(run_counts: tuple[int, ...]) -> FloatArray:
         >>> even_run_weights((1, 2))[0].tolist()
         [[1.0, 0.0], [0.0, 0.5], [0.0, 0.5]]
     """
-    weights = np.zeros((1, sum(run_counts), len(run_counts)))
-    start = 0
-    for side, count in enumerate(run_counts):
-        weights[:, start : start + count, side] = 1.0 / count
-        start += count
-    return weights
+    return np.repeat(np.diag(1.0 / np.array(run_counts)), run_counts, axis=0)[None]
 
 
 def random_run_weights(run_counts: tuple[int, ...], replicates: int, rng: np.random.Generator) -> FloatArray:
