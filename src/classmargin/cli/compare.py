@@ -81,8 +81,7 @@ def compare(
 def _write_flips(path: Path, audits: Mapping[str, Audit | list[Audit]]) -> None:
     import pandas as pd
 
-    from classmargin.evaluation.sample_tables import write_samples
-    from classmargin.evaluation.samples import flipped_samples
+    from classmargin.evaluation.samples import flipped_samples, write_samples
 
     first = {name: runs[0] if isinstance(runs, list) else runs for name, runs in audits.items()}
     names = list(first)
