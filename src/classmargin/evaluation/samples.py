@@ -70,7 +70,8 @@ def places_in_groups(*keys: IntArray) -> IntArray:
     """
     import pandas as pd
 
-    return pd.DataFrame(dict(enumerate(keys))).groupby(list(range(len(keys)))).cumcount().to_numpy()
+    frame = pd.DataFrame(dict(enumerate(keys)))
+    return np.asarray(frame.groupby(list(frame.columns)).cumcount(), dtype=np.int64)
 
 
 def describe_samples(audit: Audit, positions: IntArray) -> pd.DataFrame:
