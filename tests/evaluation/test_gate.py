@@ -6,8 +6,9 @@ from scipy.stats import binom
 from simulated_sets import predictions_with
 
 from classmargin.evaluation import audit, gate
-from classmargin.evaluation.paired_tests import holm, margin_p_values
+from classmargin.evaluation.paired_tests import class_differences, holm, margin_p_values
 from classmargin.evaluation.planning import catch_probability, smallest_caught_drop
+from classmargin.evaluation.release_gate import churn_of
 
 CLASSES = 5
 
@@ -252,6 +253,22 @@ def test_churn_of_many_small_classes_is_not_taken_for_less_than_it_is():
     assert table[0.2] == pytest.approx(
         catch_probability(0.2, 50, churn=0.02, max_drop=0.02, level=0.05 / 201), rel=1e-9
     )
+
+
+@pytest.mark.parametrize(("drop", "tolerance"), [(0.0, 0.09), (0.03, 0.09)])
+def test_churn_is_estimated_without_bias_in_small_test_sets(drop, tolerance):
+    # 200 samples of which a tenth changes sides by chance: twice the smaller count is 18 % too low.
+    rng, churn = np.random.default_rng(0), 0.1
+    labels, estimates, smaller = np.repeat(np.arange(CLASSES), 40), [], []
+    for _ in range(1500):
+        lost, gained, _ = rng.multinomial(len(labels), [churn / 2 + drop, churn / 2, 1 - churn - drop])
+        before, after = np.ones((2, len(labels)), bool)
+        after[:lost], before[lost : lost + gained] = False, False
+        found = class_differences(labels, np.stack([before, after], axis=1), (1, 1), CLASSES)
+        estimates.append(churn_of(found))
+        smaller.append(2 * min(lost, gained) / len(labels))
+    assert np.mean(estimates) == pytest.approx(churn, rel=tolerance)
+    assert drop or np.mean(smaller) < 0.85 * churn
 
 
 def test_non_inferiority_must_be_shown_for_every_class():

@@ -5,6 +5,7 @@ The settings of an audit are checked here, and the notes are written that a read
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -166,14 +167,14 @@ def estimate_headlines(table: OutcomeTable, settings: AuditSettings) -> Headline
     draws = None
     if settings.bootstrap:
         draws = resampled_headlines(table, (1,), rule, settings.bootstrap, rng, resample_runs=False)[:, 0]
-    crossfit = observed_headlines(table, (1,), TierRule("crossfit"), np.random.default_rng(settings.seed))[0]
+    values = dict(zip(HEADLINES, observed.tolist(), strict=True))
     return HeadlineEstimates(
-        values=dict(zip(HEADLINES, observed.tolist(), strict=True)),
+        values=values,
         intervals=_intervals(
             table, _measured_codes(table, codes, rule), observed, draws, settings.confidence
         ),
         codes=codes,
-        notes=_notes(table, settings, observed, crossfit),
+        notes=_notes(table, settings, values, true),
         true=true,
     )
 
@@ -184,11 +185,12 @@ def _corrected_headlines(
     total = np.array(table.n.sum())
     limits = wilson_interval(np.array(right.sum()), total, settings.confidence)
     overall = (float("nan"),) * 2 if settings.bootstrap == 0 else (float(limits[0]), float(limits[1]))
+    values = {"overall": float(right.sum() / total), **{name: true.values[name] for name in HEADLINES[1:]}}
     return HeadlineEstimates(
-        values={"overall": float(right.sum() / total), **{name: true.values[name] for name in HEADLINES[1:]}},
+        values=values,
         intervals={"overall": overall, **{name: true.intervals[name] for name in HEADLINES[1:]}},
         codes=tier_codes(true.estimate),
-        notes=_notes(table, settings, np.full(len(HEADLINES), np.nan), np.full(len(HEADLINES), np.nan)),
+        notes=_notes(table, settings, values, true),
         true=true,
     )
 
@@ -252,13 +254,13 @@ def _groups(table: OutcomeTable, codes: IntArray, right: FloatArray) -> dict[str
 
 
 def _notes(
-    table: OutcomeTable, settings: AuditSettings, observed: FloatArray, crossfit: FloatArray
+    table: OutcomeTable, settings: AuditSettings, values: Mapping[str, float], true: TrueAccuracies
 ) -> tuple[str, ...]:
     n = table.n
     few = int(((n > 0) & (n < MIN_CROSSFIT_SAMPLES)).sum())
     notes = [f"Thirds: {_RULE_TEXT[settings.ranking]} Remainder: {REMAINDER_RULE}."]
-    if settings.ranking == "own" and not np.isnan(crossfit[3]):
-        notes.append(_crossfit_note(observed, crossfit, few))
+    if settings.ranking in _BIAS_TEXT:
+        notes += _distance_from_true(settings.ranking, values, true)
     absent = int((n == 0).sum())
     if absent:
         notes.append(f"{absent} of {len(n)} classes have no samples; they are left out of all means.")
@@ -276,31 +278,25 @@ def too_few_note(few: int) -> str:
     return f"{few} classes with fewer than {MIN_CROSSFIT_SAMPLES} samples are left out of the thirds."
 
 
-def _crossfit_note(observed: FloatArray, crossfit: FloatArray, few: int) -> str:
-    beginning = "On samples that took no part in the ranking (crossfit)"
+def _distance_from_true(ranking: str, values: Mapping[str, float], true: TrueAccuracies) -> list[str]:
+    """Say what the true thirds are estimated to be, where that differs from what is shown."""
     shown = {
-        name: [f"{100 * values[HEADLINES.index(name)]:.1f} %" for values in (crossfit, observed)]
-        for name in ("hard", "easy")
+        name: [f"{100 * found[name]:.1f} %" for found in (true.values, values)] for name in ("hard", "easy")
     }
     changed = [
-        f"the {name} third measures {new} instead of {old}"
-        for name, (new, old) in shown.items()
-        if new != old
+        f"{new} instead of {old} for the {name} third" for name, (new, old) in shown.items() if new != old
     ]
-    if changed and few:
-        # Both the ranking and the classes differ then, so the change cannot be attributed to either.
-        return (
-            f"{beginning} {' and '.join(changed)}; but crossfit leaves out classes with fewer than {MIN_CROSSFIT_SAMPLES} samples "
-            f"(here {few}), so the difference does not come from ranking on noise alone."
-        )
-    if not changed:
-        return f"{beginning} the hard and the easy third measure the same: no sign of ranking on noise."
-    return (
-        f"{beginning} {' and '.join(changed)}: the difference comes from ranking on noise (a half ranks with more of it than "
-        "the whole)."
-    )
+    if not changed or math.isnan(values["hard"]):
+        return []
+    return [
+        f"The true accuracies (estimated, ranking='corrected') are {' and '.join(changed)}: {_BIAS_TEXT[ranking]}."
+    ]
 
 
+_BIAS_TEXT = {
+    "own": "noise helps to rank, so thirds ranked by the accuracies that they show lie too far apart",
+    "crossfit": "half of the samples rank with more noise than all, so crossfitted thirds lie too close together",
+}
 _RULE_TEXT = {
     "corrected": (
         "estimates of the true class accuracies (ranking='corrected'). Thirds ranked by observed accuracies (ranking='own', as in the "

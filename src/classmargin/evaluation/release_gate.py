@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -331,6 +332,16 @@ def _below_without_support(by_class: pd.DataFrame, min_worst: float | None, alph
     )
 
 
+def churn_of(found: ClassDifferences) -> float:
+    """Return the share of samples that change sides between equally good models, without bias.
+
+    Of all that change sides, the balance is a drop, not churn. Chance alone makes the square of the balance as large as the number of
+    changes, so that much is taken from it first; twice the smaller of the two counts would be too low.
+    """
+    changed, balance = float((found.gained + found.lost).sum()), float((found.lost - found.gained).sum())
+    return (changed - math.sqrt(max(balance**2 - changed, 0.0))) / float(found.n.sum())
+
+
 def _power(
     found: ClassDifferences, max_drop: float, must_see: float, level: float
 ) -> tuple[str, pd.DataFrame, float]:
@@ -338,10 +349,7 @@ def _power(
     import pandas as pd
 
     n = max(int(np.median(found.n[found.n > 0])), 1)
-    # Samples that change sides both ways happen between equally good models; only their balance is a drop. Over all classes together,
-    # because the smaller of two counts is too low on average where both are small.
-    churn = 2 * float(min(found.gained.sum(), found.lost.sum()) / found.n.sum())
-    options = {"churn": churn, "max_drop": max_drop, "level": level}
+    options = {"churn": churn_of(found), "max_drop": max_drop, "level": level}
     drops = sorted({*POWER_DROPS, must_see})
     rows = [(drop, n, catch_probability(drop, n, **options)) for drop in drops]
     smallest = smallest_caught_drop(n, **options)
