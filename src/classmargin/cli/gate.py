@@ -103,8 +103,13 @@ def gate(
 ) -> None:
     """PASS (exit code 0), FAIL (1) on drops beyond the limit that the data show, CANNOT TELL (3) where samples are too few."""
     from classmargin.evaluation.release_gate import gate as decide
-    from classmargin.report.comparison_tables import gate_tables
-    from classmargin.report.gate_files import append_summary, github_annotations, github_summary, write_junit
+    from classmargin.report.comparison_tables import (
+        append_summary,
+        gate_tables,
+        github_annotations,
+        github_summary,
+        write_junit,
+    )
 
     if baseline is None and min_worst is None:
         raise ValueError("give --baseline or --min-worst, got neither")
