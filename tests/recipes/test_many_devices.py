@@ -12,7 +12,10 @@ import pytest
 
 from classmargin.cli.main import main
 from classmargin.recipes import local_workers, runner
+from classmargin.recipes.gpu_hours import estimate
 from classmargin.recipes.local_workers import accelerator_shares, visible_accelerators
+from classmargin.recipes.recipe import list_recipes
+from classmargin.recipes.recipe_plan import plan_recipe
 from classmargin.training.devices import launched_layout
 
 COMMON = [
@@ -61,7 +64,7 @@ RUNS = {"train": 1, "compare-methods": 2, "reproduce": 2, "sweep": 3}
 @pytest.mark.parametrize("command", RUNS)
 def test_two_devices_work_for_every_command_that_trains(command, toy_features, tmp_path):
     words = words_of(command, toy_features, tmp_path / "out")
-    process = [sys.executable, "-m", "classmargin", *words, "--set", "machine.devices=2"]
+    process = [sys.executable, "-m", "classmargin", *words, "--devices", "2"]
     done = subprocess.run(process, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
     assert done.returncode == 0, done.stderr
     check_runs(tmp_path / "out", RUNS[command])
@@ -182,3 +185,10 @@ def test_a_dry_run_prints_runs_steps_and_hours_and_trains_nothing(tmp_path, monk
     assert hours[-1] > 5 * hours[0]
     assert "A100" in told["basis"]
     assert not list(tmp_path.iterdir())
+
+
+def test_hours_are_known_for_every_network_of_the_paper(tmp_path):
+    for recipe in list_recipes():
+        plan = plan_recipe(recipe, "paper", seeds=1, folder=tmp_path, must_run=False)
+        found = [estimate(block.rows[0].runs[0].config) for block in plan.blocks]
+        assert all(one.hours is not None and one.steps for one in found), recipe.name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from classmargin.methods import method_info
+from classmargin.recipes.gpu_hours import estimate
 from classmargin.recipes.recipe import SCALES, Block, Recipe, Row, Scale, find_recipe, list_recipes
 from classmargin.recipes.recipe_plan import Changes, missing_data, plan_recipe
 from classmargin.recipes.run_options import gather_config
@@ -81,6 +82,24 @@ def test_the_paper_scale_is_the_published_protocol(tmp_path, data_root, weights)
     moco = found["moco-resnet50", "mr2"]
     assert (moco.backbone.mode, moco.method.options["representation_weight"]) == ("probe", 0.0)
     assert found["mae-vit-b16", "erm"].loop.batch_size == 1024
+
+
+def test_a_published_probe_sees_crops_and_flips_and_the_cache_is_a_shortcut_that_is_asked_for(tmp_path):
+    for more, cached in ((Changes(), False), (Changes(settings={"backbone": {"cache": True}}), True)):
+        plan = plan_recipe(
+            find_recipe("table2-imagenet"), "paper", seeds=1, folder=tmp_path, changes=more, must_run=False
+        )
+        (probe,) = (block for block in plan.blocks if block.key == "moco-resnet50")
+        assert probe.rows[0].runs[0].config.backbone.cache is cached
+
+
+def test_small_data_sets_are_trained_for_a_sensible_number_of_steps(tmp_path):
+    plan = plan_recipe(find_recipe("table-fine-grained"), "paper", seeds=1, folder=tmp_path, must_run=False)
+    steps = {block.key: estimate(block.rows[0].runs[0].config).steps for block in plan.blocks}
+    assert min(steps.values()) == steps["flowers-102"] == 50 * (2040 // 64)
+    warm_up = plan.blocks[0].rows[0].runs[0].config.schedule.warmup_steps
+    assert 3 * warm_up <= min(steps.values())
+    assert any("is not printed" in doubt for doubt in plan.recipe.doubts)
 
 
 def test_sweeps_and_norms_change_one_hyperparameter(tmp_path, data_root, weights):

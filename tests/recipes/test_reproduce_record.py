@@ -123,6 +123,36 @@ def test_changes_show_whether_their_interval_excludes_zero(record):
     assert verdict_of(record) == "MR² is better."
 
 
+def test_a_table_says_in_its_title_whether_its_methods_had_an_equal_footing(record):
+    (block,) = record.blocks
+    assert [table.title for table in default_tables(record)] == [
+        "Accuracy on the test set, not on equal footing",
+        "Change against the first row, not on equal footing",
+        "Change against the first row, own-ranked thirds, not on equal footing",
+        "Cross-fitted thirds, not on equal footing",
+        "Cost",
+    ]
+    lacking = dataclasses.replace(record, blocks=(dataclasses.replace(block, lacks=("a null row",)),))
+    assert any("lacks a null row (--equal-footing N" in note for note in notes_of(lacking))
+    fair = dataclasses.replace(record, blocks=(dataclasses.replace(block, lacks=()),))
+    assert "Accuracy on the test set" in [table.title for table in default_tables(fair)]
+    assert not [note for note in notes_of(fair) if "footing" in note]
+
+
+def test_a_page_of_many_rows_opens_with_one_sentence_and_its_table(record):
+    (block,) = record.blocks
+    moved = dataclasses.replace(block.rows[1].change, verdict="MR² is worse.")
+    moved = dataclasses.replace(moved, crossfit=dict.fromkeys(METRICS, (-0.1, -0.2, -0.05)))
+    others = [row(f"m{n}", f"M{n}", 0.5, change=moved if n == 0 else block.rows[1].change) for n in range(5)]
+    many = dataclasses.replace(record, blocks=(dataclasses.replace(block, rows=(block.rows[0], *others)),))
+    expected = (
+        "5 rows against the first, accuracy of the hard third: higher for M1, M2, M3, M4; lower for M0."
+    )
+    assert verdict_of(many) == expected
+    page = record_markdown(many)
+    assert page.index("| ERM |") < page.index("MR² is worse.")
+
+
 def test_cost_is_a_step_and_a_whole_run_relative_to_the_first_row(record):
     line = cost_table(record).rows[1]
     assert (line["steps"], line["milliseconds"], line["relative"]) == (100, "100.0", "1.20")

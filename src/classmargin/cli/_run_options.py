@@ -90,6 +90,20 @@ Jobs = Annotated[
         "--jobs", min=1, max=1024, help="Runs side by side, one thread each, each with its own accelerators."
     ),
 ]
+Devices = Annotated[
+    int | None, typer.Option("--devices", min=1, help="Devices of each run, one process each.")
+]
+EqualFooting = Annotated[
+    int,
+    typer.Option(
+        "--equal-footing",
+        metavar="N",
+        min=0,
+        max=1000,
+        help="Compare on an equal footing: choose each row's settings among N on validation first, and add cross-entropy "
+        "with the compute of costlier methods and a null row. 0: settings as given.",
+    ),
+]
 SOME_FAILED = 3
 
 
@@ -102,6 +116,7 @@ def run_tables(
     fraction: float | None = None,
     imbalance: float | None = None,
     root: Path | None = None,
+    devices: int | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Return options of their own as tables of a configuration; those not given are left out."""
     tables: Mapping[str, Mapping[str, Any]] = {
@@ -114,9 +129,25 @@ def run_tables(
         "backbone": {"name": backbone},
         "method": {"name": method},
         "loop": {"epochs": epochs},
+        "machine": {"devices": devices},
     }
+    check_machine(devices=devices)
     given = {part: {k: v for k, v in table.items() if v is not None} for part, table in tables.items()}
     return {part: table for part, table in given.items() if table}
+
+
+def check_machine(**counts: int | None) -> None:
+    """Refuse processes or threads that would only stand in one another's way until memory or patience ends."""
+    from classmargin.training.devices import usable_cores
+
+    if all(count is None for count in counts.values()):
+        return
+    most = max(8, 4 * usable_cores())
+    for name, count in counts.items():
+        if count is not None and count > most:
+            raise ValueError(
+                f"--{name} must be at most {most} on a machine with {usable_cores()} usable cores, got {count}"
+            )
 
 
 def tell_failures(failed: Mapping[str, str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -26,6 +26,8 @@ def compare_methods(
     fraction: options.Fraction = None,
     imbalance: options.Imbalance = None,
     overrides: options.Overrides = None,
+    equal_footing: options.EqualFooting = 0,
+    devices: options.Devices = None,
     config: options.ConfigFile = None,
     root: options.Root = None,
     download: options.Download = None,
@@ -37,12 +39,19 @@ def compare_methods(
     Hyper-parameters of one method: --set mr2.mean_margin=2.
     """
     from classmargin.recipes.launched_ranks import serve_if_helper
-    from classmargin.recipes.out_folder import claim_comparison_folder, removed_unless_begun
+    from classmargin.recipes.out_folder import claim_comparison_folder, is_asked, removed_unless_begun
     from classmargin.recipes.recipe_plan import plan_comparison
-    from classmargin.recipes.record_pages import comparison_dict, tables_of, verdict_of, write_comparison
+    from classmargin.recipes.record_pages import (
+        comparison_dict,
+        notes_of,
+        tables_of,
+        verdict_of,
+        write_comparison,
+    )
     from classmargin.recipes.run_options import gather_config, method_names, split_overrides
     from classmargin.recipes.run_parts import download_data
     from classmargin.recipes.run_recipe import compare_methods as run_comparison
+    from classmargin.recipes.validation_search import on_equal_footing
 
     serve_if_helper()
     names = method_names(methods)
@@ -50,19 +59,35 @@ def compare_methods(
         raise ValueError(f"--methods must name at least one method, got {methods!r}")
     shared, own = split_overrides(overrides or (), names)
     flags = options.run_tables(
-        data=data, backbone=backbone, epochs=epochs, fraction=fraction, imbalance=imbalance, root=root
+        data=data,
+        backbone=backbone,
+        epochs=epochs,
+        fraction=fraction,
+        imbalance=imbalance,
+        root=root,
+        devices=devices,
     )
     run = gather_config(flags=flags, overrides=shared, preset=preset, file=config)
     block = plan_comparison(run, names, seeds, out, own)
     if download:
         download_data(run)
+    how: dict[str, Any] = {"engine": engine.value, "jobs": jobs}
+    note = ""
     with removed_unless_begun(out):
+        if equal_footing:
+            if not is_asked(out):
+                claim_comparison_folder(out, block)
+            (block,), note = on_equal_footing([block], out, equal_footing, **how)
         claim_comparison_folder(out, block)
-        outcome = run_comparison(block, engine=engine.value, jobs=jobs)
+        outcome = run_comparison(block, trials=equal_footing, note=note, **how)
     write_comparison(outcome, out, title=f"Methods on {run.data.name}")
     record = outcome.record
     show(
-        output, verdict=verdict_of(record), tables=tables_of(record), notes=[], data=comparison_dict(outcome)
+        output,
+        verdict=verdict_of(record),
+        tables=tables_of(record),
+        notes=notes_of(record),
+        data=comparison_dict(outcome),
     )
     typer.echo(f"written to {out}", err=True)
     options.tell_failures(record.failed)

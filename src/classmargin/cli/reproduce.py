@@ -47,6 +47,8 @@ def reproduce(
     epochs: options.RecipeEpochs = None,
     fraction: options.Fraction = None,
     overrides: options.Overrides = None,
+    equal_footing: options.EqualFooting = 0,
+    devices: options.Devices = None,
     checkpoint: Annotated[
         list[str] | None,
         typer.Option("--checkpoint", metavar="BACKBONE=FILE", help="Pretrained weights of a network."),
@@ -56,7 +58,7 @@ def reproduce(
         typer.Option(
             "--mr2-preset",
             metavar="NAME",
-            help="Hyper-parameters of MR²: recommended, plain, paper or release.",
+            help="Hyper-parameters of MR²: recommended, paper or release.",
         ),
     ] = "",
     objective: Annotated[
@@ -64,7 +66,7 @@ def reproduce(
         typer.Option(
             "--objective",
             metavar="A,B,…",
-            help="Run each row of the MR² family with each of these: paper, release, recommended, plain.",
+            help="Run each row of the MR² family with each of these: paper, release, recommended.",
         ),
     ] = "",
     select: Annotated[
@@ -97,6 +99,7 @@ def reproduce(
     from classmargin.recipes.out_folder import (
         claim_recipe_folder,
         claim_record_folder,
+        is_asked,
         removed_unless_begun,
         results_folder,
     )
@@ -119,12 +122,16 @@ def reproduce(
             outcome = measure_runs(from_runs, recipe, note=note, command=command)
     else:
         assert recipe is not None, "only measured runs go without a recipe"
-        flags = options.run_tables(data=data, backbone=backbone, epochs=epochs, fraction=fraction, root=root)
+        if select and equal_footing:
+            raise ValueError("--select and --equal-footing are two ways to choose settings; give one of them")
+        flags = options.run_tables(
+            data=data, backbone=backbone, epochs=epochs, fraction=fraction, root=root, devices=devices
+        )
         changes = _changes(flags, overrides or [], checkpoint or [], mr2_preset, rows, blocks, recipe)
         changes = replace(changes, objectives=_list(objective))
         if dry_run:
             plan = plan_recipe(recipe, scale, seeds=seeds, folder=folder, changes=changes, must_run=False)
-            _show_plan(plan, output)
+            _show_plan(plan, output, equal_footing)
             return
         if download:
             download_recipe_data(recipe, scale, changes)
@@ -133,8 +140,10 @@ def reproduce(
         plan = plan_recipe(recipe, scale, seeds=seeds, folder=folder, changes=changes)
         place = results_folder(folder, recipe.name, scale)
         with removed_unless_begun(place):
-            if select:
-                plan = _selected(plan, changes, seeds, how)
+            if select or equal_footing:
+                if not is_asked(place):
+                    claim_recipe_folder(plan, place)
+                plan = _selected(plan, equal_footing, how)
             claim_recipe_folder(plan, place)
             outcome = run_recipe(plan, command=command, **how)
         folder = place
@@ -142,26 +151,37 @@ def reproduce(
     _show(outcome, output, folder)
 
 
-def _selected(plan: RecipePlan, changes: Changes, seeds: int, how: dict[str, Any]) -> RecipePlan:
-    """Return the plan with the hyper-parameters that are best on validation."""
-    from classmargin.recipes.paper_grid import select, words_of
-    from classmargin.recipes.recipe_plan import plan_recipe
+def _selected(plan: RecipePlan, equal_footing: int, how: dict[str, Any]) -> RecipePlan:
+    """Return the plan with the settings that are best on validation, and the rows of an equal footing."""
+    from classmargin.recipes.validation_search import (
+        OF_THE_PAPER,
+        on_equal_footing,
+        select,
+        with_choice,
+        words_of,
+    )
 
     if plan.recipe.scales[plan.scale].sample_files:
         from classmargin.recipes.sample_files import write_sample_files
 
         write_sample_files(plan.folder, plan.runs)
-    chosen = select(plan, **how)
-    changes = replace(changes, chosen=chosen)
-    again = plan_recipe(plan.recipe, plan.scale, seeds=seeds, folder=plan.folder, changes=changes)
-    return replace(again, words=(words_of(chosen),), changed=plan.changed)
+    if equal_footing:
+        blocks, words = on_equal_footing(plan.blocks, plan.folder, equal_footing, **how)
+        return replace(plan, blocks=blocks, trials=equal_footing, words=(words,))
+    choice = select(plan.blocks, plan.folder, **how)
+    blocks = with_choice(plan.blocks, choice, plan.folder)
+    return replace(plan, blocks=blocks, words=(words_of(choice, OF_THE_PAPER),))
 
 
-def _show_plan(plan: RecipePlan, output: OutputFormat) -> None:
+def _show_plan(plan: RecipePlan, output: OutputFormat, equal_footing: int) -> None:
     from classmargin.recipes.gpu_hours import plan_table, verdict_of
+    from classmargin.recipes.validation_search import fair_rows
 
-    table = plan_table(plan)
     notes = [f"Left out: {title} ({reason})." for title, reason in plan.left_out.items()]
+    if equal_footing:
+        plan = replace(plan, blocks=tuple(fair_rows(block, plan.folder) for block in plan.blocks))
+        notes.append(f"The search on validation trains {equal_footing} more runs of each row.")
+    table = plan_table(plan)
     data = {"recipe": plan.recipe.name, "scale": plan.scale, "rows": table.rows, "basis": table.note}
     show(output, verdict=verdict_of(plan), tables=[table], notes=notes, data=data)
 

@@ -116,6 +116,7 @@ def sweep(
     fraction: options.Fraction = None,
     imbalance: options.Imbalance = None,
     overrides: options.Overrides = None,
+    devices: options.Devices = None,
     config: options.ConfigFile = None,
     root: options.Root = None,
     download: options.Download = None,
@@ -146,6 +147,7 @@ def sweep(
         fraction=fraction,
         imbalance=imbalance,
         root=root,
+        devices=devices,
     )
     wanted = parse_objective(objective)
     run = gather_config(flags=flags, overrides=overrides or (), preset=preset, file=config)

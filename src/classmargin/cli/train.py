@@ -30,9 +30,7 @@ def train(
     imbalance: options.Imbalance = None,
     overrides: options.Overrides = None,
     config: options.ConfigFile = None,
-    devices: Annotated[
-        int | None, typer.Option("--devices", min=1, help="Processes on this machine.")
-    ] = None,
+    devices: options.Devices = None,
     threads: Annotated[
         int | None, typer.Option("--threads", min=0, help="Threads of each process; 0: 1 on the CPU.")
     ] = None,
@@ -55,7 +53,7 @@ def train(
     from classmargin.training.run_folder import RunFolder
     from classmargin.training.stopping import DivergedError, StoppedError
 
-    _check_machine(devices=devices, threads=threads)
+    options.check_machine(devices=devices, threads=threads)
     flags: dict[str, dict[str, object]] = {
         "data": {
             "name": data,
@@ -95,15 +93,3 @@ def train(
         for name, value in summary["test"].items()
     )
     typer.echo(f"{printable(str(folder))}: {values}")
-
-
-def _check_machine(**counts: int | None) -> None:
-    """Refuse processes or threads that would only stand in one another's way until memory or patience ends."""
-    from classmargin.training.devices import usable_cores
-
-    most = max(8, 4 * usable_cores())
-    for name, count in counts.items():
-        if count is not None and count > most:
-            raise ValueError(
-                f"--{name} must be at most {most} on a machine with {usable_cores()} usable cores, got {count}"
-            )

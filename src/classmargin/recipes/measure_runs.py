@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from classmargin._files import read_json
+from classmargin.backbones import backbone_info
 from classmargin.evaluation.audit_result import Audit
 from classmargin.evaluation.comparison import Comparison, ComparisonSet, compare_many
 from classmargin.evaluation.headlines import (
@@ -25,10 +26,12 @@ from classmargin.evaluation.headlines import (
 from classmargin.evaluation.intervals import centred_interval
 from classmargin.evaluation.paired_tests import paired_correctness
 from classmargin.evaluation.prediction_files import read_predictions
+from classmargin.recipes.model_record import read_record
 from classmargin.recipes.recipe_plan import PlannedBlock, PlannedRow
 from classmargin.recipes.record import BlockResult, Change, Estimate, RowResult, RunScore
 from classmargin.recipes.runner import PlannedRun
 from classmargin.recipes.train_run import read_summary
+from classmargin.recipes.validation_search import footing_lacks
 from classmargin.training.config import RunConfig, identity
 from classmargin.training.run_folder import RunFolder
 
@@ -48,7 +51,7 @@ class MeasuredBlock:
 
 
 def measure_block(
-    block: PlannedBlock, *, bootstrap: int = 2000, extras: Extras | None = None
+    block: PlannedBlock, *, bootstrap: int = 2000, extras: Extras | None = None, trials: int = 0
 ) -> MeasuredBlock | None:
     """Return what the finished runs of a block came to, or None if its baseline has none.
 
@@ -58,9 +61,10 @@ def measure_block(
         block: Rows with their runs, the baseline first.
         bootstrap: Resamples behind every interval.
         extras: Further numbers of a row's runs.
+        trials: Settings that every row tried on validation.
     """
     audits = {row.key: read_audits(row.runs) for row in block.rows}
-    rows = [row for row in block.rows if audits[row.key]]
+    rows = [_with_head_start(row) for row in block.rows if audits[row.key]]
     if not rows or rows[0].key != block.rows[0].key:
         return None
     first = audits[rows[0].key][0]
@@ -83,9 +87,19 @@ def measure_block(
         first.num_samples,
         _with_cost(results),
         block.printed_for,
+        footing_lacks([row.runs[0].config for row in rows], trials),
     )
     folders = {row.key: tuple(run.folder for run in row.runs if run.folder.done) for row in rows}
     return MeasuredBlock(result, cross, folders)
+
+
+def _with_head_start(row: PlannedRow) -> PlannedRow:
+    """Return the row with a title that says so where a head started at random that could start from class names."""
+    backbone = row.runs[0].config.backbone
+    if backbone.mode == "scratch" or "head_start" not in backbone_info(backbone.name).options:
+        return row
+    starts = {read_record(run.folder).head_start for run in row.runs if run.folder.done}
+    return dataclasses.replace(row, title=f"{row.title} (random head)") if "random" in starts else row
 
 
 def _row_result(

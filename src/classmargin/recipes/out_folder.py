@@ -133,6 +133,11 @@ def make_folder(folder: Path) -> None:
         ) from error
 
 
+def is_asked(folder: Path) -> bool:
+    """Whether the folder of a command says what it is about."""
+    return (folder / QUESTION_FILE).exists()
+
+
 def is_empty(folder: Path) -> bool:
     """Whether there is nothing in a folder, or no folder."""
     return not folder.exists() or all(path.name in BEFORE_RUNS for path in folder.iterdir())

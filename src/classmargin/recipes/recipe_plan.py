@@ -31,7 +31,6 @@ class Changes:
         checkpoints: Files with pretrained weights, by name of the network.
         mr2_preset: Hyper-parameters of the MR² family; empty takes the scale's, ``recommended`` the defaults.
         objectives: Run every row of the MR² family once with each of these presets.
-        chosen: Hyper-parameters of single rows, by ``block/row`` (see :mod:`classmargin.recipes.paper_grid`).
         rows: Keys of the rows to run; empty for all. The first row of a block always runs.
         blocks: Keys of the blocks to run; empty for all.
     """
@@ -41,19 +40,27 @@ class Changes:
     checkpoints: Mapping[str, str] = field(default_factory=dict)
     mr2_preset: str = ""
     objectives: tuple[str, ...] = ()
-    chosen: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     rows: tuple[str, ...] = ()
     blocks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class PlannedRow:
-    """A row and its runs, finished or not; ``paper`` is what the paper prints for it."""
+    """A row and its runs, finished or not.
+
+    Attributes:
+        key: As in the recipe.
+        title: Name in tables.
+        runs: One for each seed.
+        paper: What the paper prints for it.
+        fixed: Hyper-parameters of its method that the row or the user sets, which no search may change.
+    """
 
     key: str
     title: str
     runs: tuple[PlannedRun, ...]
     paper: Mapping[str, Any] | None = None
+    fixed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -77,6 +84,7 @@ class RecipePlan:
         blocks: Those that are run.
         left_out: Those that are not, with the reasons.
         changed: Whether the user changed settings.
+        trials: Settings that every row tried on validation; 0 without such a search.
         words: What a reader must know about the choice of settings.
     """
 
@@ -86,6 +94,7 @@ class RecipePlan:
     blocks: tuple[PlannedBlock, ...]
     left_out: Mapping[str, str] = field(default_factory=dict)
     changed: bool = False
+    trials: int = 0
     words: tuple[str, ...] = ()
 
     @property
@@ -163,9 +172,10 @@ def plan_comparison(
     # The paper prints its comparison of methods for CIFAR-100; beside other data its numbers would only mislead.
     paper = printed(TABLE_1A) if config.data.name == "cifar100" else {}
     for name in methods:
-        tables = merge(config.to_dict(), {"method": {"name": name, **(options or {}).get(name, {})}})
+        own = (options or {}).get(name, {})
+        tables = merge(config.to_dict(), {"method": {"name": name, **own}})
         runs = tuple(_planned_run(tables, f"{name} seed {seed}", seed, Path(folder)) for seed in range(seeds))
-        rows.append(PlannedRow(name, method_info(name).title, runs, paper.get(name)))
+        rows.append(PlannedRow(name, method_info(name).title, runs, paper.get(name), tuple(own)))
     title = describe_setting(rows[0].runs[0].config)
     return PlannedBlock("methods", title, tuple(rows), TABLE_1A_TITLE if paper else "")
 
@@ -260,13 +270,11 @@ class _Planner:
             _planned_run(tables, f"{setting}, {title}, seed {seed}", seed, self.folder, **flags)
             for seed in range(self.seeds)
         )
-        return PlannedRow(row.key, title, runs, self.recipe.printed_row(block.key, row.key))
+        fixed = (*row.options, *self.changes.methods.get(row.method, {}))
+        return PlannedRow(row.key, title, runs, self.recipe.printed_row(block.key, row.key), fixed)
 
     def _row_tables(self, block: Block, row: Row) -> dict[str, dict[str, Any]]:
-        own = {
-            **self.changes.methods.get(row.method, {}),
-            **self.changes.chosen.get(f"{block.key}/{row.key}", {}),
-        }
+        own = self.changes.methods.get(row.method, {})
         method: dict[str, Any] = {"name": row.method, **row.options, **own}
         preset = None if self.changes.objectives else self.changes.mr2_preset or self.size.mr2_preset
         if row.method.startswith("mr2") and preset not in (None, "recommended"):  # these are the defaults

@@ -39,6 +39,12 @@ TINY: Mapping[str, Mapping[str, Any]] = {
     "wide-resnet-22-10": {},
 }
 
+# The paper's probe sees crops and flips; features computed once would be those of unaugmented images.
+PUBLISHED_PROBES: Mapping[str, Tables] = {"moco-resnet50": {"backbone": {"cache": False}}}
+PROBE_SHORTCUT = (
+    "the linear probe sees crops and flips as published; --set backbone.cache=true computes the features once, without "
+    "augmentation, which is much faster and another experiment."
+)
 PAPER_NOTE = "the published protocol: all training samples, no validation part, hyper-parameters of the preset “paper”."
 
 
@@ -69,9 +75,12 @@ def laptop(note: str, settings: Tables, **more: Any) -> Scale:
     return Scale(note, settings, **more)
 
 
-def paper(note: str = PAPER_NOTE, **settings: Mapping[str, Any]) -> Scale:
+def paper(
+    note: str = PAPER_NOTE, *, blocks: Mapping[str, Tables] | None = None, **settings: Mapping[str, Any]
+) -> Scale:
     """Return the published protocol."""
-    return Scale(note, merge({"data": {"validation": 0.0}}, settings), mr2_preset="paper")
+    sizes = {**PUBLISHED_PROBES, **(blocks or {})}
+    return Scale(note, merge({"data": {"validation": 0.0}}, settings), sizes, mr2_preset="paper")
 
 
 ERM_AND_MR2 = (Row("erm", "erm"), Row("mr2", "mr2"))

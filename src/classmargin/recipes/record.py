@@ -98,7 +98,18 @@ class RowResult:
 
 @dataclass(frozen=True)
 class BlockResult:
-    """One data set and network: rows, the baseline first; ``printed_for`` is what the paper's values belong to."""
+    """One data set and network.
+
+    Attributes:
+        key: As in the recipe.
+        title: Name in tables.
+        settings: What differs from a run with all defaults.
+        class_names: In label order.
+        num_samples: Test samples.
+        rows: The baseline first.
+        printed_for: What the paper's values belong to.
+        lacks: What an equal footing of the methods would need besides; None where nobody knows (an older record).
+    """
 
     key: str
     title: str
@@ -107,6 +118,7 @@ class BlockResult:
     num_samples: int
     rows: tuple[RowResult, ...]
     printed_for: str = ""
+    lacks: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -208,8 +220,13 @@ def _record(values: Mapping[str, Any]) -> Record:
 
 
 def _block(values: Mapping[str, Any]) -> BlockResult:
-    lists = {"class_names": tuple(values["class_names"]), "rows": tuple(_row(row) for row in values["rows"])}
-    return BlockResult(**{**values, **lists})
+    lacks = values.get("lacks")
+    typed = {
+        "class_names": tuple(values["class_names"]),
+        "rows": tuple(_row(row) for row in values["rows"]),
+        "lacks": None if lacks is None else tuple(map(str, lacks)),
+    }
+    return BlockResult(**{**values, **typed})
 
 
 def _row(values: Mapping[str, Any]) -> RowResult:

@@ -10,11 +10,14 @@ from classmargin._printable import escape_markdown, printable
 from classmargin.evaluation.json_values import json_text, to_plain
 from classmargin.recipes.measure_runs import MeasuredBlock
 from classmargin.recipes.recipe import Recipe, find_recipe
-from classmargin.recipes.record import CUSTOM, Record, read_record, write_record
+from classmargin.recipes.record import CUSTOM, BlockResult, Record, RowResult, read_record, write_record
 from classmargin.recipes.record_tables import default_tables
 from classmargin.recipes.run_recipe import Outcome
 from classmargin.report.tables import Table, latex_report, markdown_report
 from classmargin.training.run_folder import write_json, write_text
+
+# More sentences than these are not a verdict: a page opens with its table.
+MOST_VERDICTS = 4
 
 
 def tables_of(record: Record) -> list[Table]:
@@ -32,20 +35,49 @@ def _recipe_of(record: Record) -> Recipe | None:
 
 
 def verdict_of(record: Record) -> str:
-    """Return one sentence for each row that was compared."""
+    """Return one sentence for each row that was compared, or one for all where there are many."""
+    words = _verdicts(record)
+    if not words:
+        return f"{record.source}: nothing to compare."
+    return " ".join(words) if len(words) <= MOST_VERDICTS else _summary(record)
+
+
+def _verdicts(record: Record) -> list[str]:
     several = len(record.blocks) > 1
-    words = [
+    return [
         f"{block.title}: {row.change.verdict}" if several else row.change.verdict
-        for block in record.blocks
-        for row in block.rows
+        for block, row in _compared(record)
         if row.change is not None
     ]
-    return " ".join(words) or f"{record.source}: nothing to compare."
+
+
+def _compared(record: Record) -> list[tuple[BlockResult, RowResult]]:
+    return [(block, row) for block in record.blocks for row in block.rows if row.change is not None]
+
+
+def _summary(record: Record) -> str:
+    """Return whose hard third moved; the sentences of single rows follow after the tables."""
+    several = len(record.blocks) > 1
+    sides: dict[str, list[str]] = {"higher": [], "lower": []}
+    compared = _compared(record)
+    for block, row in compared:
+        assert row.change is not None
+        _, low, high = row.change.crossfit["hard"]
+        side = "higher" if low > 0 else "lower" if high < 0 else ""
+        if side:
+            sides[side].append(f"{row.title} ({block.title})" if several else row.title)
+    told = [f"{side} for {', '.join(names)}" for side, names in sides.items() if names]
+    rest = len(compared) - sum(map(len, sides.values()))
+    told += [f"no clear change for {f'the other {rest}' if told else 'any of them'}"] if rest else []
+    return f"{len(compared)} rows against the first, accuracy of the hard third: {'; '.join(told)}."
 
 
 def notes_of(record: Record) -> list[str]:
     """Return what a reader must know: what was run, how, what is missing, and where the paper is in doubt."""
     notes = [f"Scale {record.scale}: {record.note}"] if record.note else []
+    if len(_compared(record)) > MOST_VERDICTS:
+        notes.append(f"Row by row: {' '.join(_verdicts(record))}")
+    notes += _footing(record)
     for block in record.blocks:
         notes.append(
             f"{block.title}: {len(block.class_names)} classes, {block.num_samples} test samples; "
@@ -68,6 +100,20 @@ def notes_of(record: Record) -> list[str]:
     notes += [f"Doubt about the printed row {title}: {doubt}." for doubt, title in doubts.items()]
     notes += [f"Doubt about the paper: {doubt}" for doubt in record.doubts]
     return list(dict.fromkeys(notes))
+
+
+def _footing(record: Record) -> list[str]:
+    lacking = [block.lacks for block in record.blocks if any(row.change for row in block.rows)]
+    lacks = list(dict.fromkeys(words for one in lacking for words in one or ()))
+    if lacks:
+        return [
+            f"Not on equal footing: the comparison lacks {'; '.join(lacks)} (--equal-footing N brings them)."
+        ]
+    return (
+        ["Not on equal footing: an older record, which does not say how settings were searched."]
+        if None in lacking
+        else []
+    )
 
 
 def _words(settings: Mapping[str, Mapping[str, Any]]) -> str:
@@ -168,11 +214,11 @@ def comparison_dict(outcome: Outcome) -> dict[str, Any]:
 def write_comparison(outcome: Outcome, folder: str | Path, *, title: str) -> list[Path]:
     """Write what ``compare-methods`` found: JSON, Markdown, LaTeX and, where the packages are there, ``report.html``."""
     place, record = Path(folder), outcome.record
-    verdict, tables = verdict_of(record), tables_of(record)
+    verdict, tables, notes = verdict_of(record), tables_of(record), notes_of(record)
     written = [place / "comparison.json", place / "table.md", place / "table.tex"]
     write_text(written[0], json_text(comparison_dict(outcome)) + "\n")
-    write_text(written[1], markdown_report(verdict, tables) + "\n")
-    write_text(written[2], latex_report(verdict, tables) + "\n")
+    write_text(written[1], markdown_report(verdict, tables, notes) + "\n")
+    write_text(written[2], latex_report(verdict, tables, notes) + "\n")
     comparison = outcome.measured[0].comparison
     if comparison is not None:
         from classmargin.report.html_pages import write_comparison_html

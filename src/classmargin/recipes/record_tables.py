@@ -10,6 +10,7 @@ from typing import Any
 from classmargin.recipes.record import BlockResult, Estimate, Record, RowResult
 from classmargin.report.tables import NO_VALUE, Column, Table, is_missing
 
+UNEQUAL = "not on equal footing"
 SHOWN = ("overall", "easy", "medium", "hard", "worst")
 PRINTED = ("overall", "easy", "medium", "hard")
 
@@ -52,7 +53,7 @@ def accuracy_table(record: Record) -> Table:
         return {"seeds": len(row.runs), **ours, **paper_cells(row.paper)}
 
     columns = (Column("seeds", "Seeds", "count"), *_ours(SHOWN), *_papers(record))
-    return table_of("Accuracy on the test set", record, columns, line, ACCURACY_NOTE)
+    return table_of(fair_title("Accuracy on the test set", record), record, columns, line, ACCURACY_NOTE)
 
 
 def crossfit_table(record: Record) -> Table:
@@ -61,7 +62,7 @@ def crossfit_table(record: Record) -> Table:
     def line(_: BlockResult, row: RowResult) -> dict[str, Any]:
         return {name: percent(row.crossfit[name]) for name in SHOWN}
 
-    return table_of("Cross-fitted thirds", record, _ours(SHOWN), line, CROSSFIT_NOTE)
+    return table_of(fair_title("Cross-fitted thirds", record), record, _ours(SHOWN), line, CROSSFIT_NOTE)
 
 
 def change_table(record: Record) -> Table:
@@ -74,7 +75,8 @@ def change_table(record: Record) -> Table:
         return {**{name: points(row.change.crossfit[name]) for name in SHOWN}, "classes": classes}
 
     columns = (*_ours(SHOWN), Column("classes", "Classes gained / lost", "value"))
-    return table_of("Change against the first row", record, columns, line, CHANGE_NOTE)
+    title = fair_title("Change against the first row", record)
+    return table_of(title, record, columns, line, CHANGE_NOTE)
 
 
 def own_change_table(record: Record) -> Table:
@@ -87,7 +89,8 @@ def own_change_table(record: Record) -> Table:
         return {**ours, **paper_changes(block.rows[0].paper, row.paper)}
 
     columns = (*_ours(SHOWN), *_papers(record))
-    return table_of("Change against the first row, own-ranked thirds", record, columns, line, OWN_CHANGE_NOTE)
+    title = fair_title("Change against the first row, own-ranked thirds", record)
+    return table_of(title, record, columns, line, OWN_CHANGE_NOTE)
 
 
 def cost_table(record: Record) -> Table:
@@ -113,6 +116,12 @@ def cost_table(record: Record) -> Table:
 def _median(values: Sequence[float | None], factor: float) -> str:
     known = [value for value in values if value is not None]
     return f"{factor * median(known):.1f}" if known else NO_VALUE
+
+
+def fair_title(title: str, record: Record) -> str:
+    """Return the title of a table that compares methods; it says so where they are not on an equal footing."""
+    compared = [block for block in record.blocks if any(row.change for row in block.rows)]
+    return title if all(block.lacks == () for block in compared) else f"{title}, {UNEQUAL}"
 
 
 Line = Callable[[BlockResult, RowResult], "dict[str, Any] | None"]

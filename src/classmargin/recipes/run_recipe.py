@@ -16,6 +16,7 @@ from classmargin.recipes.recipe import Recipe
 from classmargin.recipes.recipe_plan import PlannedBlock, RecipePlan, in_order
 from classmargin.recipes.record import CUSTOM, Record
 from classmargin.recipes.runner import run_all
+from classmargin.recipes.validation_search import searched_trials
 from classmargin.training.config import RunConfig
 from classmargin.training.run_folder import session
 from classmargin.training.run_progress import say
@@ -64,7 +65,7 @@ def reproduce(
 
         write_sample_files(plan.folder, plan.runs)
     failed = run_all(plan.runs, engine=engine, jobs=jobs, show=show) if plan.blocks else {}
-    measured = measure_all(plan.blocks, recipe, failed=failed, bootstrap=size.bootstrap)
+    measured = measure_all(plan.blocks, recipe, failed=failed, bootstrap=size.bootstrap, trials=plan.trials)
     note = " ".join([size.note, *plan.words]) + (
         " Settings were changed, see the command." if plan.changed else ""
     )
@@ -86,15 +87,26 @@ def compare_methods(
     jobs: int = 1,
     command: Sequence[str] = (),
     show: bool | None = None,
+    trials: int = 0,
+    note: str = "",
 ) -> Outcome:
     """Do the same for the one block of ``compare-methods``; arguments as for :func:`reproduce`.
+
+    Args:
+        block: From :func:`~classmargin.recipes.recipe_plan.plan_comparison`.
+        engine: As for :func:`reproduce`.
+        jobs: As for :func:`reproduce`.
+        command: As for :func:`reproduce`.
+        show: As for :func:`reproduce`.
+        trials: Settings that every row tried on validation.
+        note: What a reader must know about the choice of settings.
 
     Raises:
         ValueError: No run of the first method could be finished.
     """
     failed = run_all(in_order([block]), engine=engine, jobs=jobs, show=show)
-    measured = measure_all([block], None, failed=failed, bootstrap=BOOTSTRAP)
-    record = make_record(None, CUSTOM, "", measured, command=command)
+    measured = measure_all([block], None, failed=failed, bootstrap=BOOTSTRAP, trials=trials)
+    record = make_record(None, CUSTOM, note, measured, command=command)
     return Outcome(dataclasses.replace(record, failed=failed), tuple(measured))
 
 
@@ -122,14 +134,20 @@ def from_runs(
     unfinished = name_some([path.name for path in unfinished_runs(folders)], limit=MOST_NAMES)
     if unfinished:
         say(f"left out, unfinished: {unfinished}")
-    measured = measure_all(blocks, recipe, failed={}, bootstrap=bootstrap)
+    trials = searched_trials(folders)
+    measured = measure_all(blocks, recipe, failed={}, bootstrap=bootstrap, trials=trials)
     record = make_record(recipe, CUSTOM, note, measured, command=command)
     left_out = {unfinished: "unfinished"} if unfinished else {}
     return Outcome(dataclasses.replace(record, left_out=left_out), tuple(measured))
 
 
 def measure_all(
-    blocks: Sequence[PlannedBlock], recipe: Recipe | None, *, failed: dict[str, str], bootstrap: int
+    blocks: Sequence[PlannedBlock],
+    recipe: Recipe | None,
+    *,
+    failed: dict[str, str],
+    bootstrap: int,
+    trials: int = 0,
 ) -> list[MeasuredBlock]:
     """Measure every block whose baseline is finished.
 
@@ -137,7 +155,7 @@ def measure_all(
         ValueError: None is.
     """
     extras = recipe.extras if recipe is not None else None
-    found = [measure_block(block, bootstrap=bootstrap, extras=extras) for block in blocks]
+    found = [measure_block(block, bootstrap=bootstrap, extras=extras, trials=trials) for block in blocks]
     measured = [block for block in found if block is not None]
     if blocks and not measured:
         first = blocks[0].rows[0].title if len(blocks) == 1 else "a first row"

@@ -270,7 +270,8 @@ class _Pool:
 
     def _fill(self, shown: Display) -> None:
         """Hand out runs while there are runs and free workers."""
-        self._slots = [slot for slot in self._slots if slot.run or slot.worker.exit_code() is None]
+        for slot in [slot for slot in self._slots if not slot.run and slot.worker.exit_code() is not None]:
+            self._drop(slot)
         while len([slot for slot in self._slots if slot.run]) < self._jobs:
             run = self._again.pop(0) if self._again else self._source.take()
             if run is None:
@@ -290,12 +291,18 @@ class _Pool:
             again = self._deaths[run.folder.path] > 0  # its last worker may still be at its last breath
             slot.worker.send({"run": {**run.task(), "wait": again}})
         except OSError:
-            self._slots.remove(slot)
+            self._drop(slot)
             return False
         slot.run = run
         # The launcher of several ranks leaves its marks in a process, which can then not start others.
         slot.spent = run.config.machine.devices > 1
         return True
+
+    def _drop(self, slot: _Slot) -> None:
+        """Let go of a worker that has ended, with the pipes to it."""
+        self._slots.remove(slot)
+        slot.worker.close(busy=False)
+        slot.worker.wait()
 
     def _collect(self, slot: _Slot, shown: Display) -> None:
         run = slot.run

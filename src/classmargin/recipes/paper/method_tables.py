@@ -80,7 +80,7 @@ register(
 register(
     Recipe(
         name="table3-components",
-        source="Table 3, component analysis on COMPONENTS_CIFAR-100 with ResNet-32",
+        source="Table 3, component analysis on CIFAR-100 with ResNet-32",
         question="Which part of MR² helps: class margins on the logits, the representation margin, or both?",
         blocks=(Block("cifar100", "CIFAR-100, ResNet-32", tuple(Row(name, name) for name in COMPONENTS)),),
         scales={
@@ -110,7 +110,7 @@ _CLIP_RESNET50 = {"erm": TABLE_1B["erm"], "mr2-logit": CLIP_RESNET50_LOGIT, "mr2
 register(
     Recipe(
         name="table-components-more",
-        source="additional component analysis: six networks on COMPONENTS_CIFAR-100 and ImageNet",
+        source="additional component analysis: six networks on CIFAR-100 and ImageNet",
         question="Does the representation margin add to the class margins in every network?",
         blocks=(
             *(cifar_block(name, COMPONENT_ROWS) for name in COMPONENTS_CIFAR),
