@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from classmargin.integrations.sklearn_classifier import MR2Classifier
     from classmargin.integrations.sklearn_offsets import ClassOffsetClassifier
     from classmargin.mr2 import ClassStatistics, FeatureCollapseWarning, MR2Loss
+    from classmargin.recipes.improve.improvement import Improvement
+    from classmargin.recipes.improve.improving import improve
 
 _HOME_OF = {
     "Audit": "classmargin.evaluation",
@@ -28,6 +30,7 @@ _HOME_OF = {
     "Comparison": "classmargin.evaluation",
     "FeatureCapture": "classmargin.integrations.capture",
     "FeatureCollapseWarning": "classmargin.mr2",
+    "Improvement": "classmargin.recipes.improve.improvement",
     "LossTerms": "classmargin._types",
     "MR2Classifier": "classmargin.integrations.sklearn_classifier",
     "MR2Loss": "classmargin.mr2",
@@ -36,6 +39,7 @@ _HOME_OF = {
     "audit_model": "classmargin.evaluation.model_audit",
     "capture_features": "classmargin.integrations.capture",
     "compare": "classmargin.evaluation",
+    "improve": "classmargin.recipes.improve.improving",
 }
 _MODULES = ("functional", "theory")
 
@@ -46,6 +50,7 @@ __all__ = [
     "Comparison",
     "FeatureCapture",
     "FeatureCollapseWarning",
+    "Improvement",
     "LossTerms",
     "MR2Classifier",
     "MR2Loss",
@@ -56,6 +61,7 @@ __all__ = [
     "capture_features",
     "compare",
     "functional",
+    "improve",
     "theory",
 ]
 
