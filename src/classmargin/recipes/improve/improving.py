@@ -138,7 +138,9 @@ def _improve_by_training(
 ) -> Improvement:
     from classmargin._checks import require_extra
 
-    require_extra("lightning", "train", "classmargin improve")
+    # Asked for before anything is trained: the page comes last.
+    for package in ("lightning", "plotly", "jinja2"):
+        require_extra(package, "demo", "classmargin improve")
     from classmargin.recipes.improve.budget import Budget, Journal
     from classmargin.recipes.improve.ladder import Search
     from classmargin.recipes.improve.remedies import find_remedies
