@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from classmargin.integrations.sklearn_classifier import MR2Classifier
     from classmargin.integrations.sklearn_offsets import ClassOffsetClassifier
     from classmargin.mr2 import ClassStatistics, FeatureCollapseWarning, MR2Loss
+    from classmargin.recipes.improve.improvement import Improvement
+    from classmargin.recipes.improve.improving import improve
 
 _HOME_OF = {
     "Audit": "classmargin.evaluation",
@@ -27,6 +29,7 @@ _HOME_OF = {
     "Comparison": "classmargin.evaluation",
     "FeatureCapture": "classmargin.integrations.capture",
     "FeatureCollapseWarning": "classmargin.mr2",
+    "Improvement": "classmargin.recipes.improve.improvement",
     "LossTerms": "classmargin._types",
     "MR2Classifier": "classmargin.integrations.sklearn_classifier",
     "MR2Loss": "classmargin.mr2",
@@ -35,6 +38,7 @@ _HOME_OF = {
     "audit_model": "classmargin.evaluation.auditing",
     "capture_features": "classmargin.integrations.capture",
     "compare": "classmargin.evaluation",
+    "improve": "classmargin.recipes.improve.improving",
 }
 _MODULES = ("functional", "theory")
 
@@ -45,6 +49,7 @@ __all__ = [
     "Comparison",
     "FeatureCapture",
     "FeatureCollapseWarning",
+    "Improvement",
     "LossTerms",
     "MR2Classifier",
     "MR2Loss",
@@ -55,6 +60,7 @@ __all__ = [
     "capture_features",
     "compare",
     "functional",
+    "improve",
     "theory",
 ]
 

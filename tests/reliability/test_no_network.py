@@ -96,7 +96,7 @@ def test_the_demo_runs_to_its_report_without_network(tmp_path):
     script = f"""
         from classmargin.cli import demo
         from classmargin.cli.main import main
-        demo.SEEDS = 1
+        demo.BUDGET = "3 runs"
         demo.SETTINGS["loop"]["epochs"] = 1
         demo.SETTINGS["data"]["fraction"] = 0.1
         raise SystemExit(main(["demo", "--out", {str(tmp_path / "demo")!r}]))
