@@ -59,7 +59,7 @@ def half_precision(logits: npt.NDArray[Any]) -> npt.NDArray[np.float16]:
     """
     chosen = logits.argmax(axis=1)
     below = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
-    half = np.clip(below, _HALF.min, 0.0).astype(np.float16)
+    half: npt.NDArray[np.float16] = np.clip(below, _HALF.min, 0.0).astype(np.float16)
     # What rounds to a tie with the largest goes just below it.
     half[half == 0.0] = -_HALF.smallest_subnormal
     half[np.arange(len(half)), chosen] = 0.0
