@@ -149,7 +149,7 @@ def audit(
     reference = other if ranking is Ranking.reference else None
     read = _shared.read(predictions, class_names)
     if costs is not None:
-        from classmargin.evaluation.sample_tables import read_costs
+        from classmargin.evaluation.samples import read_costs
 
         common["costs"] = read_costs(costs, read.class_names)
     result = _shared.audit_read(

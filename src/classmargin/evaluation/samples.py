@@ -1,5 +1,5 @@
 """Which samples: confident errors, doubted labels and typical right ones of every class, and the samples that flip between models;
-and the tables beside the predictions: lists of samples out, texts, metadata and super-classes in.
+and the tables beside the predictions: lists of samples out, texts, metadata, super-classes and costs in.
 
 Doubted labels are ranked by self-confidence, the probability of the given label: the lower, the likelier a mistake in the label. That
 ranking finds injected label noise better than the confident-learning flag alone.
@@ -8,6 +8,7 @@ ranking finds injected label noise better than the confident-learning flag alone
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -324,6 +325,43 @@ def read_groups(path: str | Path, audit: Audit) -> tuple[str, ...]:
     if missing is not None:
         raise PredictionFileError(f"{path} must have a group for every class, got none for {missing!r}")
     return tuple(groups[name] for name in audit.class_names)
+
+
+def read_costs(path: str | Path, class_names: Sequence[str] | None) -> FloatArray:
+    """Return the cost of taking a class (row) for another (column) ``[K, K]`` from a ``.csv``.
+
+    The first row and the first column hold the names of the classes, in any order.
+
+    Args:
+        path: The table.
+        class_names: One name per class, in class order; ``None`` takes the order of the table.
+
+    Raises:
+        PredictionFileError: A class without a row or a column, or an entry that is no finite number.
+
+    Example:
+        >>> import tempfile
+        >>> file = Path(tempfile.mkdtemp()) / "costs.csv"
+        >>> _ = file.write_text(chr(10).join([",dog,cat", "cat,5,0", "dog,0,1"]))
+        >>> read_costs(file, ["cat", "dog"]).tolist()
+        [[0.0, 5.0], [1.0, 0.0]]
+    """
+    frame = _read_table(Path(path)).rename(columns=str.strip)
+    frame = frame.set_index(frame.iloc[:, 0].str.strip()).iloc[:, 1:]
+    wanted = list(frame.columns if class_names is None else class_names)
+    lacking = next((name for name in wanted if name not in frame.columns or name not in frame.index), None)
+    if lacking is not None or frame.index.has_duplicates:
+        name = lacking if lacking is not None else frame.index[frame.index.duplicated()][0]
+        raise PredictionFileError(
+            f"{path}: costs must have one row and one column for every class, not so {name!r}"
+        )
+    try:
+        costs = frame.loc[wanted, wanted].to_numpy().astype(np.float64)
+    except ValueError as error:
+        raise PredictionFileError(f"{path}: costs must be numbers ({error})") from error
+    if not np.isfinite(costs).all():
+        raise PredictionFileError(f"{path}: costs must be finite numbers")
+    return np.asarray(costs)
 
 
 def _columns_of(frame: pd.DataFrame) -> str:
