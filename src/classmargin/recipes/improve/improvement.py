@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from classmargin.evaluation.audit_result import Audit
-from classmargin.evaluation.comparison import Comparison
-from classmargin.evaluation.comparison_words import points
+from classmargin.evaluation.comparison import Comparison, points
 from classmargin.evaluation.json_values import to_plain
 from classmargin.evaluation.prediction_files import Predictions
 from classmargin.evaluation.samples import flipped_samples

@@ -9,7 +9,7 @@ from typing import Any
 
 from classmargin._atomic import atomic_path
 from classmargin._printable import printable
-from classmargin.evaluation.comparison_words import points
+from classmargin.evaluation.comparison import points
 from classmargin.evaluation.json_values import json_text
 from classmargin.recipes.improve.improvement import MOST_SAMPLES, Improvement
 from classmargin.recipes.improve.judging import SHOWN

@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 from classmargin._checks import check_choice
 from classmargin.evaluation.audit_result import Audit
 from classmargin.evaluation.auditing import audit
-from classmargin.evaluation.comparison import Comparison, compare
-from classmargin.evaluation.comparison_words import points
-from classmargin.evaluation.costs import read_costs
+from classmargin.evaluation.comparison import Comparison, compare, points
 from classmargin.evaluation.prediction_files import Predictions
+from classmargin.evaluation.samples import read_costs
 
 Array = NDArray[np.float64]
 Delta = tuple[float, float, float]
