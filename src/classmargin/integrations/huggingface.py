@@ -47,7 +47,7 @@ STATISTICS_FILE = "class_margin.safetensors"
 IGNORED_LABEL = -100  # the Trainer's
 
 
-class TrainerMargin(TrainerCallback):  # type: ignore[misc]
+class TrainerMargin(TrainerCallback):
     """The loss function of one ``Trainer`` and a callback of it: give it as both.
 
     Args:

@@ -323,8 +323,8 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
     def _new_trainer(self, data: EpochData) -> MinibatchTrainer:
         self._random = check_random_state(self.random_state)
         size, count = hidden_size(self.hidden), len(self.classes_)
-        shape = {"hidden": size, "cosine": bool(self.cosine), "scale": self.scale}
-        start = {"seed": int(self._random.randint(2**31 - 1)), "dtype": data.rows.dtype}
+        shape: dict[str, Any] = {"hidden": size, "cosine": bool(self.cosine), "scale": self.scale}
+        start: dict[str, Any] = {"seed": int(self._random.randint(2**31 - 1)), "dtype": data.rows.dtype}
         network = FeatureNetwork(
             data.rows.shape[1], count, intercept=bool(self.fit_intercept), **shape, **start
         )

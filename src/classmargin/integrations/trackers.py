@@ -25,7 +25,8 @@ SCALARS = ("overall", "easy", "medium", "hard", "worst", "gap")
 DISPARITY = ("worst_5", "std", "gini")
 COLUMNS = ("class_name", "n", "accuracy", "low", "high", "tier", "nearest_by_confusion", "verdict")
 REPORT = "audit_report.html"
-Scalars, Rows = dict[str, float], list[list[Any]]
+Scalars = dict[str, float]
+Rows = list[list[Any]]
 PROJECT, MLFLOW_RUN_FILE = "classmargin", "mlflow_run_id.txt"  # as in training.metric_logs
 
 
