@@ -32,7 +32,7 @@ from classmargin.backbones import create_backbone
 from classmargin.backbones.contract import Backbone
 from classmargin.data.synthetic import synthetic_images
 from classmargin.methods import TaskInfo, create, list_methods, requirements_of
-from classmargin.recipes.data_loaders import BundleLoaders
+from classmargin.recipes.run_parts import BundleLoaders
 from classmargin.training import devices, process_state
 from classmargin.training.config_reader import build
 from classmargin.training.ingredients import Ingredients

@@ -35,8 +35,7 @@ from torch.utils.data import DataLoader, Dataset
 from classmargin.backbones import create_backbone
 from classmargin.data import DataBundle, Split, synthetic_images
 from classmargin.methods import TaskInfo, create, requirements_of
-from classmargin.recipes.data_loaders import BundleLoaders
-from classmargin.recipes.run_parts import frozen_features
+from classmargin.recipes.run_parts import BundleLoaders, frozen_features
 from classmargin.training import devices
 from classmargin.training.config_reader import build
 from classmargin.training.ingredients import Ingredients

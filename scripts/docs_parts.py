@@ -87,7 +87,7 @@ def method_cards() -> str:
 
 def _card(info: Any) -> str:
     from classmargin.methods import default_hyperparameters, requirements_of
-    from classmargin.methods.registry import needs_text
+    from classmargin.methods.method_registry import needs_text
 
     paragraphs = card_paragraphs(_class_of(info.name).__doc__ or "")
     balanced = "On balanced data its loss is cross-entropy." if info.equals_erm_when_balanced else ""
@@ -113,9 +113,9 @@ def _card(info: Any) -> str:
 
 
 def _class_of(name: str) -> type:
-    from classmargin.methods import registry
+    from classmargin.methods.method_registry import _CLASSES
 
-    return registry._CLASSES[name]
+    return _CLASSES[name]
 
 
 def card_paragraphs(docstring: str) -> list[tuple[str, str]]:

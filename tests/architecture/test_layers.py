@@ -56,7 +56,7 @@ EXCEPTIONS = {
 }
 
 # What a method may import from its own package.
-METHOD_PARTS = {"methods.base", "methods.registry", "methods._shared"}
+METHOD_PARTS = {"methods.base", "methods.method_registry", "methods.loss_parts"}
 
 
 def top(name: str) -> str:
@@ -134,7 +134,7 @@ def test_reader_sees_early_late_and_hidden_imports():
 
 def test_table_refuses_what_it_should():
     refused = Import("mr2.objective", "classmargin.methods.base", True, False, 1)
-    partly = Import("training.loop", "classmargin.methods.registry", False, False, 1)
+    partly = Import("training.loop", "classmargin.methods.method_registry", False, False, 1)
     early = Import("evaluation.audit_result", "classmargin.report.html_pages", False, False, 1)
     assert not is_allowed(refused)
     assert not is_allowed(partly)

@@ -8,7 +8,7 @@ from classmargin.backbones import create_backbone
 from classmargin.backbones.contract import Backbone
 from classmargin.data.synthetic import synthetic_features
 from classmargin.methods import TaskInfo, create, requirements_of
-from classmargin.recipes.data_loaders import BundleLoaders
+from classmargin.recipes.run_parts import BundleLoaders
 from classmargin.training import process_state
 from classmargin.training.config_reader import build
 from classmargin.training.devices import start

@@ -12,7 +12,7 @@ import torch
 from tiny_loop import COMBINATIONS, NAMES, TinyRun
 
 from classmargin.methods import Stage, create, method_info
-from classmargin.methods.registry import _CLASSES
+from classmargin.methods.method_registry import _CLASSES
 
 EQUAL = [name for name in NAMES if method_info(name).equals_erm_when_balanced]
 DIFFERENT = [name for name in NAMES + COMBINATIONS if name not in [*EQUAL, "erm"]]

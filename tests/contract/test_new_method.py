@@ -9,19 +9,19 @@ from classmargin.methods import (
     MethodLoss,
     create,
     default_hyperparameters,
+    method_registry,
     methods_table_markdown,
-    registry,
 )
 
 
 @pytest.fixture
 def squared():
     """A method registered for the length of a test."""
-    info = registry.MethodInfo(
+    info = method_registry.MethodInfo(
         "squared", "Squared", "nobody", "baseline", "Squared error of the probabilities."
     )
 
-    @registry.register(info)
+    @method_registry.register(info)
     class Squared(Method):
         def __init__(self, task, *, scale: float = 1.0) -> None:
             super().__init__(task)
@@ -33,7 +33,7 @@ def squared():
             return MethodLoss(total, {})
 
     yield Squared
-    del registry._CLASSES["squared"], registry._INFOS["squared"]
+    del method_registry._CLASSES["squared"], method_registry._INFOS["squared"]
 
 
 def test_a_new_method_is_one_class_with_a_loss(squared):

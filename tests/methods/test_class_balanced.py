@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from classmargin.methods._shared import effective_number_weights
+from classmargin.methods.loss_parts import effective_number_weights
 
 
 def test_weights_of_counts_100_10_1():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from classmargin.methods import Step, create, requirements_of
-from classmargin.methods.registry import resolve_hyperparameters, settle_hyperparameters
+from classmargin.methods.method_registry import resolve_hyperparameters, settle_hyperparameters
 from classmargin.methods.supcon import contrastive_losses
 
 VIEWS = torch.tensor([[1, 0], [0, 1], [0.6, 0.8], [-1, 0]], dtype=torch.float64)  # view 1, then view 2

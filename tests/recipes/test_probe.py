@@ -12,9 +12,8 @@ from PIL import Image
 from classmargin.backbones import create_backbone
 from classmargin.data import load_data
 from classmargin.recipes import probe
-from classmargin.recipes.model_predict import predict
 from classmargin.recipes.run_parts import build_run
-from classmargin.recipes.saved_model import load_model
+from classmargin.recipes.saved_model import load_model, predict
 from classmargin.recipes.train_run import train
 
 PROBE = ("backbone.mode=probe", "optimizer.learning_rate=0.5")

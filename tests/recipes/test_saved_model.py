@@ -15,8 +15,7 @@ from classmargin.backbones import create_backbone
 from classmargin.cli.main import main
 from classmargin.data import load_data
 from classmargin.recipes.model_export import export, run_onnx, run_script
-from classmargin.recipes.model_predict import predict
-from classmargin.recipes.saved_model import DeployedModel, load_model
+from classmargin.recipes.saved_model import DeployedModel, load_model, predict
 from classmargin.recipes.train_run import train
 from classmargin.training.stopping import StoppedError
 
@@ -211,7 +210,7 @@ def test_predict_may_be_allowed_to_download(finished_run, tmp_path, monkeypatch,
         asked.append((name, more["download"]))
         raise ValueError("fetched enough")
 
-    monkeypatch.setattr("classmargin.recipes.model_predict.load_data", load)
+    monkeypatch.setattr("classmargin.recipes.saved_model.load_data", load)
     words = ["predict", str(finished_run), "mnist", "--out", str(tmp_path / "p.npz")]
     assert main(words) == main([*words, "--download"]) == 2
     assert asked == [("mnist", False), ("mnist", True)]

@@ -122,7 +122,7 @@ def test_going_on_on_another_device_is_told(tmp_path, small, capsys):
     record["sessions"][0]["numerics"]["device"] = "cuda"
     (tmp_path / "run" / "run.json").write_text(json.dumps(record))
     train(small("loop.epochs=1"), tmp_path / "run", resume=True, show=False)
-    assert "begun on cuda and goes on on cpu: it will not end bit-identical" in capsys.readouterr().err
+    assert "begun on cuda and resumes on cpu: it will not end bit-identical" in capsys.readouterr().err
 
 
 def test_going_on_with_another_method_names_the_method(finished_run, capsys):

@@ -116,7 +116,12 @@ def run_tables(
     fraction: float | None = None,
     imbalance: float | None = None,
     root: Path | None = None,
+    download: bool | None = None,
+    skip_corrupt: bool | None = None,
+    seed: int | None = None,
+    compile_network: bool | None = None,
     devices: int | None = None,
+    threads: int | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Return options of their own as tables of a configuration; those not given are left out."""
     tables: Mapping[str, Mapping[str, Any]] = {
@@ -125,18 +130,20 @@ def run_tables(
             "fraction": fraction,
             "imbalance": imbalance,
             "root": None if root is None else str(root),
+            "download": download,
+            "skip_corrupt": skip_corrupt,
         },
         "backbone": {"name": backbone},
         "method": {"name": method},
-        "loop": {"epochs": epochs},
-        "machine": {"devices": devices},
+        "loop": {"epochs": epochs, "seed": seed, "compile": compile_network},
+        "machine": {"devices": devices, "threads": threads},
     }
-    check_machine(devices=devices)
+    _check_machine(devices=devices, threads=threads)
     given = {part: {k: v for k, v in table.items() if v is not None} for part, table in tables.items()}
     return {part: table for part, table in given.items() if table}
 
 
-def check_machine(**counts: int | None) -> None:
+def _check_machine(**counts: int | None) -> None:
     """Refuse processes or threads that would only stand in one another's way until memory or patience ends."""
     from classmargin.training.devices import usable_cores
 

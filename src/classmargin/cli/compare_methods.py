@@ -72,14 +72,14 @@ def compare_methods(
     if download:
         download_data(run)
     how: dict[str, Any] = {"engine": engine.value, "jobs": jobs}
-    note = ""
+    words = ""
     with removed_unless_begun(out):
         if equal_footing:
             if not is_asked(out):
                 claim_comparison_folder(out, block)
-            (block,), note = on_equal_footing([block], out, equal_footing, **how)
+            (block,), words = on_equal_footing([block], out, equal_footing, **how)
         claim_comparison_folder(out, block)
-        outcome = run_comparison(block, trials=equal_footing, note=note, **how)
+        outcome = run_comparison(block, trials=equal_footing, words=words, **how)
     write_comparison(outcome, out, title=f"Methods on {run.data.name}")
     record = outcome.record
     show(

@@ -187,7 +187,7 @@ def _show_plan(plan: RecipePlan, output: OutputFormat, equal_footing: int) -> No
 
 
 def _default_folder(name: str, scale: str) -> Path:
-    """Return ``runs/NAME-SCALE``; a comparison that is no recipe has one name for both."""
+    """Return ``runs/NAME-SCALE``; a comparison that is not a recipe has one name for both."""
     return Path("runs") / (name if name == scale else f"{name}-{scale}")
 
 

@@ -28,9 +28,8 @@ def predict(
 ) -> None:
     """Write the scores of a trained network on a data set, ready for classmargin audit."""
     from classmargin._checks import check_choice
-    from classmargin.recipes.model_predict import SPLITS
-    from classmargin.recipes.model_predict import predict as predict_data
-    from classmargin.recipes.saved_model import load_model
+    from classmargin.recipes.saved_model import SPLITS, load_model
+    from classmargin.recipes.saved_model import predict as predict_data
     from classmargin.training.evaluate import write_predictions
 
     check_choice("--split", split, (*SPLITS, "all"))

@@ -53,21 +53,21 @@ def train(
     from classmargin.training.run_folder import RunFolder
     from classmargin.training.stopping import DivergedError, StoppedError
 
-    options.check_machine(devices=devices, threads=threads)
-    flags: dict[str, dict[str, object]] = {
-        "data": {
-            "name": data,
-            "fraction": fraction,
-            "imbalance": imbalance,
-            "root": None if root is None else str(root),
-            "download": download,
-            "skip_corrupt": skip_corrupt,
-        },
-        "backbone": {"name": backbone},
-        "method": {"name": method},
-        "loop": {"epochs": epochs, "seed": seed, "compile": compile_network},
-        "machine": {"devices": devices, "threads": threads},
-    }
+    flags = options.run_tables(
+        data=data,
+        backbone=backbone,
+        method=method,
+        epochs=epochs,
+        fraction=fraction,
+        imbalance=imbalance,
+        root=root,
+        download=download,
+        skip_corrupt=skip_corrupt,
+        seed=seed,
+        compile_network=compile_network,
+        devices=devices,
+        threads=threads,
+    )
     begun = RunFolder(out) if out is not None and resume else None
     base = begun.read_config() if begun is not None and begun.started else None
     settings = [value for part, table in flags.items() if part != "machine" for value in table.values()]

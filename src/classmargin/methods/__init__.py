@@ -1,7 +1,7 @@
 """MR² and the baselines behind one small interface.
 
 :mod:`~classmargin.methods.base` says what a method is and when its hooks run,
-:mod:`~classmargin.methods.registry` knows the methods by name, every other file is one method.
+:mod:`~classmargin.methods.method_registry` knows the methods by name, every other file is one method.
 Adding one = its file, one import line here, one value test.
 
 Example:
@@ -43,7 +43,7 @@ from classmargin.methods.base import (
     TaskInfo,
     evaluate_on_toy,
 )
-from classmargin.methods.registry import (
+from classmargin.methods.method_registry import (
     MethodInfo,
     create,
     default_hyperparameters,

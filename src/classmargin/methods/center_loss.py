@@ -7,9 +7,9 @@ from torch import Tensor
 
 from classmargin._checks import check_number
 from classmargin._distributed import all_reduce_sum, global_mean
-from classmargin.methods._shared import at_least_float32, class_sums, cross_entropy, with_parts
 from classmargin.methods.base import Method, MethodLoss, Requirements, Step, TaskInfo
-from classmargin.methods.registry import MethodInfo, register
+from classmargin.methods.loss_parts import at_least_float32, class_sums, cross_entropy, with_parts
+from classmargin.methods.method_registry import MethodInfo, register
 
 
 @register(

@@ -9,15 +9,15 @@ from torch import Tensor
 
 from classmargin._checks import check_choice, check_number
 from classmargin._distributed import all_reduce_sum, gather_rows, global_mean
-from classmargin.methods._shared import (
+from classmargin.methods.base import Method, MethodLoss, Step, TaskInfo
+from classmargin.methods.loss_parts import (
     at_least_float32,
     class_sums,
     cross_entropy,
     with_parts,
     without_autocast,
 )
-from classmargin.methods.base import Method, MethodLoss, Step, TaskInfo
-from classmargin.methods.registry import MethodInfo, register
+from classmargin.methods.method_registry import MethodInfo, register
 
 _LOG_FLOOR = math.log(1e-25)
 

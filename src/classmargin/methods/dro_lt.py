@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from classmargin._checks import check_number
 from classmargin._distributed import gather_rows, global_mean
-from classmargin.methods._shared import (
+from classmargin.methods.base import LoopContext, Method, MethodLoss, Requirements, Stage, Step, TaskInfo
+from classmargin.methods.loss_parts import (
     at_least_float32,
     class_means,
     cross_entropy,
@@ -17,8 +18,7 @@ from classmargin.methods._shared import (
     with_parts,
     without_autocast,
 )
-from classmargin.methods.base import LoopContext, Method, MethodLoss, Requirements, Stage, Step, TaskInfo
-from classmargin.methods.registry import MethodInfo, register
+from classmargin.methods.method_registry import MethodInfo, register
 
 
 def robust_centroid_losses(

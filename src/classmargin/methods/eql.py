@@ -10,9 +10,9 @@ from torch.nn import functional as F
 
 from classmargin._checks import check_choice, check_int, check_number
 from classmargin._distributed import global_mean
-from classmargin.methods._shared import at_least_float32, cross_entropy, with_parts
 from classmargin.methods.base import Method, MethodLoss, Requirements, Step, TaskInfo
-from classmargin.methods.registry import MethodInfo, register
+from classmargin.methods.loss_parts import at_least_float32, cross_entropy, with_parts
+from classmargin.methods.method_registry import MethodInfo, register
 
 
 def counter_uniform(index: Tensor, num_classes: int, *, step: int, seed: int) -> Tensor:

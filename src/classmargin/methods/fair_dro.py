@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from classmargin._checks import check_choice, check_number
-from classmargin.methods._shared import class_means, cross_entropy, training_class_means, with_parts
 from classmargin.methods.base import LoopContext, Method, MethodLoss, Requirements, Step, TaskInfo
-from classmargin.methods.registry import MethodInfo, register
+from classmargin.methods.loss_parts import class_means, cross_entropy, training_class_means, with_parts
+from classmargin.methods.method_registry import MethodInfo, register
 
 
 def chi_square_weights(losses: Tensor, radius: float) -> Tensor:

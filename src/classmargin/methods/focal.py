@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from classmargin._checks import check_number
 from classmargin._distributed import global_mean
-from classmargin.methods._shared import cross_entropy, focal_factor, with_parts
 from classmargin.methods.base import Method, MethodLoss, Step, TaskInfo
-from classmargin.methods.registry import MethodInfo, register
+from classmargin.methods.loss_parts import cross_entropy, focal_factor, with_parts
+from classmargin.methods.method_registry import MethodInfo, register
 
 
 @register(

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from classmargin._checks import check_choice, check_number
 from classmargin._distributed import global_mean
-from classmargin.methods._shared import class_means, cross_entropy, with_parts
 from classmargin.methods.base import Method, MethodLoss, Requirements, Step, TaskInfo
-from classmargin.methods.registry import MethodInfo, register
+from classmargin.methods.loss_parts import class_means, cross_entropy, with_parts
+from classmargin.methods.method_registry import MethodInfo, register
 
 
 @register(

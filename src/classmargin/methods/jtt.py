@@ -7,9 +7,9 @@ from torch import Tensor
 
 from classmargin._checks import check_choice, check_int, check_number
 from classmargin._distributed import all_reduce_sum, global_mean
-from classmargin.methods._shared import cross_entropy, with_parts
 from classmargin.methods.base import LoopContext, Method, MethodLoss, Requirements, Stage, Step, TaskInfo
-from classmargin.methods.registry import MethodInfo, register
+from classmargin.methods.loss_parts import cross_entropy, with_parts
+from classmargin.methods.method_registry import MethodInfo, register
 
 
 @register(

@@ -7,9 +7,14 @@ from torch import Tensor
 
 from classmargin._checks import check_number
 from classmargin._distributed import global_mean
-from classmargin.methods._shared import at_least_float32, cross_entropy, effective_number_weights, with_parts
 from classmargin.methods.base import Method, MethodLoss, Requirements, Step, TaskInfo
-from classmargin.methods.registry import MethodInfo, register
+from classmargin.methods.loss_parts import (
+    at_least_float32,
+    cross_entropy,
+    effective_number_weights,
+    with_parts,
+)
+from classmargin.methods.method_registry import MethodInfo, register
 
 _PAPER = "Cao et al., Learning Imbalanced Datasets with Label-Distribution-Aware Margin Loss, NeurIPS 2019"
 # On balanced data every class has the largest margin, and 0.1 is better than 0.5.
@@ -58,7 +63,7 @@ class LDAM(Method):
     Hyper-parameters: ``max_margin`` of the rarest class, ``scale`` s, ``reweight_from`` (share of the epochs
     after which effective-number weights with ``beta`` act; None = never).
     Cost: one forward and backward pass.
-    Caveats: needs a cosine head; logits that are no cosines are refused. On balanced data all margins are
+    Caveats: needs a cosine head; logits that are not cosines are refused. On balanced data all margins are
         ``max_margin``, for which 0.1 is a better choice than the default. Weighted losses are divided by the sum of the weights in
         the batch, as in the original code. With equal counts the weights are all 1, but the loss is still not cross-entropy.
         The original switches at epoch 160 of 200 and fails beyond epoch 320; here the switch is a share. Test

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from classmargin._checks import check_choice, check_number
 from classmargin._distributed import gather_rows, global_mean
-from classmargin.methods._shared import cross_entropy, frozen_running_statistics, with_parts
 from classmargin.methods.base import Method, MethodLoss, Requirements, Step, TaskInfo
-from classmargin.methods.registry import MethodInfo, register
+from classmargin.methods.loss_parts import cross_entropy, frozen_running_statistics, with_parts
+from classmargin.methods.method_registry import MethodInfo, register
 
 _TINY = 1e-8
 

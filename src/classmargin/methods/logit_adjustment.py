@@ -7,9 +7,9 @@ from torch import Tensor
 from classmargin._checks import check_choice, check_number
 from classmargin._distributed import global_mean
 from classmargin._types import ModelOutput
-from classmargin.methods._shared import cross_entropy, log_prior, with_parts
 from classmargin.methods.base import Method, MethodLoss, Requirements, Step, TaskInfo
-from classmargin.methods.registry import MethodInfo, register
+from classmargin.methods.loss_parts import cross_entropy, log_prior, with_parts
+from classmargin.methods.method_registry import MethodInfo, register
 
 
 @register(

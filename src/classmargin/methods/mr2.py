@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from classmargin._checks import check_number
-from classmargin.methods._shared import log_prior, with_parts
 from classmargin.methods.base import Method, MethodLoss, Requirements, Step, TaskInfo
-from classmargin.methods.registry import MethodInfo, register
+from classmargin.methods.loss_parts import log_prior, with_parts
+from classmargin.methods.method_registry import MethodInfo, register
 from classmargin.mr2 import PRESETS, MR2Loss
 
 _PAPER = "Zhu et al., Reducing Class-Wise Performance Disparity via Margin Regularization, ICLR 2026"
@@ -19,7 +19,7 @@ _SEARCH = {
     "representation_weight": (0.1, 0.3, 1.0, 3.0, 10.0),
     "label_smoothing": (0.0, 0.05, 0.1),
 }
-# What the task decides is no hyper-parameter.
+# What the task decides is not a hyper-parameter.
 _OF_THE_TASK = {"feature_dim", "log_prior", "weight", "ignore_index", "accumulate"}
 
 

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from classmargin._checks import check_number
 from classmargin._types import ModelOutput
-from classmargin.methods._shared import frozen_running_statistics
 from classmargin.methods.base import LoopContext, Method, MethodLoss, Requirements, Stage, Step, TaskInfo
-from classmargin.methods.registry import MethodInfo, create, register
+from classmargin.methods.loss_parts import frozen_running_statistics
+from classmargin.methods.method_registry import MethodInfo, create, register
 
 
 @register(

@@ -12,9 +12,9 @@ from torch.nn import functional as F
 
 from classmargin._checks import check_choice, check_int, check_number
 from classmargin._distributed import gather_rows, global_mean
-from classmargin.methods._shared import at_least_float32, cross_entropy, with_parts, without_autocast
 from classmargin.methods.base import Method, MethodLoss, Requirements, Stage, Step, TaskInfo
-from classmargin.methods.registry import MethodInfo, register
+from classmargin.methods.loss_parts import at_least_float32, cross_entropy, with_parts, without_autocast
+from classmargin.methods.method_registry import MethodInfo, register
 
 # Epochs from which on the two-stage form has time to learn: the authors' schedules begin at 200.
 _LONG_TRAINING = 200

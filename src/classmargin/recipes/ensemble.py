@@ -28,9 +28,8 @@ from classmargin.data import make_loader
 from classmargin.evaluation.audit_result import Audit
 from classmargin.evaluation.prediction_files import Predictions, read_predictions
 from classmargin.recipes.model_export import write_graph
-from classmargin.recipes.model_predict import BATCH, HostPlace
 from classmargin.recipes.run_parts import load_bundle
-from classmargin.recipes.saved_model import DeployedModel, SavedModel, load_model
+from classmargin.recipes.saved_model import BATCH, DeployedModel, HostPlace, SavedModel, load_model
 from classmargin.recipes.train_run import train
 from classmargin.training.config import RunConfig, identity
 from classmargin.training.config_reader import with_values

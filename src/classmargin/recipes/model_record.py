@@ -59,7 +59,7 @@ def read_record(run: RunFolder) -> ModelRecord:
     """Read the record of a run.
 
     Raises:
-        ValueError: The folder is no run, or its record is damaged.
+        ValueError: The folder is not a run, or its record is damaged.
     """
     path = run.model_file
     try:

@@ -1,6 +1,6 @@
 """Numbers as printed in the paper, in percent, to be shown beside ours. A doubt mark says where it contradicts itself.
 
-One constant a table, in the order of the paper. ``printed`` makes the form that recipes take. What the paper
+One constant per table, in the order of the paper. ``printed`` makes the form that recipes take. What the paper
 does not print as a number (Fig. 1 and the other plots) is not here.
 """
 

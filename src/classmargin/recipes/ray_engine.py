@@ -30,6 +30,7 @@ def ray_workers(jobs: int, devices: int = 1) -> Iterator[Callable[[int], RayWork
 
     Raises:
         ImportError: Ray is not installed; the message names the extra.
+        ValueError: There is no cluster at ``RAY_ADDRESS``, or Ray does not start on this machine.
     """
     # Before the import, because Ray reads it then: nothing is sent home.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -39,7 +40,12 @@ def ray_workers(jobs: int, devices: int = 1) -> Iterator[Callable[[int], RayWork
     options: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
     if "RAY_ADDRESS" not in os.environ:
         options["num_cpus"] = jobs * devices
-    ray.init(ignore_reinit_error=True, **options)
+    try:
+        ray.init(ignore_reinit_error=True, **options)
+    except (
+        Exception
+    ) as error:  # Ray has no type for it: a cluster that does not answer, a node that does not start
+        raise ValueError(f"--engine ray: Ray could not be started or reached ({error})") from error
     resources = {"num_cpus": devices}
     if ray.cluster_resources().get("GPU", 0) >= devices:
         resources["num_gpus"] = devices

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 Tables = Mapping[str, Mapping[str, Any]]
 SCALES = ("smoke", "laptop", "paper")
-DEFAULT_SEEDS = 3
 
 
 @dataclass(frozen=True)

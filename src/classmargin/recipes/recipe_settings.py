@@ -83,6 +83,43 @@ def paper(
     return Scale(note, merge({"data": {"validation": 0.0}}, settings), sizes, mr2_preset="paper")
 
 
+def cifar_scales(block: str, epochs: int, *, fraction: float = 0.1, more: str = "") -> dict[str, Scale]:
+    """Return the scales of a block on CIFAR-100; the smaller ones train ResNet-20.
+
+    Args:
+        block: Its key.
+        epochs: On a laptop.
+        fraction: Share of the training samples on a laptop.
+        more: What else to say about the laptop.
+    """
+    network: Tables = {"backbone": {"name": "resnet20"}}
+    note = f"CIFAR-100 at {100 * fraction:g} % of the training data, ResNet-20, {epochs} epochs{more}."
+    settings: Tables = {"data": {"fraction": fraction}, **network, "loop": {"epochs": epochs}}
+    return {"smoke": smoke(**{block: network}), "laptop": laptop(note, settings), "paper": paper()}
+
+
+def pretrained_scales(epochs: int) -> dict[str, Scale]:
+    """Return the scales of a fine-tuned CLIP ResNet-50; a laptop trains EfficientNet-Lite0 in its place."""
+    settings = merge(PRETRAINED_LAPTOP, {"loop": {"epochs": epochs}})
+    return {
+        "smoke": smoke_pretrained({"clip-resnet50": "clip-resnet50"}),
+        "laptop": laptop(f"{PRETRAINED_NOTE}, {epochs} epochs.", settings),
+        "paper": paper(),
+    }
+
+
+def scratch_scales(
+    *networks: str, more: str = "", leave_out: Mapping[str, str] | None = None
+) -> dict[str, Scale]:
+    """Return the scales of networks on ImageNet; a laptop trains ResNet-20 on a tenth of CIFAR-100 in their place."""
+    note = f"a tenth of CIFAR-100 in place of ImageNet, ResNet-20, 40 epochs{more}."
+    return {
+        "smoke": smoke_pretrained({name: name for name in networks}),
+        "laptop": laptop(note, SMALL_IMAGENET_LAPTOP, preset="cifar", leave_out=leave_out or {}),
+        "paper": paper(),
+    }
+
+
 ERM_AND_MR2 = (Row("erm", "erm"), Row("mr2", "mr2"))
 
 # Training recipe of each network of the paper's ImageNet tables.

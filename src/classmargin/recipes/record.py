@@ -19,7 +19,7 @@ from classmargin.evaluation.json_values import to_plain
 
 FORMAT = "classmargin-record"
 VERSION = 1
-# Name of a comparison that is no recipe: runs of the user's own choice.
+# Name of a comparison that is not a recipe: runs of the user's own choice.
 CUSTOM = "custom"
 # Four digits of a fraction are a hundredth of a percentage point.
 _DIGITS = 5
@@ -108,7 +108,7 @@ class BlockResult:
         num_samples: Test samples.
         rows: The baseline first.
         printed_for: What the paper's values belong to.
-        lacks: What an equal footing of the methods would need besides; None where nobody knows (an older record).
+        lacks: What the comparison lacks for an equal footing of its methods; None in older records, which do not say.
     """
 
     key: str

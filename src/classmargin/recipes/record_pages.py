@@ -159,7 +159,7 @@ def render_records(paths: Sequence[str | Path], *, title: str = "") -> str:
         title: Heading of the page; empty for none.
 
     Raises:
-        ValueError: A path is no record.
+        ValueError: A path does not hold a record.
     """
     parts = [f"# {title}"] if title else []
     return "\n\n".join([*parts, *(_section(path) for path in paths)]) + "\n"

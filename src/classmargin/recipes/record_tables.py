@@ -46,7 +46,7 @@ def default_tables(record: Record) -> list[Table]:
 
 
 def accuracy_table(record: Record) -> Table:
-    """Return one line a row: our accuracies with intervals, and the paper's."""
+    """Return one line per row: our accuracies with intervals, and the paper's."""
 
     def line(_: BlockResult, row: RowResult) -> dict[str, Any]:
         ours = {name: percent(row.values[name]) for name in SHOWN}
@@ -66,7 +66,7 @@ def crossfit_table(record: Record) -> Table:
 
 
 def change_table(record: Record) -> Table:
-    """Return one line a row but the first: paired changes with cross-fitted thirds."""
+    """Return one line per row but the first: paired changes with cross-fitted thirds."""
 
     def line(_: BlockResult, row: RowResult) -> dict[str, Any] | None:
         if row.change is None:
@@ -94,7 +94,7 @@ def own_change_table(record: Record) -> Table:
 
 
 def cost_table(record: Record) -> Table:
-    """Return one line a row: steps, time of a step and of a run (medians), time relative to the baseline."""
+    """Return one line per row: steps, time of a step and of a run (medians), time relative to the baseline."""
 
     def line(_: BlockResult, row: RowResult) -> dict[str, Any]:
         return {
@@ -106,8 +106,8 @@ def cost_table(record: Record) -> Table:
 
     columns = (
         Column("steps", "Steps", "count"),
-        Column("milliseconds", "Milliseconds a step", "value"),
-        Column("minutes", "Minutes a run", "value"),
+        Column("milliseconds", "Milliseconds per step", "value"),
+        Column("minutes", "Minutes per run", "value"),
         Column("relative", "Relative time of a run", "value"),
     )
     return table_of("Cost", record, columns, line, COST_NOTE)
@@ -169,6 +169,16 @@ def paper_changes(base: Mapping[str, Any] | None, paper: Mapping[str, Any] | Non
         f"paper_{name}": f"{paper[name] - base[name]:+.1f}{mark}"
         for name in PRINTED
         if name in paper and name in base
+    }
+
+
+def interval_bars(estimates: Sequence[Estimate]) -> dict[str, Any]:
+    """Return the intervals of values as the error bars of a plotly trace."""
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [high - value for value, _, high in estimates],
+        "arrayminus": [value - low for value, low, _ in estimates],
     }
 
 

@@ -20,16 +20,16 @@ from torch import Tensor
 from classmargin._distributed import rank, world_size
 from classmargin.backbones import Backbone, backbone_info, create_backbone, probe_head
 from classmargin.backbones.feature_cache import encoder_fingerprint
-from classmargin.data import DataBundle, load_data, make_loader
+from classmargin.data import BatchLoader, DataBundle, Framing, load_data, make_loader
 from classmargin.data.catalog import find_info
 from classmargin.data.formats.arrow_tables import HUB_PREFIX
 from classmargin.data.pixels import pixels_in_units
 from classmargin.methods import Method, Requirements, TaskInfo, create, requirements_of
-from classmargin.methods.registry import resolve_hyperparameters, settle_hyperparameters
-from classmargin.recipes.data_loaders import BundleLoaders, framing_of
+from classmargin.methods.base import SamplerKind
+from classmargin.methods.method_registry import resolve_hyperparameters, settle_hyperparameters
 from classmargin.recipes.model_record import ModelRecord
 from classmargin.recipes.probe import feature_bundle
-from classmargin.training.config import RunConfig
+from classmargin.training.config import DataConfig, RunConfig
 from classmargin.training.config_reader import replace_machine
 from classmargin.training.devices import launched_layout, settled, usable_cores
 from classmargin.training.ingredients import Ingredients
@@ -38,8 +38,73 @@ from classmargin.training.run_progress import say
 from classmargin.training.soft_labels import read_teacher
 
 FEATURE_BATCH = 1024
+EVALUATION_BATCH = 256
 # Every network here takes images of this side; whether it takes smaller ones is tried.
 SMALL_SIDE = 64
+
+
+def framing_of(data: DataConfig) -> Framing:
+    """Return how the configured run cuts photographs."""
+    return Framing(data.crop_scale, data.centre_share, data.interpolation, data.flip)
+
+
+@dataclass(frozen=True)
+class BundleLoaders:
+    """Batches of a loaded data set, this process's share of them.
+
+    Attributes:
+        bundle: The data.
+        needs: What the method asked for (views, sampler).
+        batch_size: Samples of one optimiser step over all processes.
+        augmentation: Training transform by name.
+        seed: Of order and augmentation.
+        rank: Number of this process.
+        world_size: Number of processes.
+        workers: Worker processes for streamed data.
+    """
+
+    bundle: DataBundle
+    needs: Requirements
+    batch_size: int
+    augmentation: str
+    seed: int
+    rank: int = 0
+    world_size: int = 1
+    workers: int = 0
+
+    def training(
+        self, *, sampler: SamplerKind | None, views: int | None, multiplicity: Tensor | None
+    ) -> BatchLoader:
+        """Return shuffled, augmented training batches; None takes what the method asked for."""
+        images = self.bundle.kind == "images"
+        return make_loader(
+            self.bundle,
+            "train",
+            batch_size=self.batch_size,
+            training=True,
+            augmentation=self.augmentation if images else "none",
+            views=views if views is not None else self.needs.views,
+            sampler=sampler if sampler is not None else self.needs.sampler,
+            multiplicity=multiplicity,
+            seed=self.seed,
+            rank=self.rank,
+            world_size=self.world_size,
+            workers=self.workers,
+        )
+
+    def evaluation(self, split: str) -> BatchLoader | None:
+        """Return a split in index order without augmentation, or None if it has no samples."""
+        if len(self.bundle.split(split)) == 0:
+            return None
+        return make_loader(
+            self.bundle,
+            split,
+            batch_size=EVALUATION_BATCH * self.world_size,
+            training=False,
+            rank=self.rank,
+            world_size=self.world_size,
+            workers=self.workers,
+        )
 
 
 @dataclass(frozen=True)
@@ -148,7 +213,7 @@ def _check_test_classes(bundle: DataBundle, *, allow_absent: bool) -> None:
         some = ", ".join(absent[:5]) + (" …" if len(absent) > 5 else "")
         raise ValueError(
             f"{bundle.name} has no test sample of {len(absent)} of {bundle.num_classes} classes: {some}; "
-            "set data.allow_absent=true to train all the same"
+            "set data.allow_absent=true to train nevertheless"
         )
 
 
@@ -245,7 +310,7 @@ def _head(config: RunConfig, needs: Requirements) -> str | None:
 
 
 def _check_pixel_units(bundle: DataBundle, backbone: str) -> None:
-    """Refuse numbers that are no pixels in [0, 1] where the network brings the mean and deviation of such pixels."""
+    """Refuse numbers that are not pixels in [0, 1] where the network brings the mean and deviation of such pixels."""
     for split in (bundle.train, bundle.validation, bundle.test):
         if split.inputs is not None and not pixels_in_units(split.inputs):
             low, high = float(split.inputs.min()), float(split.inputs.max())

@@ -7,13 +7,14 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from classmargin.data.catalog import data_root
 from classmargin.data.raw import name_some
 from classmargin.recipes.existing_runs import find_runs, group_runs, unfinished_runs
 from classmargin.recipes.measure_runs import MeasuredBlock, measure_block
-from classmargin.recipes.recipe import Recipe
-from classmargin.recipes.recipe_plan import PlannedBlock, RecipePlan, in_order
+from classmargin.recipes.recipe import SCALES, Recipe, Scale
+from classmargin.recipes.recipe_plan import PlannedBlock, RecipePlan
 from classmargin.recipes.record import CUSTOM, Record
 from classmargin.recipes.runner import run_all
 from classmargin.recipes.validation_search import searched_trials
@@ -28,6 +29,14 @@ COLLAPSE = (
     "the printed objective can collapse on features that are not normalised: with 5 epochs of ResNet-20 on CIFAR-10 at 10 % "
     "and one seed, cross-entropy reached 41.2 % overall and 24.3 % on the hard third, the printed objective 16.5 % and 0.1 %. "
     "--objective paper,release,recommended runs the three side by side."
+)
+
+COMPARISON = Recipe(
+    name=CUSTOM,
+    source="a comparison that the paper does not have",
+    question="Who is better on these data?",
+    blocks=(),
+    scales=dict.fromkeys((*SCALES, CUSTOM), Scale("")),
 )
 
 
@@ -66,9 +75,8 @@ def reproduce(
         write_sample_files(plan.folder, plan.runs)
     failed = run_all(plan.runs, engine=engine, jobs=jobs, show=show) if plan.blocks else {}
     measured = measure_all(plan.blocks, recipe, failed=failed, bootstrap=size.bootstrap, trials=plan.trials)
-    note = " ".join([size.note, *plan.words]) + (
-        " Settings were changed, see the command." if plan.changed else ""
-    )
+    changed = "Settings were changed, see the command." if plan.changed else ""
+    note = " ".join(filter(None, [size.note, *plan.words, changed]))
     record = make_record(recipe, plan.scale, note, measured, command=command)
     if any(_may_collapse(run.config) for run in plan.runs):
         record = dataclasses.replace(record, doubts=(*record.doubts, COLLAPSE))
@@ -80,34 +88,20 @@ def _may_collapse(config: RunConfig) -> bool:
     return config.method.preset == "paper" and not config.backbone.options.get("normalize_features")
 
 
-def compare_methods(
-    block: PlannedBlock,
-    *,
-    engine: str = "local",
-    jobs: int = 1,
-    command: Sequence[str] = (),
-    show: bool | None = None,
-    trials: int = 0,
-    note: str = "",
-) -> Outcome:
-    """Do the same for the one block of ``compare-methods``; arguments as for :func:`reproduce`.
+def compare_methods(block: PlannedBlock, *, trials: int = 0, words: str = "", **how: Any) -> Outcome:
+    """Do the same for the one block of ``compare-methods``.
 
     Args:
         block: From :func:`~classmargin.recipes.recipe_plan.plan_comparison`.
-        engine: As for :func:`reproduce`.
-        jobs: As for :func:`reproduce`.
-        command: As for :func:`reproduce`.
-        show: As for :func:`reproduce`.
         trials: Settings that every row tried on validation.
-        note: What a reader must know about the choice of settings.
+        words: What a reader must know about the choice of settings.
+        **how: As for :func:`reproduce`.
 
     Raises:
         ValueError: No run of the first method could be finished.
     """
-    failed = run_all(in_order([block]), engine=engine, jobs=jobs, show=show)
-    measured = measure_all([block], None, failed=failed, bootstrap=BOOTSTRAP, trials=trials)
-    record = make_record(None, CUSTOM, note, measured, command=command)
-    return Outcome(dataclasses.replace(record, failed=failed), tuple(measured))
+    plan = RecipePlan(COMPARISON, CUSTOM, Path(), (block,), trials=trials, words=(words,))
+    return reproduce(plan, **how)
 
 
 def from_runs(
@@ -135,15 +129,15 @@ def from_runs(
     if unfinished:
         say(f"left out, unfinished: {unfinished}")
     trials = searched_trials(folders)
-    measured = measure_all(blocks, recipe, failed={}, bootstrap=bootstrap, trials=trials)
-    record = make_record(recipe, CUSTOM, note, measured, command=command)
+    measured = measure_all(blocks, recipe or COMPARISON, failed={}, bootstrap=bootstrap, trials=trials)
+    record = make_record(recipe or COMPARISON, CUSTOM, note, measured, command=command)
     left_out = {unfinished: "unfinished"} if unfinished else {}
     return Outcome(dataclasses.replace(record, left_out=left_out), tuple(measured))
 
 
 def measure_all(
     blocks: Sequence[PlannedBlock],
-    recipe: Recipe | None,
+    recipe: Recipe,
     *,
     failed: dict[str, str],
     bootstrap: int,
@@ -154,8 +148,9 @@ def measure_all(
     Raises:
         ValueError: None is.
     """
-    extras = recipe.extras if recipe is not None else None
-    found = [measure_block(block, bootstrap=bootstrap, extras=extras, trials=trials) for block in blocks]
+    found = [
+        measure_block(block, bootstrap=bootstrap, extras=recipe.extras, trials=trials) for block in blocks
+    ]
     measured = [block for block in found if block is not None]
     if blocks and not measured:
         first = blocks[0].rows[0].title if len(blocks) == 1 else "a first row"
@@ -164,7 +159,7 @@ def measure_all(
 
 
 def make_record(
-    recipe: Recipe | None,
+    recipe: Recipe,
     scale: str,
     note: str,
     measured: Sequence[MeasuredBlock],
@@ -172,20 +167,19 @@ def make_record(
     command: Sequence[str] = (),
 ) -> Record:
     """Return the record of measured blocks, with the data of the figure where the recipe draws one."""
+    left_out = ("command", "resumed_from_step")
     record = Record(
-        recipe=recipe.name if recipe is not None else CUSTOM,
-        source=recipe.source if recipe is not None else "a comparison that the paper does not have",
-        question=recipe.question if recipe is not None else "Who is better on these data?",
+        recipe=recipe.name,
+        source=recipe.source,
+        question=recipe.question,
         scale=scale,
         note=note,
         command=portable_command(["classmargin", *command]) if command else "",
-        session={
-            key: value for key, value in session().items() if key not in ("command", "resumed_from_step")
-        },
+        session={key: value for key, value in session().items() if key not in left_out},
         blocks=tuple(block.result for block in measured),
-        doubts=recipe.doubts if recipe is not None else (),
+        doubts=recipe.doubts,
     )
-    if recipe is not None and recipe.figure is not None:
+    if recipe.figure is not None:
         folders = {block.result.key: block.folders for block in measured}
         record = dataclasses.replace(record, figure=dict(recipe.figure(record, folders)))
     return record

@@ -318,7 +318,7 @@ class StudySource:
         if ending.kind != "finished":
             outcome = {"fell_behind": "pruned"}.get(ending.kind, ending.kind)
             trial.set_user_attr("result", {"outcome": outcome, "reason": ending.words})
-            # A diverged one is told as pruned, not failed: the sampler shall learn to stay away from such values.
+            # A diverged one is told as pruned, not failed: the sampler should learn to stay away from such values.
             self._study.tell(trial, state=trial_state("FAIL" if outcome == "failed" else "PRUNED"))
         return self._words(trial, ending)
 

@@ -36,7 +36,7 @@ class FellBehindError(RuntimeError):
 
 
 class _Judged:
-    """Asks after each evaluation whether the run may go on."""
+    """Asks after each evaluation whether the run may continue."""
 
     def __init__(self, judge: Judge) -> None:
         self._judge = judge
@@ -59,7 +59,7 @@ def train_task(task: Mapping[str, Any], judge: Judge) -> dict[str, Any]:
     Raises:
         StoppedError: A signal asked to stop; the state is saved.
     """
-    from classmargin.recipes.spread_log import SpreadLog
+    from classmargin.recipes.class_measures import SpreadLog
     from classmargin.recipes.train_run import train
     from classmargin.training.config_reader import build
     from classmargin.training.stopping import DivergedError, StoppedError

@@ -56,7 +56,7 @@ class PlannedRun:
         folder: Where.
         watch_spread: Note the spread of every class at each evaluation (``spread.jsonl``).
         test: Whether the test set is looked at; without it the run ends trained and not ``done``.
-        judged: Whether the source is asked after each evaluation if the run may go on.
+        judged: Whether the source is asked after each evaluation if the run may continue.
         notices: Whether the run says what a user should know about its data.
         validation: Keep the predictions on the validation samples beside the run.
     """
@@ -107,7 +107,7 @@ class RunSource(Protocol):
         """Return the next run, or None if there is none (now: it is asked again when a run has ended)."""
 
     def may_go_on(self, run: PlannedRun, epoch: int, accuracies: Mapping[str, float]) -> bool:
-        """Return whether a run that is ``judged`` goes on after an evaluation."""
+        """Return whether a run that is ``judged`` continues after an evaluation."""
 
     def end(self, run: PlannedRun, ending: Ending) -> str:
         """Take note of the end of a run and return what to say about it."""
@@ -328,7 +328,7 @@ class _Pool:
             self._end(slot, run, Ending("failed", words), shown)
 
     def _answer(self, slot: _Slot, run: PlannedRun, evaluation: Mapping[str, Any]) -> None:
-        self._deaths.pop(run.folder.path, None)  # it goes on, so it is not what kills workers
+        self._deaths.pop(run.folder.path, None)  # it makes progress, so it is not what kills workers
         answer = self._source.may_go_on(run, evaluation["epoch"], evaluation["accuracies"])
         with contextlib.suppress(OSError):  # it has died since; its exit code will tell
             slot.worker.send({"may_go_on": answer})

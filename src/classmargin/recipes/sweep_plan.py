@@ -22,7 +22,6 @@ from classmargin.training.devices import settled
 from classmargin.training.run_folder import write_json
 
 PLAN_FILE = "sweep.json"
-PRUNERS = ("median", "none")
 SAMPLERS = ("tpe", "random", "grid")
 
 

@@ -163,7 +163,7 @@ def make_pruner(plan: SweepPlan) -> Any:
 
 
 def suggest(trial: Trial, parameters: tuple[Parameter, ...]) -> dict[str, Any]:
-    """Draw (or, for a trial that goes on, read) one label for each parameter."""
+    """Draw (or, for a trial that resumes, read) one label for each parameter."""
     labels: dict[str, Any] = {}
     for p in parameters:
         if p.choices:

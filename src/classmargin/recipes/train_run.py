@@ -1,8 +1,8 @@
-"""One run from its folder's point of view: begin, go on, or leave alone what is finished::
+"""One run from its folder's point of view: begin, resume, or leave alone what is finished::
 
 train(config, folder, resume=...)
 folder finished      -> its audit is read, nothing is trained
-folder begun         -> go on (resume), or refuse (not resume), or refuse (another configuration)
+folder begun         -> resume it, or refuse (not resume), or refuse (another configuration)
 folder empty         -> begin
 """
 
@@ -78,7 +78,7 @@ def train(
     Args:
         config: The run.
         folder: Where it lives.
-        resume: Go on with what is there; without it a folder in use is refused.
+        resume: Resume what is there; without it a folder in use is refused.
         show: Force the progress bar on or off.
         test: Whether the test set is looked at. Without it the run stops with its last checkpoint and is not
             marked as done; calling again with ``resume`` does what is left (sweeps choose before they test).
@@ -112,7 +112,7 @@ def train(
 
 
 def _as_begun(config: RunConfig, run: RunFolder) -> RunConfig:
-    """Leave to the run that is there what the settings leave open: it must go on rounding as it began."""
+    """Take what the settings leave open from the run that is there: it must keep rounding as it began."""
     if not run.started:
         return config
     began = run.read_config()
@@ -248,7 +248,7 @@ def _tell_other_device(config: RunConfig, run: RunFolder) -> None:
     }
     if before:
         say(
-            f"the run was begun on {', '.join(sorted(before))} and goes on on "
+            f"the run was begun on {', '.join(sorted(before))} and resumes on "
             f"{devices.device_kind(config.machine.accelerator)}: it will not end bit-identical"
         )
 

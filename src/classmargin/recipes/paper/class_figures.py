@@ -11,13 +11,10 @@ from classmargin.evaluation.prediction_files import read_predictions
 from classmargin.recipes.class_measures import class_column, third_means, thirds_of
 from classmargin.recipes.recipe import Folders, Recipe, Row, register
 from classmargin.recipes.recipe_settings import (
-    SMALL_IMAGENET_LAPTOP,
     cifar_block,
+    cifar_scales,
     imagenet_block,
-    laptop,
-    paper,
-    smoke,
-    smoke_pretrained,
+    scratch_scales,
 )
 from classmargin.recipes.record import Record
 from classmargin.report.tables import Column, Table
@@ -118,16 +115,7 @@ register(
         source="Figure 1, class accuracies and feature spreads on ImageNet",
         question="How unequal are the classes, and do hard classes have the larger spread?",
         blocks=tuple(imagenet_block(name, ONLY_ERM) for name in SPREAD_NETWORKS),
-        scales={
-            "smoke": smoke_pretrained({name: name for name in SPREAD_NETWORKS}),
-            "laptop": laptop(
-                "a tenth of CIFAR-100 in place of ImageNet, ResNet-20, 40 epochs.",
-                SMALL_IMAGENET_LAPTOP,
-                preset="cifar",
-                leave_out={"mae-vit-b16": "fine-tuning it needs a GPU"},
-            ),
-            "paper": paper(),
-        },
+        scales=scratch_scales(*SPREAD_NETWORKS, leave_out={"mae-vit-b16": "fine-tuning it needs a GPU"}),
         doubts=("the figure is drawn from public supervised models, whose training is not stated.",),
         tables=spread_tables,
         figure=accuracy_and_spread,
@@ -195,15 +183,7 @@ register(
         source="figure of the weight norms on ImageNet",
         question="Are the class weights of a trained classifier of equal length?",
         blocks=(imagenet_block("resnet50"),),
-        scales={
-            "smoke": smoke_pretrained({"resnet50": "resnet50"}),
-            "laptop": laptop(
-                "a tenth of CIFAR-100 in place of ImageNet, ResNet-20, 40 epochs.",
-                SMALL_IMAGENET_LAPTOP,
-                preset="cifar",
-            ),
-            "paper": paper(),
-        },
+        scales=scratch_scales("resnet50"),
         tables=norm_tables,
         figure=weight_norms,
         draw=draw_norms,
@@ -261,7 +241,7 @@ def scatter_ratio(features: Any, labels: Any) -> float | None:
 
 
 def draw_maps(data: Mapping[str, Any]) -> Any:
-    """Return the maps side by side, one colour a class."""
+    """Return the maps side by side, one colour per class."""
     from classmargin.report.figures import SERIES_COLOURS, empty_figure, plotly_text
 
     count = max(1, len(data["maps"]))
@@ -313,14 +293,7 @@ register(
         source="figure of t-SNE maps of hard CIFAR-100 classes",
         question="Are the features of hard classes more compact and better separated under MR²?",
         blocks=(cifar_block("resnet32"),),
-        scales={
-            "smoke": smoke(resnet32={"backbone": {"name": "resnet20"}}),
-            "laptop": laptop(
-                "CIFAR-100 at 20 % of the training data, ResNet-20, 30 epochs.",
-                {"data": {"fraction": 0.2}, "backbone": {"name": "resnet20"}, "loop": {"epochs": 30}},
-            ),
-            "paper": paper(),
-        },
+        scales=cifar_scales("resnet32", 30, fraction=0.2),
         doubts=("network and classes of this figure are not stated.",),
         tables=compactness_tables,
         figure=hard_classes_map,

@@ -19,7 +19,13 @@ from classmargin.recipes.paper_values import (
     PER_CLASS_NAMES,
 )
 from classmargin.recipes.recipe import Block, Recipe, Row, register
-from classmargin.recipes.recipe_settings import cifar_block, laptop, paper, smoke
+from classmargin.recipes.recipe_settings import (
+    cifar_block,
+    cifar_scales,
+    laptop,
+    paper,
+    smoke,
+)
 from classmargin.recipes.record import BlockResult, Record, RowResult
 from classmargin.recipes.record_tables import default_tables, table_of, without_paper
 from classmargin.report.tables import NO_VALUE, Column, Table
@@ -41,7 +47,7 @@ def per_class_tables(record: Record) -> list[Table]:
 
 
 def class_table(record: Record) -> Table:
-    """Return one line a class, one pair of columns (ours, the paper's) a row of the recipe."""
+    """Return one line per class and a pair of columns (ours, the paper's) per row of the recipe."""
     block = record.blocks[0]
     columns = [Column("name", "Class")]
     lines: list[dict[str, Any]] = [{"name": name} for name in block.class_names]
@@ -107,7 +113,7 @@ def measure_collapse(runs: Sequence[RunFolder]) -> dict[str, Any]:
 
 
 def collapse_tables(record: Record) -> list[Table]:
-    """Return one line a class, ours beside the paper's; then the usual tables."""
+    """Return one line per class, ours beside the paper's; then the usual tables."""
     block = record.blocks[0]
     extras = block.rows[0].extras
     lines: list[dict[str, Any]] = [
@@ -232,14 +238,7 @@ register(
         source="table of output-level and classifier-level margins",
         question="Does MR² enlarge the margins that are left after training, most of all those of hard classes?",
         blocks=(cifar_block("resnet32"),),
-        scales={
-            "smoke": smoke(resnet32={"backbone": {"name": "resnet20"}}),
-            "laptop": laptop(
-                "CIFAR-100 at 20 % of the training data, ResNet-20, 30 epochs.",
-                {"data": {"fraction": 0.2}, "backbone": {"name": "resnet20"}, "loop": {"epochs": 30}},
-            ),
-            "paper": paper(),
-        },
+        scales=cifar_scales("resnet32", 30, fraction=0.2),
         printed={"resnet32": MARGINS},
         doubts=(
             "data set and network of this table are not stated; CIFAR-100 with ResNet-32 is taken.",

@@ -6,18 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from classmargin.recipes.paper_values import DOUBTS, MEAN_MARGIN, REPRESENTATION_WEIGHT
-from classmargin.recipes.recipe import Block, Folders, Recipe, Row, Scale, register
-from classmargin.recipes.recipe_settings import (
-    PRETRAINED_LAPTOP,
-    PRETRAINED_NOTE,
-    imagenet_block,
-    laptop,
-    paper,
-    smoke,
-    smoke_pretrained,
-)
+from classmargin.recipes.recipe import Block, Folders, Recipe, Row, register
+from classmargin.recipes.recipe_settings import cifar_scales, imagenet_block, pretrained_scales
 from classmargin.recipes.record import Record
-from classmargin.training.config_reader import merge
+from classmargin.recipes.record_tables import interval_bars
 
 METRICS = ("overall", "hard")
 
@@ -47,12 +39,7 @@ def draw_sweep(data: Mapping[str, Any]) -> Any:
         figure.add_scatter(
             x=data["values"],
             y=[value for value, _, _ in ours],
-            error_y={
-                "type": "data",
-                "symmetric": False,
-                "array": [high - value for value, _, high in ours],
-                "arrayminus": [value - low for value, low, _ in ours],
-            },
+            error_y=interval_bars(ours),
             name=f"ours, {name}",
             line={"color": colours[name]},
         )
@@ -97,22 +84,6 @@ def _cifar(letter: str, option: str, printed: Mapping[str, Any], title: str) -> 
     return Block("cifar100", "CIFAR-100, ResNet-32", _rows(letter, option, printed, title))
 
 
-def _cifar_scales(epochs: int, more: str = "") -> dict[str, Scale]:
-    return {
-        "smoke": smoke(cifar100={"backbone": {"name": "resnet20"}}),
-        "laptop": laptop(
-            f"CIFAR-100 at 10 % of the training data, ResNet-20, {epochs} epochs{more}.",
-            {"data": {"fraction": 0.1}, "backbone": {"name": "resnet20"}, "loop": {"epochs": epochs}},
-        ),
-        "paper": paper(),
-    }
-
-
-IMAGENET_SCALES = {
-    "smoke": smoke_pretrained({"clip-resnet50": "clip-resnet50"}),
-    "laptop": laptop(f"{PRETRAINED_NOTE}, 3 epochs.", merge(PRETRAINED_LAPTOP, {"loop": {"epochs": 3}})),
-    "paper": paper(),
-}
 C_BAR, LAMBDA = "mean margin c̄", "weight λ of the representation margin"
 OTHER_SCALE = "; λ multiplies the scale-free term of the recommended settings, not the printed one"
 SCALES_OF_LAMBDA = (
@@ -129,7 +100,7 @@ register(
         C_BAR,
         _cifar("c", "mean_margin", MEAN_MARGIN, "c̄"),
         MEAN_MARGIN,
-        _cifar_scales(18),
+        cifar_scales("cifar100", 18),
         f"c̄ = 0 is printed ({MEAN_MARGIN['c=0']}), but not run.",
     )
 )
@@ -139,7 +110,7 @@ register(
         LAMBDA,
         _cifar("lambda", "representation_weight", REPRESENTATION_WEIGHT, "λ"),
         REPRESENTATION_WEIGHT,
-        _cifar_scales(14, OTHER_SCALE),
+        cifar_scales("cifar100", 14, more=OTHER_SCALE),
         SCALES_OF_LAMBDA,
     )
 )
@@ -149,7 +120,7 @@ register(
         C_BAR,
         imagenet_block("clip-resnet50", IMAGENET_C),
         {},
-        IMAGENET_SCALES,
+        pretrained_scales(3),
         NO_NUMBERS,
     )
 )
@@ -159,7 +130,7 @@ register(
         LAMBDA,
         imagenet_block("clip-resnet50", IMAGENET_LAMBDA),
         {},
-        IMAGENET_SCALES,
+        pretrained_scales(3),
         NO_NUMBERS,
         SCALES_OF_LAMBDA,
     )

@@ -18,12 +18,12 @@ from classmargin.recipes.paper_values import (
 )
 from classmargin.recipes.recipe import Block, Recipe, Row, register
 from classmargin.recipes.recipe_settings import (
-    PRETRAINED_LAPTOP,
-    PRETRAINED_NOTE,
     cifar_block,
+    cifar_scales,
     imagenet_block,
     laptop,
     paper,
+    pretrained_scales,
     smoke,
     smoke_pretrained,
 )
@@ -60,13 +60,7 @@ register(
         source="Table 1(b), all methods on ImageNet with CLIP ResNet-50",
         question="Which method helps the hard classes most when a pretrained network is fine-tuned?",
         blocks=(imagenet_block("clip-resnet50", ALL_METHODS),),
-        scales={
-            "smoke": smoke_pretrained({"clip-resnet50": "clip-resnet50"}),
-            "laptop": laptop(
-                f"{PRETRAINED_NOTE}, 2 epochs.", merge(PRETRAINED_LAPTOP, {"loop": {"epochs": 2}})
-            ),
-            "paper": paper(),
-        },
+        scales=pretrained_scales(2),
         printed={"clip-resnet50": printed(TABLE_1B)},
         doubts=(
             DOUBTS["thirds"],
@@ -83,18 +77,7 @@ register(
         source="Table 3, component analysis on CIFAR-100 with ResNet-32",
         question="Which part of MR² helps: class margins on the logits, the representation margin, or both?",
         blocks=(Block("cifar100", "CIFAR-100, ResNet-32", tuple(Row(name, name) for name in COMPONENTS)),),
-        scales={
-            "smoke": smoke(cifar100={"backbone": {"name": "resnet20"}}),
-            "laptop": laptop(
-                "CIFAR-100 at 10 % of the training data (45 a class after validation), ResNet-20, 20 epochs.",
-                {
-                    "data": {"fraction": 0.1},
-                    "backbone": {"name": "resnet20"},
-                    "loop": {"epochs": 20},
-                },
-            ),
-            "paper": paper(),
-        },
+        scales=cifar_scales("cifar100", 20),
         printed={"cifar100": printed(TABLE_3)},
         doubts=(DOUBTS["thirds"], DOUBTS["hyperparameters"]),
     )
@@ -184,14 +167,7 @@ register(
         source="table of Lp norms, CIFAR-100 with ResNet-32",
         question="Does the norm of the feature statistics matter for a linear classifier?",
         blocks=(Block("cifar100", "CIFAR-100, ResNet-32", NORM_ROWS),),
-        scales={
-            "smoke": smoke(cifar100={"backbone": {"name": "resnet20"}}),
-            "laptop": laptop(
-                "CIFAR-100 at 10 % of the training data, ResNet-20, 20 epochs.",
-                {"data": {"fraction": 0.1}, "backbone": {"name": "resnet20"}, "loop": {"epochs": 20}},
-            ),
-            "paper": paper(),
-        },
+        scales=cifar_scales("cifar100", 20),
         printed={"cifar100": printed(NORMS_CIFAR)},
         doubts=("p = 2, the norm that the text uses, is not in this table.", DOUBTS["hyperparameters"]),
     )
@@ -203,14 +179,7 @@ register(
         source="table of Lp norms, cosine classifier on ImageNet",
         question="Does the norm matter for a cosine classifier, where p = 2 would give equal margins?",
         blocks=(imagenet_block("clip-resnet50", NORM_ROWS),),
-        scales={
-            "smoke": smoke_pretrained({"clip-resnet50": "clip-resnet50"}),
-            "laptop": laptop(
-                f"{PRETRAINED_NOTE}, 5 epochs.",
-                merge(PRETRAINED_LAPTOP, {"loop": {"epochs": 5}}),
-            ),
-            "paper": paper(),
-        },
+        scales=pretrained_scales(5),
         printed={"clip-resnet50": printed(NORMS_IMAGENET)},
         doubts=(DOUBTS["hyperparameters"],),
     )

@@ -35,7 +35,7 @@ from classmargin.recipes.recipe_settings import (
     smoke_pretrained,
 )
 from classmargin.recipes.record import BlockResult, Record, RowResult
-from classmargin.recipes.record_tables import default_tables, table_of, without_paper
+from classmargin.recipes.record_tables import default_tables, interval_bars, table_of, without_paper
 from classmargin.report.tables import NO_VALUE, Column, Table
 from classmargin.training.config_reader import merge
 
@@ -300,7 +300,7 @@ def gains(record: Record, _: Folders) -> dict[str, Any]:
 
 
 def draw_gains(data: Mapping[str, Any]) -> Any:
-    """Return one group of bars a set."""
+    """Return one group of bars per data set."""
     from classmargin.report.figures import NEUTRAL, TIER_COLOURS, empty_figure, plotly_text, titled_axis
 
     figure = empty_figure(440, barmode="group", yaxis=titled_axis("change in percentage points"))
@@ -311,12 +311,7 @@ def draw_gains(data: Mapping[str, Any]) -> Any:
         figure.add_bar(
             x=titles,
             y=[value for value, _, _ in ours],
-            error_y={
-                "type": "data",
-                "symmetric": False,
-                "array": [high - value for value, _, high in ours],
-                "arrayminus": [value - low for value, low, _ in ours],
-            },
+            error_y=interval_bars(ours),
             name=f"ours, {name}",
             marker={"color": colours[name]},
         )

@@ -10,17 +10,14 @@ from typing import Any
 import numpy as np
 
 from classmargin._files import LONG_FILE, read_text
-from classmargin.recipes.class_measures import class_column, third_means
+from classmargin.recipes.class_measures import SPREAD_FILE, class_column, third_means
 from classmargin.recipes.recipe import Folders, Recipe, Scale, register
 from classmargin.recipes.recipe_settings import (
-    SMALL_IMAGENET_LAPTOP,
     imagenet_block,
-    laptop,
     paper,
-    smoke_pretrained,
+    scratch_scales,
 )
 from classmargin.recipes.record import Record
-from classmargin.recipes.spread_log import SPREAD_FILE
 from classmargin.report.tables import Column, Table
 from classmargin.theory.margin_losses import margin_loss
 from classmargin.training.run_folder import RunFolder
@@ -73,7 +70,7 @@ def spread_evolution(record: Record, folders: Folders) -> dict[str, Any]:
 
 
 def draw_evolution(data: Mapping[str, Any]) -> Any:
-    """Return one line a third and method."""
+    """Return one line per third and method."""
     from classmargin.report.figures import TIER_COLOURS, empty_figure, plotly_text, titled_axis
 
     figure = empty_figure(440, xaxis=titled_axis("epoch"), yaxis=titled_axis("‖ŝ‖", rangemode="tozero"))
@@ -116,12 +113,7 @@ register(
         question="Does MR² keep the spreads of hard classes near those of easy ones during training?",
         blocks=(imagenet_block("resnet50"),),
         scales={
-            "smoke": smoke_pretrained({"resnet50": "resnet50"}),
-            "laptop": laptop(
-                "a tenth of CIFAR-100 in place of ImageNet, ResNet-20, 40 epochs; spreads of the validation samples.",
-                SMALL_IMAGENET_LAPTOP,
-                preset="cifar",
-            ),
+            **scratch_scales("resnet50", more="; spreads of the validation samples"),
             "paper": paper(
                 "the published protocol, but with a twentieth of the training samples held out to measure spreads on.",
                 data={"validation": 0.05},

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from classmargin.methods import Step
-from classmargin.methods._shared import (
+from classmargin.methods.loss_parts import (
     class_means,
     class_sums,
     frozen_running_statistics,

@@ -9,7 +9,7 @@ from classmargin.methods import (
     methods_table_markdown,
     requirements_of,
 )
-from classmargin.methods.registry import MethodInfo, register, resolve_hyperparameters
+from classmargin.methods.method_registry import MethodInfo, register, resolve_hyperparameters
 
 NAMES = """
 erm lff jtt eql ldam ldam-drw supcon drl csr group-dro fair-dro sam center lgm cmic balanced-softmax
