@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from classmargin import functional, theory
     from classmargin._types import LossTerms, ModelOutput
     from classmargin.evaluation import Audit, Comparison, compare
-    from classmargin.evaluation.auditing import audit
-    from classmargin.evaluation.model_audit import audit_model
+    from classmargin.evaluation.auditing import audit, audit_model
     from classmargin.integrations.capture import FeatureCapture, capture_features
     from classmargin.integrations.sklearn_classifier import MR2Classifier
     from classmargin.integrations.sklearn_offsets import ClassOffsetClassifier
@@ -33,7 +32,7 @@ _HOME_OF = {
     "MR2Loss": "classmargin.mr2",
     "ModelOutput": "classmargin._types",
     "audit": "classmargin.evaluation",
-    "audit_model": "classmargin.evaluation.model_audit",
+    "audit_model": "classmargin.evaluation.auditing",
     "capture_features": "classmargin.integrations.capture",
     "compare": "classmargin.evaluation",
 }

@@ -2,7 +2,7 @@ import json
 
 import numpy as np
 import pytest
-from scipy.stats import binom
+from scipy.stats import binom, multinomial
 from simulated_sets import predictions_with
 
 from classmargin.evaluation import audit, gate
@@ -231,6 +231,19 @@ def test_a_true_drop_at_the_limit_fails_at_most_alpha_however_many_samples_there
     assert failures <= 6
 
 
+@pytest.mark.parametrize("limit", [0.02, 0.05, 0.1])
+def test_the_chance_of_failing_at_the_limit_is_at_most_the_level_of_each_test(limit):
+    # Exact: all outcomes of 20 samples, over chances of a gain.
+    n = 20
+    gained, lost = np.array([(g, k) for g in range(n + 1) for k in range(n + 1 - g)]).T
+    p_values = margin_p_values(gained, lost, np.full(len(lost), n), limit)
+    outcomes = np.stack([gained, lost, n - gained - lost], axis=1)
+    for gain in (0.0, 0.01, 0.03, 0.1, 0.3, (1 - limit) / 2):
+        chance = multinomial.pmf(outcomes, n, [gain, gain + limit, max(0.0, 1 - 2 * gain - limit)])
+        for level in (0.05, 0.05 / 11, 0.05 / 101):
+            assert np.nansum(chance[p_values <= level]) <= level
+
+
 def test_few_samples_cannot_tell_unless_a_blind_gate_is_allowed():
     base, _ = models([0] * CLASSES, n=40, right=32)
     _, new = models([3] * CLASSES, gained=[3] * CLASSES, n=40, right=32)
@@ -285,3 +298,30 @@ def test_the_drop_that_must_be_seen_lies_above_the_tolerated_one():
     base, _ = models([0] * CLASSES)
     with pytest.raises(ValueError, match=r"must_see must be above max_drop, got 0\.02 and 0\.05"):
         gate(base, base, max_drop=0.05, must_see=0.02)
+
+
+def test_a_minimum_alone_needs_no_baseline():
+    base, _ = models([0] * CLASSES, n=400, right=320)
+    assert gate(base, min_worst=0.6).verdict == "PASS"
+    failed = gate(base, min_worst=0.9)
+    assert failed.verdict == "FAIL"
+    assert len(failed.reasons) == CLASSES
+    # Holm's smallest factor is the number of tests, and no drop is tested.
+    assert failed.by_class["q_value_minimum"].iloc[0] == pytest.approx(CLASSES * binom.cdf(320, 400, 0.9))
+    assert failed.by_class["baseline"].isna().all()
+
+
+def test_a_minimum_that_few_samples_cannot_decide_is_not_passed():
+    base, _ = models([0] * CLASSES, n=20, right=16)
+    result = gate(base, min_worst=0.6)
+    assert result.verdict == "CANNOT TELL"
+    level = result.alpha / CLASSES
+    most = max(count for count in range(20) if binom.cdf(count, 20, 0.6) <= level)
+    seen = result.power_table.set_index("drop")["probability"][result.must_see]
+    assert seen == pytest.approx(binom.cdf(most, 20, 0.6 - result.must_see))
+
+
+def test_neither_baseline_nor_minimum_is_refused():
+    base, _ = models([0] * CLASSES)
+    with pytest.raises(ValueError, match="give a baseline, or min_worst alone"):
+        gate(base)

@@ -53,6 +53,7 @@ def compare(
     from classmargin.report.html_pages import write_comparison_html
 
     _shared.check_html_path(out)
+    _shared.check_place("--samples", samples)
     if len(models) < 2:
         raise ValueError("compare needs at least two models, got one")
     runs = [_runs(words) for words in models]
@@ -80,8 +81,7 @@ def compare(
 def _write_flips(path: Path, audits: Mapping[str, Audit | list[Audit]]) -> None:
     import pandas as pd
 
-    from classmargin.evaluation.sample_tables import write_samples
-    from classmargin.evaluation.samples import flipped_samples
+    from classmargin.evaluation.samples import flipped_samples, write_samples
 
     first = {name: runs[0] if isinstance(runs, list) else runs for name, runs in audits.items()}
     names = list(first)

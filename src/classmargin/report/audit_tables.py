@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from classmargin.evaluation.audit_result import Audit
 from classmargin.report.audit_words import RANKING_WORDS
@@ -17,6 +17,10 @@ from classmargin.report.tables import (
     markdown_report,
 )
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_SLICES = 30
 HEADLINES = {
     "overall": "all samples",
     "easy": "easy third of classes",
@@ -25,7 +29,8 @@ HEADLINES = {
     "worst": "worst class",
     "gap": "gap, easy minus hard",
 }
-LOWEST = "lowest true accuracy"
+# The worst class has an interval in its own row; this is another number, and is called so.
+LOWEST = {True: "lowest true accuracy", False: "lowest observed accuracy"}
 CLASS_COLUMNS = (
     Column("class_name", "Class"),
     Column("n", "n", "count", "Test samples of the class"),
@@ -152,7 +157,7 @@ def headline_table(audit: Audit) -> Table:
     """Return overall, thirds, worst and gap with their intervals."""
     rows = [
         {
-            "metric": LOWEST if key == "worst" and audit.ranking == "corrected" else words,
+            "metric": LOWEST[audit.ranking == "corrected"] if key == "worst" else words,
             "value": getattr(audit, key),
             "interval": audit.interval(key),
         }
@@ -199,7 +204,7 @@ def failing_table(audit: Audit, top: int, *, narrow: bool = False) -> Table:
     Args:
         audit: What is shown.
         top: Most rows.
-        narrow: Whether reason and next step share a column, for 80 characters.
+        narrow: Whether the leading reason and the next step share a column, for 80 characters.
     """
     present = sorted((row for row in class_rows(audit) if row["n"] > 0), key=_accuracy_then_absent)
     lagging = [row for row in present if row["lags"]]
@@ -213,7 +218,7 @@ def failing_table(audit: Audit, top: int, *, narrow: bool = False) -> Table:
     if narrow:
         columns = (*(column for column in columns if column.key in NARROW_COLUMNS), NARROW_LAST)
         shown = [
-            {**row, "both": " → ".join(filter(None, (row["verdict"], row["next_step"])))} for row in shown
+            {**row, "both": " → ".join(filter(None, (row["reason"], row["next_step"])))} for row in shown
         ]
     title = "Classes that lag behind" if lagging else "Worst classes (none lags behind)"
     return Table(title, columns, shown, more_classes(len(rows) - len(shown)))
@@ -333,7 +338,7 @@ def bound_tables(audit: Audit) -> list[Table]:
 
 def report_tables(audit: Audit, top: int, *, full: bool = False, narrow: bool = False) -> list[Table]:
     """Return the tables for the terminal, Markdown and LaTeX: headlines and failing classes, or all."""
-    tables = [headline_table(audit), failing_table(audit, top, narrow=narrow)]
+    tables = [headline_table(audit), failing_table(audit, top, narrow=narrow and not full)]
     if not full:
         return tables
     tables += [tier_table(audit), confusion_table(audit, top), disparity_table(audit)]
@@ -372,3 +377,48 @@ def _has_value(value: Any) -> bool:
 def audit_markdown(audit: Audit, top: int) -> str:
     """Return headline numbers, the ``top`` worst classes and the notes in Markdown."""
     return markdown_report("", [headline_table(audit), failing_table(audit, top)], audit.notes) + "\n"
+
+
+def slice_table(slices: pd.DataFrame) -> Table:
+    """Return the slices that were found, or words that there is none."""
+    found = slices[slices["found"].astype(bool)]
+    rows = frame_rows(found.head(MOST_SLICES))
+    for row in rows:
+        row["interval"] = (row["low"], row["high"])
+        row["class_name"] = row["class_name"] or "all classes"
+        row["slice"] = f"{row['property']}: {row['value']}"
+    columns = (
+        Column("class_name", "Class"),
+        Column("slice", "Slice"),
+        Column("n", "n", "count"),
+        Column("accuracy", "Accuracy", "percent"),
+        Column("interval", "Interval", "interval"),
+        Column(
+            "elsewhere",
+            "Elsewhere",
+            "percent",
+            "Accuracy of the rest, or what the classes of the slice let expect",
+        ),
+        Column("q_value", "q", "p_value", "p after control of the false discovery rate over all slices"),
+    )
+    note = f"{len(found)} of {len(slices)} slices that are worse than the rest are more than chance."
+    if len(found) > MOST_SLICES:
+        note += f" The first {MOST_SLICES} are shown."
+    return Table("Slices where the model is worse", columns, rows, note)
+
+
+def group_table(groups: pd.DataFrame) -> Table:
+    """Return the super-classes, the worst first."""
+    rows = frame_rows(groups)
+    for row in rows:
+        row["interval"] = (row["low"], row["high"])
+    columns = (
+        Column("group", "Group"),
+        Column("classes", "Classes", "count"),
+        Column("n", "n", "count"),
+        Column("accuracy", "Accuracy", "percent"),
+        Column("interval", "Interval", "interval"),
+        Column("group_accuracy", "Right group", "percent", "Share of samples whose group is right"),
+        Column("inside", "Errors inside", "percent", "Share of the errors that stay in the group"),
+    )
+    return Table("Groups of classes", columns, rows)
