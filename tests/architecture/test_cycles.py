@@ -61,15 +61,3 @@ def test_modules_of_evaluation_and_report_do_not_import_one_another_in_a_circle(
 def test_a_cycle_is_found_and_a_shared_target_is_none():
     assert cycle_in({"a": {"b", "c"}, "b": {"c"}, "c": {"a"}}) == ["a", "b", "c", "a"]
     assert cycle_in({"a": {"b", "c"}, "b": {"d"}, "c": {"d"}, "d": set()}) == []
-
-
-def test_no_module_of_evaluation_or_report_shares_its_name_with_another():
-    homes: dict[str, list[str]] = {}
-    for name in module_names():
-        homes.setdefault(name.rpartition(".")[2], []).append(name)
-    ours = {
-        stem: sorted(found)
-        for stem, found in homes.items()
-        if len(found) > 1 and any(name.startswith(("evaluation.", "report.")) for name in found)
-    }
-    assert ours == {}

@@ -176,7 +176,7 @@ def check_place(option: str, file: Path | None) -> None:
         typer.echo(f"the folder {str(file.parent)!r} does not exist yet: it will be made", err=True)
 
 
-def said(path: Path, what: str = "report") -> None:
+def announce(path: Path, what: str = "report") -> None:
     """Tell on standard error where a file was written; standard output belongs to the results."""
     typer.echo(f"{what} written to {path}", err=True)
 

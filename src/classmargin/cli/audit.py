@@ -168,7 +168,7 @@ def audit(
     if samples is not None:
         from classmargin.evaluation.samples import write_samples
 
-        _shared.said(write_samples(samples, result.samples), "samples")
+        _shared.announce(write_samples(samples, result.samples), "samples")
     if out is not None:
         from classmargin.report.html_pages import write_audit_html
 
@@ -182,7 +182,7 @@ def audit(
             tables=slices,
             **faces,
         )
-        _shared.said(out)
+        _shared.announce(out)
     narrow = output is OutputFormat.table
     tables = [*audit_tables.report_tables(result, top, full=full, narrow=narrow), *slices]
     verdict = audit_verdict(result)

@@ -68,7 +68,7 @@ def compare(
         _write_flips(samples, audits)
     if out is not None:
         write_comparison_html(several, out)
-        _shared.said(out)
+        _shared.announce(out)
     _shared.show(
         output,
         verdict=several.verdict,
@@ -90,7 +90,7 @@ def _write_flips(path: Path, audits: Mapping[str, Audit | list[Audit]]) -> None:
         frame = flipped_samples(first[names[0]], first[name])
         frame.insert(0, "model", name)
         frames.append(frame)
-    _shared.said(write_samples(path, pd.concat(frames)), "samples")
+    _shared.announce(write_samples(path, pd.concat(frames)), "samples")
 
 
 def _runs(words: str) -> list[Path]:

@@ -306,7 +306,14 @@ class Audit:
         polars = require_extra("polars", "polars", "Audit.to_polars")
         frame = self.top_confusions() if table == "top_confusions" else getattr(self, table)
         # Column by column: polars takes whole pandas frames only with pyarrow installed.
-        return polars.DataFrame({str(name): _polars_column(frame[name].tolist()) for name in frame.columns})
+        return polars.DataFrame(
+            {
+                str(name): [
+                    list(value) if isinstance(value, tuple) else value for value in frame[name].tolist()
+                ]
+                for name in frame.columns
+            }
+        )
 
     def to_html(self, path: str | os.PathLike[str], *, images: Any = None, texts: Any = None) -> Path:
         """Write one self-contained HTML file and return where it is (needs the extra ``report``).
@@ -332,11 +339,6 @@ class Audit:
         return f"<Audit of {self.num_samples} samples, {self.num_classes} classes: overall {self.overall:.3f}, worst {self.worst:.3f}>"
 
     def _repr_html_(self) -> str:
-        from classmargin.report.audit_words import audit_fragment
+        from classmargin.report.audit_tables import audit_fragment
 
         return audit_fragment(self)
-
-
-def _polars_column(values: list[Any]) -> list[Any]:
-    """Return Python values; tuples (names of a tier's classes) become lists, NaN stays NaN as in pandas."""
-    return [list(value) if isinstance(value, tuple) else value for value in values]

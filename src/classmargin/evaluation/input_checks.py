@@ -249,7 +249,7 @@ def _num_classes(
     class_names: Sequence[str] | None,
     num_classes: int | None,
 ) -> int:
-    """Take K from the head or the caller; the labels seen are never asked (a class may be absent)."""
+    """Take K from the head or the caller, never from the labels: a class may be absent from them."""
     claims = {
         "num_classes": num_classes,
         "logits" if are_logits else "probabilities": None if scores is None else scores.shape[1],

@@ -55,7 +55,7 @@ SINGLE = (
 PREFIXES = {"logit_": "logits", "p_": "probabilities"}
 MOST_NAMED = 30  # a table of a thousand classes has a thousand columns
 GROUP_VALUES = 2**23  # scores unpacked at once
-LONGEST_NAME = 1000  # a longer text in place of a class is a slip, or somebody's mischief
+LONGEST_NAME = 1000  # a longer text in place of a class is a mistake or an attack
 MOST_LETTERS = 80  # of a cell in a message
 
 

@@ -229,7 +229,7 @@ def flipped_samples(baseline: Audit, candidate: Audit) -> pd.DataFrame:
 def write_samples(path: str | Path, frame: pd.DataFrame) -> Path:
     """Write samples as a table of comma-separated values, whole or not at all.
 
-    Texts that a spreadsheet would take for a formula get an apostrophe before them.
+    Texts that a spreadsheet would take for a formula are prefixed with an apostrophe.
 
     Example:
         >>> import tempfile, pandas as pd

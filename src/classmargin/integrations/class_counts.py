@@ -48,12 +48,6 @@ def count_classes(
     return torch.stack([torch.bincount(rows, minlength=num_classes) for rows in (right, labels)])
 
 
-def accuracies(counts: Tensor) -> FloatArray:
-    """Return the accuracy of each class ``[K]``, NaN for a class without samples."""
-    right, every = counts.cpu().numpy()
-    return share(right, every)
-
-
 def thirds(counts: Tensor) -> dict[str, float]:
     """Return the mean accuracy of the easy, medium and hard third of the classes, ranked by these accuracies.
 
@@ -91,5 +85,6 @@ def headlines(counts: Tensor) -> dict[str, float]:
 
 
 def _present(counts: Tensor) -> FloatArray:
-    accuracy = accuracies(counts)
+    """Return the accuracies of the classes that have samples."""
+    accuracy = share(*counts.cpu().numpy())
     return np.asarray(accuracy[~np.isnan(accuracy)])

@@ -123,12 +123,7 @@ class ClassOffsetClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             n_jobs=self.n_jobs,
             params=fit_params or None,
         )
-        scores = self._table(held_out)
-        self.pareto_ = []
-        offsets = np.zeros(len(self.classes_))
-        for trade in sorted({*TRADES, float(self.trade)}):
-            offsets = best_offsets(scores, labels, self._value_of(labels, trade, costs), offsets)
-            self.pareto_.append({"trade": trade, **self._measure(scores, labels, offsets, costs)})
+        self.pareto_ = self._price_list(self._table(held_out), labels, costs)
         (chosen,) = [point for point in self.pareto_ if point["trade"] == float(self.trade)]
         self.offsets_ = chosen["offsets"]
         self.estimator_ = clone(self.estimator).fit(X, y, **fit_params)
@@ -194,37 +189,32 @@ class ClassOffsetClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         values = [self.costs.get(label, 1.0) for label in self.classes_.tolist()]
         return np.array([check_number("costs", value, minimum=0.0) for value in values])
 
-    def _objective(self, right: Array, counts: Array, costs: Array | None) -> Array:
-        """Return the objective for rows of right samples per class ``[..., K]``."""
-        if costs is not None:
-            paid: Array = -((counts - right) @ costs) / counts.sum()
-            return paid
+    def _price_list(self, scores: Array, labels: Array, costs: Array | None) -> list[dict[str, Any]]:
+        counts = np.bincount(labels, minlength=len(self.classes_))
+        points: list[dict[str, Any]] = []
+        offsets = np.zeros(len(counts))
+        for trade in sorted({*TRADES, float(self.trade)}):
+
+            def value(right: Array, trade: float = trade) -> Array:
+                found = self._measure(right, counts, costs)
+                return np.asarray((1.0 - trade) * found["overall"] + trade * found["objective"])
+
+            offsets = best_offsets(scores, labels, value, offsets)
+            found = self._measure(right_samples(scores + offsets, labels, len(counts)), counts, costs)
+            numbers = {name: float(number) for name, number in found.items()}
+            points.append({"trade": trade, **numbers, "offsets": offsets})
+        return points
+
+    def _measure(self, right: Array, counts: Array, costs: Array | None) -> dict[str, Array]:
+        """Return accuracies and objective ``[...]`` for right samples per class ``[..., K]``."""
         accuracy = np.sort(right / counts, axis=-1)
-        lowest = 1 if self.objective == "worst" else max(len(counts) // 3, 1)
-        mean: Array = accuracy[..., :lowest].mean(axis=-1)
-        return mean
-
-    def _value_of(self, labels: Array, trade: float, costs: Array | None) -> Any:
-        counts = np.bincount(labels, minlength=len(self.classes_))
-
-        def value(right: Array) -> Array:
-            overall = right.sum(axis=-1) / counts.sum()
-            result: Array = (1.0 - trade) * overall + trade * self._objective(right, counts, costs)
-            return result
-
-        return value
-
-    def _measure(self, scores: Array, labels: Array, offsets: Array, costs: Array | None) -> dict[str, Any]:
-        counts = np.bincount(labels, minlength=len(self.classes_))
-        right = right_samples(scores + offsets, labels, len(self.classes_))
-        accuracy = np.sort(right / counts)
-        return {
-            "overall": float(right.sum() / counts.sum()),
-            "hard": float(accuracy[: max(len(counts) // 3, 1)].mean()),
-            "worst": float(accuracy[0]),
-            "objective": float(self._objective(right, counts, costs)),
-            "offsets": offsets - offsets.mean(),
+        found = {
+            "overall": right.sum(axis=-1) / counts.sum(),
+            "hard": accuracy[..., : max(len(counts) // 3, 1)].mean(axis=-1),
+            "worst": accuracy[..., 0],
         }
+        wanted = found[self.objective] if costs is None else -((counts - right) @ costs) / counts.sum()
+        return {**found, "objective": wanted}
 
 
 def right_samples(scores: Array, labels: Array, num_classes: int) -> Array:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from classmargin.data.catalog import data_root
-from classmargin.data.errors import name_some
+from classmargin.data.raw import name_some
 from classmargin.recipes.existing_runs import find_runs, group_runs, unfinished_runs
 from classmargin.recipes.measure_runs import MeasuredBlock, measure_block
 from classmargin.recipes.recipe import Recipe

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import html
 import math
 from typing import TYPE_CHECKING, Any
 
+from classmargin._printable import printable
 from classmargin.evaluation.audit_result import Audit
-from classmargin.report.audit_words import RANKING_WORDS
+from classmargin.report.audit_words import MOST_LINES, RANKING_WORDS, audit_verdict, headline
 from classmargin.report.tables import (
     NO_VALUE,
     Column,
@@ -15,6 +17,7 @@ from classmargin.report.tables import (
     frame_rows,
     is_missing,
     markdown_report,
+    to_html,
 )
 
 if TYPE_CHECKING:
@@ -379,6 +382,14 @@ def audit_markdown(audit: Audit, top: int) -> str:
     return markdown_report("", [headline_table(audit), failing_table(audit, top)], audit.notes) + "\n"
 
 
+def audit_fragment(audit: Audit) -> str:
+    """Return verdict, headline numbers and failing classes as a piece of HTML for notebooks; everything of the data is escaped."""
+    words = (
+        f"<p><b>{html.escape(printable(audit_verdict(audit)))}</b></p><p>{html.escape(headline(audit))}</p>"
+    )
+    return f"<div>{words}{to_html(failing_table(audit, MOST_LINES))}</div>"
+
+
 def slice_table(slices: pd.DataFrame) -> Table:
     """Return the slices that were found, or words that there is none."""
     found = slices[slices["found"].astype(bool)]
@@ -397,11 +408,11 @@ def slice_table(slices: pd.DataFrame) -> Table:
             "elsewhere",
             "Elsewhere",
             "percent",
-            "Accuracy of the rest, or what the classes of the slice let expect",
+            "Accuracy of the rest, or what the accuracies of its classes predict",
         ),
         Column("q_value", "q", "p_value", "p after control of the false discovery rate over all slices"),
     )
-    note = f"{len(found)} of {len(slices)} slices that are worse than the rest are more than chance."
+    note = f"{len(found)} of {len(slices)} slices that are worse than the rest are so by more than chance."
     if len(found) > MOST_SLICES:
         note += f" The first {MOST_SLICES} are shown."
     return Table("Slices where the model is worse", columns, rows, note)

@@ -1,9 +1,9 @@
-"""Devices, processes, precision and threads, all through Lightning Fabric, and the rules for what is left open.
+"""Devices, processes, precision and threads, all through Lightning Fabric, and the rules for settings that are left open.
 
 ``start`` gives the one object that moves modules, averages gradients and casts; on one CPU it does almost
 nothing. ``settled`` decides threads, memory format and precision where the settings leave them open. All three
-change the last bits of a result, so they follow from network and machine alone: a stopwatch would let the
-other work on the machine decide what a run computes.
+change the last bits of a result, so they follow from network and machine alone: a stopwatch would let other
+work on the machine decide what a run computes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def start(config: RunConfig) -> Any:
     fabric_module = require_extra("lightning.fabric", "train", "training")
     machine = config.machine
     devices, nodes = launched_layout() or (machine.devices, machine.nodes)
-    # Which process is which number is of no interest beside a progress bar.
+    # Which process has which rank is of no interest beside a progress bar.
     for name in ("lightning.fabric", "lightning.pytorch"):
         logging.getLogger(name).setLevel(logging.WARNING)
     with warnings.catch_warnings():
@@ -83,9 +83,9 @@ def started(config: RunConfig) -> Iterator[Any]:
             dist.destroy_process_group()
 
 
-# After an error or a stop the traceback keeps the data-parallel network, which would then be the last to know its group. Let go
-# by it, a group waits for its thread without letting other threads run Python, and if its thread has a tensor of
-# Python's to let go, both wait for ever. So the group is kept until the traceback is gone.
+# After an error or a stop the traceback keeps the data-parallel network alive, and with it the last reference to its group. A
+# group that is destroyed from there waits for its thread without releasing the GIL; if that thread holds a tensor that Python
+# owns, both wait for ever. So the group is kept until the traceback is gone.
 _former_group: list[Any] = []
 
 
@@ -100,7 +100,7 @@ def launched_layout() -> tuple[int, int] | None:
         local = int(os.environ["LOCAL_WORLD_SIZE"])
         return local, int(os.environ["WORLD_SIZE"]) // local
     tasks = int(os.environ.get("SLURM_NTASKS", "1"))
-    # Lightning takes a job of this name for somebody's shell.
+    # Lightning takes a job of this name for an interactive shell.
     if (
         "SLURM_PROCID" in os.environ
         and tasks > 1

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from classmargin.mr2 import class_margins
 from classmargin.mr2.equations import squared_norm
@@ -29,31 +28,43 @@ MOST_BYTES = 4 * 2**30
 
 
 def class_sqnorm_sums(
-    rows: Tensor, labels: Tensor, row_weight: Tensor, num_classes: int, norm_order: float
+    X: Array, labels: Array, row_weight: Array, num_classes: int, norm_order: float
 ) -> Array:
     """Return the sums of weights and of weighted squared norms of each class, ``[2, K]``.
 
     Args:
-        rows: Features ``[N, d]``.
+        X: Features ``[N, d]``, an array or a CSR matrix.
         labels: Classes ``[N]``.
         row_weight: Weight of each row ``[N]``.
         num_classes: ``K``.
         norm_order: ``p``.
 
     Example:
-        >>> phi = torch.tensor([[1.0, 0.0], [0.0, 2.0], [1.0, 2.0]])
-        >>> class_sqnorm_sums(phi, torch.tensor([0, 1, 0]), torch.ones(3), 2, 2.0).round(6).tolist()
+        >>> from scipy import sparse
+        >>> phi = np.array([[1.0, 0.0], [0.0, 2.0], [1.0, 2.0]])
+        >>> for X in (phi, sparse.csr_matrix(phi)):
+        ...     class_sqnorm_sums(X, np.array([0, 1, 0]), np.ones(3), 2, 2.0).round(6).tolist()
+        [[2.0, 1.0], [6.0, 4.0]]
         [[2.0, 1.0], [6.0, 4.0]]
     """
-    sums = torch.zeros(2, num_classes, dtype=torch.float64, device=rows.device)
-    for start in range(0, rows.shape[0], CHUNK_ROWS):  # norms of order 3 copy what they read
+    squares = np.empty(X.shape[0])
+    for start in range(0, X.shape[0], CHUNK_ROWS):  # norms of order 3 copy what they read
         part = slice(start, start + CHUNK_ROWS)
-        weight = row_weight[part].double()
-        # In float64: squares of large float32 features overflow.
-        values = torch.stack((weight, weight * squared_norm(rows[part].double(), norm_order)))
-        sums.index_add_(1, labels[part], values)
-    result: Array = sums.cpu().numpy()
-    return result
+        squares[part] = _squared_norms(X[part], norm_order)
+    values = (row_weight, row_weight * squares)
+    return np.stack([np.bincount(labels, weights=value, minlength=num_classes) for value in values])
+
+
+def _squared_norms(X: Any, norm_order: float) -> Array:
+    X = X.astype(np.float64)  # squares of large float32 features overflow
+    if isinstance(X, np.ndarray):
+        return squared_norm(torch.from_numpy(X), norm_order).numpy()
+    sizes = abs(X)
+    if np.isinf(norm_order):
+        norms = sizes.max(axis=1).toarray().ravel()
+    else:
+        norms = np.asarray(sizes.power(norm_order).sum(axis=1)).ravel() ** (1.0 / norm_order)
+    return np.asarray(norms**2)
 
 
 def sqnorm_of(sums: Array) -> Array:
@@ -73,36 +84,6 @@ def margins_of(sums: Array, mean_margin: float) -> Array:
     statistic, seen = torch.from_numpy(sqnorm_of(sums)), torch.from_numpy(sums[0] > 0)
     result: Array = class_margins(statistic, mean_margin, seen=seen).numpy()
     return result
-
-
-def is_sparse(X: Any) -> bool:
-    """Whether ``X`` is a sparse matrix or array of SciPy.
-
-    Example:
-        >>> is_sparse(np.eye(2))
-        False
-    """
-    from scipy import sparse
-
-    return bool(sparse.issparse(X))
-
-
-def sparse_sums(X: Any, labels: Array, row_weight: Array, num_classes: int, norm_order: float) -> Array:
-    """Return the sums of :func:`class_sqnorm_sums` for sparse rows ``[N, d]``, ``[2, K]``.
-
-    Example:
-        >>> from scipy import sparse
-        >>> X = sparse.csr_matrix(np.array([[1.0, 0.0], [0.0, 2.0], [1.0, 2.0]]))
-        >>> sparse_sums(X, np.array([0, 1, 0]), np.ones(3), 2, 2.0).round(6).tolist()
-        [[2.0, 1.0], [6.0, 4.0]]
-    """
-    sizes = abs(X.astype(np.float64))
-    if np.isinf(norm_order):
-        norms = sizes.max(axis=1).toarray().ravel()
-    else:
-        norms = np.asarray(sizes.power(norm_order).sum(axis=1)).ravel() ** (1.0 / norm_order)
-    values = (row_weight, row_weight * norms**2)
-    return np.stack([np.bincount(labels, weights=value, minlength=num_classes) for value in values])
 
 
 def dense_coordinates(X: Any) -> tuple[Array, Callable[[Array], Array]]:

@@ -177,9 +177,8 @@ class Coordinates:
         if self.anchor is None:
             return turn, intercept
         change = flat[-1].clamp(max=LARGEST_LOG_CHANGE) * self.learns_scale
-        return self.scale * change.exp() * F.normalize(
-            self.anchor + turn, dim=1, eps=SMALLEST_NORM
-        ), intercept
+        direction = F.normalize(self.anchor + turn, dim=1, eps=SMALLEST_NORM)
+        return self.scale * change.exp() * direction, intercept
 
     def move_to(self, variables: FloatArray) -> None:
         """Make a cosine head at ``variables`` the new start.
@@ -281,18 +280,10 @@ def fit_cosine_head(
 ) -> FittedHead:
     """Minimise the same over weights of one common length (``scale``; learned if None).
 
-    The start are the directions of the class means: the nearest-mean classifier, a start without chance.
+    The search starts from the directions of the class means, the nearest-mean classifier, and so needs no random numbers.
 
-    Args:
-        rows: Features of length 1 ``[N, d]``.
-        labels: Classes ``[N]``.
-        row_weight: Weights ``[N]`` with sum 1.
-        class_margins: ``γ`` ``[K]``.
-        alpha: ``α``; what it weighs is ``K · scale²``, so it keeps a learned scale finite on separable data.
-        intercept: Whether there are offsets.
-        scale: Length of the weights, or None.
-        iterations: Most steps.
-        tol: As in :func:`fit_linear_head`.
+    Rows have length 1, and ``α`` weighs ``K · scale²``, which keeps a learned scale finite on separable data; the other arguments
+    are those of :func:`fit_linear_head`.
     """
     given, small = rows.dtype, _is_small(rows, class_margins.shape[0])
     rows = rows.double() if small else rows
@@ -318,9 +309,8 @@ def fit_cosine_head(
         coordinates.move_to(point)
         if head.iterations == 1 or steps >= iterations:  # flat at the start of a round: this is the end
             break
-    if (
-        small and head.converged and bool((share > 0).all())
-    ):  # a class without rows has no direction of its own
+    # A class without rows has no direction of its own.
+    if small and head.converged and bool((share > 0).all()):
         head = _finish(objective, coordinates, head, coordinates.start())
     return head._replace(coef=head.coef.to(given), intercept=head.intercept.to(given), iterations=steps)
 

@@ -73,34 +73,18 @@ def takes_sparse(estimator: Any) -> bool:
     return estimator.hidden is None and not estimator.cosine
 
 
-def check_features(estimator: Any, X: Any, *, reset: bool) -> Any:
-    """Return checked features ``[N, d]``, an array or a CSR matrix; float32 and float64 stay as they are."""
-    from sklearn.utils.validation import validate_data
-
-    return validate_data(
-        estimator, X, dtype=_wanted_type(X), accept_sparse=_sparse_formats(estimator), reset=reset
-    )
-
-
-def check_training_data(estimator: Any, X: Any, y: Any, *, reset: bool) -> tuple[Any, Array]:
-    """Return checked features ``[N, d]``, an array or a CSR matrix, and labels ``[N]``."""
+def check_rows(estimator: Any, X: Any, y: Any = "no_validation", *, reset: bool) -> Any:
+    """Return checked features ``[N, d]``, an array or a CSR matrix, and with ``y`` also checked labels ``[N]``."""
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import validate_data
 
-    X, y = validate_data(
-        estimator, X, y, dtype=_wanted_type(X), accept_sparse=_sparse_formats(estimator), reset=reset
-    )
-    check_classification_targets(y)
-    return X, y
-
-
-def _sparse_formats(estimator: Any) -> Any:
-    return "csr" if takes_sparse(estimator) else False
-
-
-def _wanted_type(X: Any) -> Any:
-    # Embeddings are often kept in float16, for which float32 is enough; everything else becomes float64.
-    return np.float32 if getattr(X, "dtype", None) == np.float16 else [np.float64, np.float32]
+    # float32 and float64 stay as they are. Embeddings are often kept in float16, for which float32 is enough.
+    dtype: Any = np.float32 if getattr(X, "dtype", None) == np.float16 else [np.float64, np.float32]
+    formats = "csr" if takes_sparse(estimator) else False
+    checked = validate_data(estimator, X, y, dtype=dtype, accept_sparse=formats, reset=reset)
+    if isinstance(checked, tuple):
+        check_classification_targets(checked[1])
+    return checked
 
 
 def row_weights(X: Array, labels: Array, classes: Array, class_weight: Any, sample_weight: Any) -> Array:
