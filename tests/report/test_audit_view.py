@@ -41,7 +41,7 @@ def test_the_worst_classes_are_shown_where_none_lags():
     assert table.note == "and 1 more class"
 
 
-def test_a_narrow_table_has_reason_and_step_in_one_column(small_audit):
+def test_a_narrow_table_has_the_leading_reason_and_its_step_in_one_column(small_audit):
     table = audit_tables.failing_table(small_audit, 1, narrow=True)
     row = table.rows[0]
     assert table.cells(row)[-1] == f"{row['reason']} → {row['next_step']}"
