@@ -128,14 +128,18 @@ def why_page() -> str:
         "",
         "## The table",
         "",
-        "Banking77 through MiniLM, one hidden layer, learning rate and weight decay tuned for cross-entropy, "
-        f"{rows[0]['seeds']} seeds,",
+        (
+            "Banking77 through MiniLM, one hidden layer, learning rate and weight decay tuned for cross-entropy, "
+            f"{rows[0]['seeds']} seeds,"
+        ),
         f"a fifth of each training class held out. Made by `{record['command']}`, where `$CLASSMARGIN_DATA` holds",
         "`banking77_minilm.npz`; record `results/benchmarks/why_smoothing.json`. Changes in points with standard errors;",
         "calibration error before and after one temperature, negative log-likelihood after it.",
         "",
-        "| objective | overall | hard third | variance | spread / variance | confidence | calibration error | temperature | "
-        "likelihood after |",
+        (
+            "| objective | overall | hard third | variance | spread / variance | confidence | calibration error | temperature | "
+            "likelihood after |"
+        ),
         "|---|---|---|---:|---:|---:|---:|---:|---:|",
     ]
     lines += [
