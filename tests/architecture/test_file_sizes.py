@@ -8,10 +8,10 @@ from collections import defaultdict
 from import_graph import ROOT, module_name, source_files
 
 LONGEST_FILE = 450
-MOST_FILES = 240
-MOST_LINES = 44_100
+MOST_FILES = 230
+MOST_LINES = 46_700
 # Names that two modules may still have.
-SHARED_NAMES = {"_shared", "registry"}
+SHARED_NAMES: set[str] = set()
 
 
 def lengths(paths):
