@@ -10,8 +10,6 @@ from import_graph import ROOT, module_name, source_files
 LONGEST_FILE = 450
 MOST_FILES = 230
 MOST_LINES = 46_700
-# Names that two modules may still have.
-SHARED_NAMES: set[str] = set()
 
 
 def lengths(paths):
@@ -39,7 +37,7 @@ def test_the_source_has_no_more_files_and_lines_than_agreed():
 
 
 def test_no_two_modules_have_the_same_name():
-    assert {stem: names for stem, names in shared_names().items() if stem not in SHARED_NAMES} == {}
+    assert shared_names() == {}
 
 
 def test_the_core_is_at_most_8_files_and_1500_lines():
