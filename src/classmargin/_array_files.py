@@ -27,6 +27,8 @@ AnyArray = npt.NDArray[Any]
 
 SUSPICIOUS_RATIO = 100
 SMALL_ENOUGH = 64 * 2**20
+# Rows without columns, or columns without rows: more of them are no empty part of a data set.
+MOST_EMPTY = 2**24
 _BROKEN = (
     zipfile.BadZipFile,
     zlib.error,
@@ -188,6 +190,10 @@ def _check_header(stream: IO[bytes], where: str, size: int) -> None:
         raise ArrayFileError(f"{where} claims shape {shape} of items without size ({dtype.str}): refused")
     if any(length < 0 for length in shape) or math.prod(shape) * dtype.itemsize > size:
         raise ArrayFileError(f"{where} claims shape {shape} of {dtype}, more than its {size} bytes hold")
+    if (
+        math.prod(max(length, 1) for length in shape) > size + MOST_EMPTY
+    ):  # rows that cost nothing until one is counted
+        raise ArrayFileError(f"{where} claims shape {shape}, of which nothing is stored: refused")
 
 
 def _read_checked(stream: IO[bytes], where: str) -> AnyArray:

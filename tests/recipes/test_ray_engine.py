@@ -19,6 +19,7 @@ psutil = pytest.importorskip("psutil")
 # Ray itself leaves sockets and files to the garbage collector, and warns about its own future.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(900)]
 
+MARK = "CLASSMARGIN_TEST_OF"
 LONG = ["--set", "loop.checkpoint_steps=3", "--set", "loop.batch_size=40", "--set", "data.validation=0.3"]
 LONG += ["--set", "machine.accelerator=cpu", "--backbone", "linear", "--epochs", "60"]
 
@@ -47,15 +48,20 @@ def start(words, out, engine):
         "--out",
         str(out),
     ]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    environment = {**os.environ, MARK: str(out)}
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
 
 
-def training_workers():
-    """Return the worker programs of this machine that train below the given process or below a Ray node."""
+def training_workers(out):
+    """Return the worker programs that the command with this folder has started; others of this machine are not ours to kill."""
     found = []
     for process in psutil.process_iter(["cmdline", "environ"]):
         words = process.info["cmdline"] or []
-        if "classmargin.recipes.run_worker" in words:
+        if "classmargin.recipes.run_worker" in words and (process.info["environ"] or {}).get(MARK) == str(
+            out
+        ):
             found.append(process)
     return found
 
@@ -80,10 +86,9 @@ def test_a_command_on_ray_survives_a_killed_worker_and_ends_like_one_on_this_mac
     name, toy_features, tmp_path, wait_until
 ):
     words = commands(toy_features)[name]
-    before = {process.pid for process in training_workers()}
     process = start(words, tmp_path / "ray", "ray")
     wait_until(lambda: list((tmp_path / "ray").glob("runs/*/checkpoint/step-*")), process)
-    victims = [worker for worker in training_workers() if worker.pid not in before]
+    victims = training_workers(tmp_path / "ray")
     assert victims, "the runs are trained by worker programs"
     os.kill(victims[0].pid, signal.SIGKILL)
     _, err = process.communicate()
