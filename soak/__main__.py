@@ -30,7 +30,9 @@ from soak.figures import write_figures
 PARTS = {
     "checkpoint_kills": 1.0,
     "crash_matrix": 7.0,
-    "pool_kills": 5.0,
+    "pool_kills": 7.0,
+    "report_kills": 0.5,
+    "full_disk": 1.5,
     "step_kills": 2.0,
     "long_haul": 2.5,
     "many_classes": 1.0,

@@ -13,22 +13,17 @@ there. After an error the old one must be there, and the save must have said so.
 
 from __future__ import annotations
 
-import os
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from soak.children import Child
+from soak.children import Child, fork_call
 from soak.file_faults import ERRORS, KILLS, KINDS, Fault, install
+from soak.same_run import BrokenPromise
 
 SETTINGS = {"next": ((1,), 2), "again": ((1, 2), 2), "first": ((), 1)}
 SAID_SO = 7
-
-
-class BrokenPromise(AssertionError):
-    """A kill or an error inside a save cost a checkpoint."""
 
 
 def run(folder: Path, *, seed: int = 0, quick: bool = False) -> dict[str, Any]:
@@ -73,35 +68,31 @@ def _prepare(folder: Path, steps: tuple[int, ...]) -> None:
 def _operations(folder: Path, before: tuple[int, ...], step: int) -> list[str]:
     """Return the file operations of an unbroken save, in order."""
     _prepare(folder, before)
-    _save_in_child(folder, step, Fault("none", 0)).wait(30)
+    _save_in_child(folder, step, Fault("none", 0)).wait(300)
     lines = (folder / "journal").read_text().splitlines()
     shutil.rmtree(folder)
     return [line.partition(" ")[2] for line in lines]
 
 
 def _save_in_child(folder: Path, step: int, fault: Fault) -> Child:
-    sys.stdout.flush()
-    pid = os.fork()
-    if pid:
-        return Child(pid, folder / "log")
-    code = 1
-    try:
+    def save() -> int:
         from classmargin.training.checkpoint import CheckpointStore
 
         install(fault, folder / "checkpoint", folder / "journal")
-        CheckpointStore(folder / "checkpoint").save(step, tree(step, "new"))
-        code = 0
-    except OSError as error:
-        code = SAID_SO if "could not save checkpoint" in str(error) else 1
-    finally:
-        os._exit(code)
+        try:
+            CheckpointStore(folder / "checkpoint").save(step, tree(step, "new"))
+        except OSError as error:
+            return SAID_SO if "could not save checkpoint" in str(error) else 1
+        return 0
+
+    return fork_call(save, folder / "log")
 
 
 def _try(folder: Path, before: tuple[int, ...], step: int, fault: Fault) -> None:
     from classmargin.training.checkpoint import CheckpointStore
 
     _prepare(folder, before)
-    code = _save_in_child(folder, step, fault).wait(30)
+    code = _save_in_child(folder, step, fault).wait(300)
     store = CheckpointStore(folder / "checkpoint")
     store.repair()
     found = store.load_newest()

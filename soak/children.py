@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,6 +79,36 @@ def preload() -> None:
     torch.set_num_threads(1)
 
 
+def fork_call(
+    action: Callable[[], int | None], log: Path, environment: Mapping[str, str] | None = None
+) -> Child:
+    """Call ``action`` in a forked process; what it returns is the exit code (0 for None), 1 with a traceback if it raises.
+
+    Args:
+        action: What the process does.
+        log: Gets standard output and error.
+        environment: Variables to set.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid:
+        return Child(pid, log)
+    code = 1
+    try:
+        _redirect(log)
+        os.environ.update(environment or {})
+        code = action() or 0
+    except KeyboardInterrupt:  # in the few lines around a command; an interpreter ends like this
+        code = 130
+    except BaseException:  # a child must never come back into the harness
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
 def fork_command(
     words: Sequence[str],
     log: Path,
@@ -94,30 +124,17 @@ def fork_command(
         environment: Variables to set.
         fault: Fault, folder and journal of :func:`soak.file_faults.install`.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
-    pid = os.fork()
-    if pid:
-        return Child(pid, log)
-    code = 1
-    try:
-        _redirect(log)
-        os.environ.update(environment or {})
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        sys.argv = ["classmargin", *words]
+
+    def command() -> int:
         from classmargin.cli.main import main
 
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.argv = ["classmargin", *words]
         if fault is not None:
             install(*fault)
-        code = main(list(words))
-    except KeyboardInterrupt:  # in the few lines around the command; an interpreter ends like this
-        code = 130
-    except BaseException:  # a child must never come back into the harness
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        return main(list(words))
+
+    return fork_call(command, log, environment)
 
 
 def _redirect(log: Path) -> None:
@@ -152,25 +169,29 @@ def fork_ranks(
     """Run a command as several ranks, as ``torchrun`` would; the fault hits rank 0, which writes."""
     if processes == 1:
         return [fork_command(words, log, fault=fault)]
-    port = str(free_port())
+    port = free_port()
     return [
         fork_command(
             words,
             log.with_name(f"{log.name}.rank{rank}"),
-            environment={
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "GROUP_RANK": "0",
-                "WORLD_SIZE": str(processes),
-                "LOCAL_WORLD_SIZE": str(processes),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": port,
-                "TORCHELASTIC_RUN_ID": "soak",
-            },
+            environment=rank_environment(rank, processes, port),
             fault=fault if rank == 0 else None,
         )
         for rank in range(processes)
     ]
+
+
+def rank_environment(rank: int, processes: int, port: int) -> dict[str, str]:
+    """Return what ``torchrun`` says to a process of a run."""
+    layout = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "GROUP_RANK": 0,
+        "WORLD_SIZE": processes,
+        "LOCAL_WORLD_SIZE": processes,
+    }
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "soak"}
+    return {**{name: str(value) for name, value in layout.items()}, **address}
 
 
 def free_port() -> int:

@@ -30,7 +30,7 @@ from typing import Any
 from soak.budget import OutOfTimeError, no_more_alarms
 from soak.children import Child, fork_ranks, group_lives, preload, start_command
 from soak.file_faults import ERRORS, KILLS, REQUESTS, Fault
-from soak.same_run import differences, leftovers
+from soak.same_run import BrokenPromise, check_same
 from soak.tiny_task import train_words, write_features
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
@@ -41,12 +41,8 @@ CODES = {
     signal.SIGINT: {130, -2, 0},
 }
 # How long the other processes of a run may take to notice that one is gone.
-PATIENCE = 60.0
+PATIENCE = 300.0
 GRACE = 20.0
-
-
-class BrokenPromise(AssertionError):
-    """Something that must never happen; the text says what, and where the folder is."""
 
 
 @dataclass
@@ -289,9 +285,7 @@ class Breaker:
         self._must_end_well(self.start(run), run)
         self.tally.resumed += begun
         self.tally.runs += 1
-        wrong = differences(self.whole, run) + [f"left behind: {name}" for name in leftovers(run)]
-        if wrong:
-            raise BrokenPromise(f"{run} differs from {self.whole}: {', '.join(wrong[:6])}")
+        check_same(self.whole, run)
         shutil.rmtree(run)
         self._proved.add(self.tally)
         self.tally = Tally()

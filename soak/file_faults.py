@@ -26,7 +26,7 @@ from typing import Any
 KILLS = ("kill-before", "kill-half", "kill-after")
 ERRORS = ("ENOSPC", "EIO", "short-write")
 KINDS = (*KILLS, *ERRORS)
-# Requests to stop that come in the middle of an operation, which goes on if nobody minds.
+# Requests to stop that come in the middle of an operation, which is then completed.
 REQUESTS = {"SIGTERM": signal.SIGTERM, "SIGINT": signal.SIGINT}
 # What a full disk refuses; it still lets files go.
 GROWING = ("mkdir", "write", "fsync", "rename", "replace")
@@ -55,7 +55,7 @@ class FaultyFiles:
     Args:
         fault: What breaks.
         folder: Only files below it count.
-        journal: Where operations are written down, one a line, as they happen; not below ``folder``.
+        journal: Where operations are written down, one per line, as they happen; not below ``folder``.
     """
 
     def __init__(self, fault: Fault, folder: pathlib.Path, journal: pathlib.Path) -> None:

@@ -1,4 +1,4 @@
-"""Files that stand for gigabytes, devices in place of files, weights that are no numbers, absurd numbers: given to the commands.
+"""Files that stand for gigabytes, devices in place of files, weights that are not numbers, absurd numbers: given to the commands.
 
 Each must end with code 2, a sentence and no traceback, having taken less than 500 MB more than a command that reads nothing.
 """
@@ -109,7 +109,7 @@ def absurd_numbers(folder: Path) -> Iterator[tuple[str, Words]]:
 
 
 def broken_runs(folder: Path) -> Iterator[tuple[str, Words]]:
-    """Yield a finished run with weights that are no numbers, and with devices in place of its files."""
+    """Yield a finished run with weights that are not numbers, and with devices in place of its files."""
     data, good = write_features(folder / "small.npz"), folder / "good"
     made = call(train_words(data, "erm", good, epochs=1))
     assert made["code"] == 0, made["words"]

@@ -14,14 +14,12 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
-import os
-import sys
-import traceback
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from soak.children import Child, free_port, preload
+from soak.children import fork_call, free_port, preload, rank_environment
 from soak.tiny_task import CLASSES, write_features
 
 STEPS, WARM_UP, EVERY = 2000, 400, 100
@@ -42,7 +40,14 @@ def run(folder: Path, *, seed: int = 0, quick: bool = False) -> dict[str, Any]:
     steps = 600 if quick else STEPS
     data = write_features(folder / "features.npz", each=160)
     port = free_port()
-    ranks = [_fork_rank(rank, port, data, folder, seed, steps) for rank in (0, 1)]
+    ranks = [
+        fork_call(
+            partial(_train, rank, data, folder, seed, steps),
+            folder / f"log{rank}",
+            rank_environment(rank, 2, port),
+        )
+        for rank in (0, 1)
+    ]
     codes = [child.wait(600) for child in ranks]
     if codes != [0, 0]:
         raise Grew(f"a process ended with {codes}: " + "\n".join(child.said[-2000:] for child in ranks))
@@ -79,28 +84,6 @@ def check_tracks(tracks: list[list[dict[str, Any]]], steps: int) -> dict[str, An
             record["seen"] for track in tracks for record in track if GONE + EVERY <= record["step"] <= BACK
         ),
     }
-
-
-def _fork_rank(rank: int, port: int, data: Path, folder: Path, seed: int, steps: int) -> Child:
-    sys.stdout.flush()
-    pid = os.fork()
-    if pid:
-        return Child(pid, folder / f"log{rank}")
-    code = 1
-    try:
-        descriptor = os.open(folder / f"log{rank}", os.O_CREAT | os.O_WRONLY, 0o644)
-        os.dup2(descriptor, 1)
-        os.dup2(descriptor, 2)
-        layout = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "GROUP_RANK": 0}
-        layout |= {"MASTER_PORT": port, "MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RUN_ID": "soak"}
-        os.environ.update({name: str(value) for name, value in layout.items()})
-        _train(rank, data, folder, seed, steps)
-        code = 0
-    except BaseException:  # a child must never come back into the harness
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(code)
 
 
 def _train(rank: int, data: Path, folder: Path, seed: int, steps: int) -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
-import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from soak.children import Child, preload
+from soak.children import fork_call, preload
 from soak.long_haul import Grew, own_bytes
 
 CLASSES, SIZE, EACH, BATCH = 10_000, 32, 6, 120
@@ -27,7 +25,8 @@ def run(folder: Path, *, seed: int = 0, quick: bool = False) -> dict[str, Any]:
     data = write_features(folder / "classes.npz", seed)
     numbers: dict[str, Any] = {"classes": CLASSES, "steps": STEPS}
     for method in METHODS[1:] if quick else METHODS:
-        child = _fork(data, folder / method, method, seed)
+        (folder / method).mkdir()
+        child = fork_call(partial(_train, data, folder / method, method, seed), folder / method / "log")
         if child.wait(600) != 0:
             raise Grew(f"{method} on {CLASSES} classes ended with {child.poll()}: {child.said[-2000:]}")
         track = json.loads((folder / method / "track.json").read_text())
@@ -50,26 +49,6 @@ def write_features(path: Path, seed: int) -> Path:
         parts[f"y_{name}"] = labels
     np.savez(path, **parts)
     return path
-
-
-def _fork(data: Path, folder: Path, method: str, seed: int) -> Child:
-    folder.mkdir()
-    sys.stdout.flush()
-    pid = os.fork()
-    if pid:
-        return Child(pid, folder / "log")
-    code = 1
-    try:
-        descriptor = os.open(folder / "log", os.O_CREAT | os.O_WRONLY, 0o644)
-        os.dup2(descriptor, 1)
-        os.dup2(descriptor, 2)
-        _train(data, folder, method, seed)
-        code = 0
-    except BaseException:  # a child must never come back into the harness
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(code)
 
 
 def _train(data: Path, folder: Path, method: str, seed: int) -> None:

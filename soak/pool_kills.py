@@ -1,5 +1,5 @@
-"""Kills commands that train many runs side by side (``compare-methods``, ``sweep``), and their workers one by one:
-the same command, given again, goes on, trains nothing twice and ends with the same numbers.
+"""Kills commands that train many runs side by side (``compare-methods``, ``sweep``, ``reproduce``), and their workers one by
+one: the same command, given again, resumes, trains nothing twice and ends with the same numbers; so does a comparison of 200 runs.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from typing import Any
 
 from soak.budget import OutOfTimeError, no_more_alarms
 from soak.children import Child, group_lives, start_command
-from soak.same_run import differences, leftovers
+from soak.same_run import BrokenPromise, check_same
 from soak.tiny_task import train_words, write_features
 
-PATIENCE = 120.0
+PATIENCE = 300.0
 LONGEST = 600.0
+MANY_SEEDS = 100
 # What the command may end with when a signal hit it, or when one of its workers was killed (3: a run failed).
 PARENT_CODES = {signal.SIGKILL: {-9}, signal.SIGTERM: {143, -15}, signal.SIGINT: {130, -2}}
 
 
-class BrokenPromise(AssertionError):
-    """Something that must never happen; the text says what."""
-
-
 def run(folder: Path, *, seed: int = 0, quick: bool = False) -> dict[str, Any]:
-    """Kill both commands several times each and return the counts."""
+    """Kill each command several times and return the counts."""
     rng = random.Random(seed)
     data = write_features(folder / "features.npz")
     kills: Counter[str] = Counter()
     compared = 0
     left = dict(commands(data))
+    if quick:
+        del left["reproduce"]
+    many = 0
     try:
         for name, words in list(left.items()):
             hit: Counter[str] = Counter()
@@ -42,6 +42,10 @@ def run(folder: Path, *, seed: int = 0, quick: bool = False) -> dict[str, Any]:
             kills += hit  # now that all runs were found equal
             del left[name]
             print(f"{name}: {sum(kills.values())} kills so far", flush=True)
+        if not quick:
+            left["a comparison of 200 runs"] = []
+            many = _break_a_long_comparison(data, folder / "many", rng, kills)
+            left.clear()
     except OutOfTimeError:
         no_more_alarms()  # what was proved so far is
     return {
@@ -53,6 +57,7 @@ def run(folder: Path, *, seed: int = 0, quick: bool = False) -> dict[str, Any]:
         "totals": {
             "kills survived, commands of many runs": sum(kills.values()),
             "runs compared bit for bit": compared,
+            **({"runs in one comparison": many} if many else {}),
         },
     }
 
@@ -66,6 +71,8 @@ def commands(data: Path) -> Iterator[tuple[str, list[str]]]:
     yield "compare-methods", ["compare-methods", "--methods", "erm,mr2", "--seeds", "2", *common]
     search = ["--search", "mean_margin=1,2", "--search", "representation_weight=0.1,0.3"]
     yield "sweep", ["sweep", "--method", "mr2", *search, "--trials", "4", "--pruner", "none", *common]
+    smoke = ["--scale", "smoke", "--seeds", "1", "--rows", "mr2-la", "--epochs", "30", "--jobs", "2"]
+    yield "reproduce", ["reproduce", "table-long-tail", *smoke, "--set", "loop.checkpoint_steps=1"]
 
 
 def _break_command(
@@ -81,19 +88,39 @@ def _break_command(
     if expected.keys() != found.keys():
         raise BrokenPromise(f"{broken} has other runs than {whole}")
     for identity, place in expected.items():
-        wrong = differences(place, found[identity]) + leftovers(found[identity])
-        if wrong:
-            raise BrokenPromise(f"{found[identity]} differs from {place}: {', '.join(wrong[:6])}")
+        check_same(place, found[identity])
     return len(expected)
 
 
 def runs_below(folder: Path) -> dict[str, Path]:
-    """Return the runs of a command by what they compute; side by side, their numbers may be exchanged."""
-    from classmargin.training.config import identity
-    from classmargin.training.run_folder import RunFolder
+    """Return the runs of a command by their settings; side by side, their numbers may be exchanged."""
+    return {path.read_text().replace(str(folder), "OUT"): path.parent for path in folder.rglob("config.toml")}
 
-    places = [path.parent for path in folder.rglob("config.toml")]
-    return {identity(RunFolder(place).read_config()): place for place in places}
+
+def _break_a_long_comparison(data: Path, folder: Path, rng: random.Random, kills: Counter[str]) -> int:
+    """Kill a comparison of very many short runs once, let it end and return how many runs it has."""
+    out, log = folder / "out", folder / "log"
+    folder.mkdir()
+    words = [
+        "compare-methods",
+        "--data",
+        str(data),
+        "--methods",
+        "erm,mr2",
+        "--seeds",
+        str(MANY_SEEDS),
+        "--out",
+        str(out),
+    ]
+    words += ["--backbone", "linear", "--epochs", "1", "--jobs", "2", "--set", "machine.accelerator=cpu"]
+    hit: Counter[str] = Counter()
+    _kill_once(words, out, log, rng, hit, "compare-methods of 200 runs")
+    _must_end_well(words, log)
+    done = len(list(out.glob("runs/*/done")))
+    if done != 2 * MANY_SEEDS:
+        raise BrokenPromise(f"{out} has {done} finished runs, not {2 * MANY_SEEDS}")
+    kills += hit
+    return done
 
 
 def _kill_once(

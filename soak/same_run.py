@@ -6,7 +6,19 @@ from pathlib import Path
 
 import numpy as np
 
+
+class BrokenPromise(AssertionError):
+    """Something that must never happen; the text says what, and where to look."""
+
+
 LOGS = ("metrics.jsonl", "metrics.csv", "class_accuracy.csv")
+
+
+def check_same(expected: Path, found: Path) -> None:
+    """Raise :class:`BrokenPromise` unless both runs are the same and killed writers left nothing behind."""
+    wrong = differences(expected, found) + [f"left behind: {name}" for name in leftovers(found)]
+    if wrong:
+        raise BrokenPromise(f"{found} differs from {expected}: {', '.join(wrong[:6])}")
 
 
 def differences(one: Path, other: Path) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -11,7 +12,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 # two_ranks.py serves several folders.
 sys.path.insert(0, str(Path(__file__).parent))
@@ -37,6 +40,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if getattr(getattr(item, "function", None), "is_hypothesis_test", False):
             item.add_marker(pytest.mark.property)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Begin every test, fixtures included, with the same random numbers, whichever tests this process ran before."""
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002 - libraries draw from it
+    torch.default_generator.manual_seed(0)
 
 
 @pytest.fixture(scope="session")

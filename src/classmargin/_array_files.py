@@ -33,6 +33,8 @@ SMALL_ENOUGH = 64 * 2**20
 # Arrays that may be mapped are read into memory up to this size: then the file may change or go.
 MAPPED_FROM = 256 * 2**20
 _LOCAL_HEADER = 30  # bytes before the name of a member of a zip archive
+# Rows without columns, or columns without rows: more of them are no empty part of a data set.
+MOST_EMPTY = 2**24
 _BROKEN = (
     zipfile.BadZipFile,
     zlib.error,
@@ -261,6 +263,10 @@ def _check_header(stream: IO[bytes], where: str, size: int) -> None:
         raise ArrayFileError(f"{where} claims shape {shape} of items without size ({dtype.str}): refused")
     if any(length < 0 for length in shape) or math.prod(shape) * dtype.itemsize > size:
         raise ArrayFileError(f"{where} claims shape {shape} of {dtype}, more than its {size} bytes hold")
+    if (
+        math.prod(max(length, 1) for length in shape) > size + MOST_EMPTY
+    ):  # rows that cost nothing until one is counted
+        raise ArrayFileError(f"{where} claims shape {shape}, of which nothing is stored: refused")
 
 
 def _read_checked(stream: IO[bytes], where: str) -> AnyArray:

@@ -2,7 +2,7 @@
 
 Convention for gradients: data-parallel training (DDP) *averages* the gradients of the ranks. A loss that is a
 mean over the global batch is therefore returned as ``world size x local sum / global count``; its gradient,
-averaged over ranks, is the gradient of the global mean, also when ranks hold different numbers of samples.
+averaged over ranks, is the gradient of the global mean, even when ranks hold different numbers of samples.
 :func:`global_mean` does exactly this and reports the global value on every rank.
 """
 

@@ -237,7 +237,7 @@ def _free_of_machine() -> int | None:
             return int(found[1]) * 1024
     except (OSError, ValueError):
         pass
-    try:  # not Linux: all of the memory is the best that is told
+    try:  # not Linux: the total is the best that the system tells
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
         return None

@@ -85,7 +85,7 @@ def _check_declared(path: Path, metadata: Any, names: set[str], on_disk: int, ma
     )
     if size > max_bytes:
         raise ArrayFileError(over_budget(path, size, max_bytes))
-    # Whoever states a budget has said that so much may be taken.
+    # Whoever states a budget has allowed that much.
     if size > SMALL_ENOUGH and size > SUSPICIOUS_RATIO * on_disk and not os.environ.get(MAX_MEMORY):
         raise ArrayFileError(
             f"{path} has {on_disk} bytes and would become {in_units(size)} in memory, which hardly any real table does; "

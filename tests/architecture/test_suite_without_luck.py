@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 TESTS = Path(__file__).parents[1]
 FILES = sorted(TESTS.rglob("*.py"))
 CLOCKS = {"monotonic", "perf_counter", "process_time", "time", "time_ns", "monotonic_ns", "perf_counter_ns"}
+# A process that is waited for shares the machine with others: what is less than the limit of a test would be a clock too.
+LEAST_PATIENCE = 600
 # Draws anew on purpose, and is used by tests marked slow alone.
 MAY_DRAW = {"reliability/hostile.py"}
 
@@ -55,6 +57,15 @@ def is_time(node: ast.AST, names: set[str]) -> bool:
     )
 
 
+def patience(call: ast.Call) -> float:
+    """Return the seconds after which a call gives up, 0 if it does not."""
+    stated = [keyword.value for keyword in call.keywords if keyword.arg == "timeout"]
+    if ast.unparse(call.func).endswith("mark.timeout"):
+        stated += call.args
+    values = [value.value for value in stated if isinstance(value, ast.Constant)]
+    return next((value for value in values if isinstance(value, (int, float))), 0)
+
+
 def lucky(text: str) -> list[str]:
     """Return what in a test file depends on luck."""
     found = []
@@ -65,6 +76,8 @@ def lucky(text: str) -> list[str]:
         compared = isinstance(node, ast.Compare) and any(is_time(part, CLOCKS) for part in ast.walk(node))
         if compared:
             found.append(f"{line}: a clock decides")
+        if isinstance(node, ast.Call) and 0 < patience(node) < LEAST_PATIENCE:
+            found.append(f"{line}: waits for {patience(node)} s only")
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "settings":
             given = {keyword.arg: keyword.value for keyword in node.keywords}
             if "derandomize" in given and not getattr(given["derandomize"], "value", False):
@@ -89,6 +102,8 @@ def test_no_clock_and_no_luck_decides(file):
         "while not ready() and time.monotonic() < deadline:\n    time.sleep(0.1)",
         "settings(derandomize=False)",
         "settings(deadline=200)",
+        "process.wait(timeout=200)",
+        "pytest.mark.timeout(60)",
     ],
 )
 def test_luck_is_seen(text):
@@ -97,3 +112,4 @@ def test_luck_is_seen(text):
 
 def test_waiting_for_an_event_is_not_luck():
     assert lucky("while not ready():\n    time.sleep(0.1)\nsettings(max_examples=5, deadline=None)") == []
+    assert lucky("process.wait()\nprocess.wait(timeout=600)\npytest.mark.timeout(900)") == []

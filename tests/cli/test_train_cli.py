@@ -88,9 +88,35 @@ def kill_when(wait_until, family_of):
     return kill
 
 
-def test_a_killed_run_resumes_and_ends_bit_identical(tiny, tmp_path, kill_when):
+# A whole command that kills itself in the middle of training: from outside, a slow machine would miss that moment.
+KILLED = """
+import os, signal, sys
+from classmargin.cli.main import main
+from classmargin.training.loop import Loop
+step = Loop._train_step
+def kill_after(self, batch):
+    step(self, batch)
+    if self.position.global_step == int(sys.argv[1]):
+        os.kill(os.getpid(), signal.SIGKILL)
+Loop._train_step = kill_after
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+def test_a_killed_run_resumes_and_ends_bit_identical(tiny, tmp_path):
     words = ["--data", tiny, "--method", "mr2", "--epochs", 12, *COMMON, "--set", "loop.checkpoint_steps=3"]
-    kill_when(start(*words, "--out", tmp_path / "killed"), tmp_path / "killed", 4)
+    command = [
+        sys.executable,
+        "-c",
+        KILLED,
+        "16",
+        "train",
+        *map(str, words),
+        "--out",
+        str(tmp_path / "killed"),
+    ]
+    killed = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert not (tmp_path / "killed" / "done").exists()
     assert main(["train", "--out", str(tmp_path / "killed"), "--resume"]) == 0
     assert main(["train", *map(str, words), "--out", str(tmp_path / "whole")]) == 0

@@ -17,6 +17,7 @@ from hostile import little_memory
 from soak.tiny_task import train_words, write_features
 
 from classmargin import _files
+from classmargin._array_files import read_npz_arrays
 from classmargin._files import memory_budget, open_regular, parse_size, read_bytes, stated_budget
 from classmargin.backbones.checkpoints import read_state_dict
 from classmargin.cli.main import main
@@ -106,6 +107,19 @@ def test_items_without_size_are_refused_however_many_they_are(tmp_path, kind):
     growth, words = refusal("predictions", path)
     assert growth < MOST_GROWTH
     assert "items without size" in words
+
+
+def test_rows_without_columns_are_refused_before_they_are_counted(tmp_path):
+    header = repr({"descr": "<f4", "fortran_order": False, "shape": (2**40, 0)}).encode()
+    path = tmp_path / "data.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x_train.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    with pytest.raises(
+        ValueError, match=r"x_train\.npy' claims shape \(1099511627776, 0\), of which nothing is stored"
+    ):
+        read_npz_arrays(path, ["x_train"], max_bytes=2**30)
+    np.savez(tmp_path / "empty.npz", x_test=np.zeros((0, 32), np.float32))
+    assert read_npz_arrays(tmp_path / "empty.npz", ["x_test"], max_bytes=2**30)["x_test"].shape == (0, 32)
 
 
 def write_small_bombs(path: Path, names: list[str]) -> None:

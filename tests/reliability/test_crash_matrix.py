@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from soak.crash_matrix import SIGNALS, Tally
+from soak.full_disk import can_mount
 from soak.same_run import differences, leftovers
 
 from classmargin.cli.main import main
@@ -94,3 +95,17 @@ def test_counts_add_up():
     tally.kills["a"] += 2
     tally.faults["b"] += 1
     assert (tally.as_dict()["kills"], tally.as_dict()["file faults"]) == (2, 1)
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_truly_full_costs_nothing(soak):
+    if not can_mount():
+        pytest.skip("small file systems cannot be mounted on this system")
+    numbers = soak("full_disk", "--quick")
+    assert numbers["full disks"] == numbers["runs compared"] >= 2
+
+
+@pytest.mark.slow
+def test_a_report_is_the_old_one_or_the_new_one(soak):
+    numbers = soak("report_kills", "--quick")
+    assert numbers["totals"]["kills inside the writing of a report"] == len(numbers["operations of a report"])

@@ -48,9 +48,11 @@ def test_every_promise_names_its_test_and_not_only_a_file(row):
 def test_a_test_is_called_slow_where_it_is(name):
     """`make test` leaves out what is marked slow; the page must not claim that it is run."""
     text = file_of(name).read_text(encoding="utf-8")
-    head = text[: re.search(rf"^\s*(def|class) {name.split('::')[-1]}\b", text, re.MULTILINE).start()]
+    head = text[: re.search(rf"^[ ]*(def|class) {name.split('::')[-1]}\b", text, re.MULTILINE).start()]
     marks = head[head.rfind("\n\n") :]  # decorators stand right above, without an empty line
-    is_slow = "@pytest.mark.slow\n" in marks
+    is_slow = "@pytest.mark.slow\n" in marks or bool(
+        re.search(r"^pytestmark = .*mark\.slow", text, re.MULTILINE)
+    )
     for row in ROWS:
         if f"`{name}`" in row:
             assert (f"*slow* `{name}`" in row) == is_slow, row

@@ -47,6 +47,7 @@ FLAGS = [
 ]
 
 pytestmark = pytest.mark.browser
+PATIENCE = 600_000  # milliseconds
 
 
 @pytest.mark.parametrize("place", ["on the path", "elsewhere", "fetched by playwright"])
@@ -77,7 +78,7 @@ def browser(tmp_path_factory) -> Iterator[Any]:
         pytest.skip("no Chromium on this machine (.ci/install-browser installs one)")
     playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     with playwright_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=EXECUTABLE, args=FLAGS)
+        started = playwright.chromium.launch(executable_path=EXECUTABLE, args=FLAGS, timeout=PATIENCE)
         yield started
         started.close()
 
@@ -86,13 +87,14 @@ def browser(tmp_path_factory) -> Iterator[Any]:
 def open_report(browser):
     def open_report(path, *, width: int = 1280, scheme: str = "light") -> Opened:
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        context.set_default_timeout(PATIENCE)
         opened = Opened(context.new_page())
         opened.page.on("console", lambda message: opened.complaints.append(message.text))
         opened.page.on("pageerror", lambda error: opened.complaints.append(str(error)))
         opened.page.on("dialog", lambda dialog: opened.complaints.append(dialog.message))
         opened.page.on("request", lambda request: opened.requests.append(request.url))
         opened.page.goto(path.as_uri())
-        opened.page.wait_for_selector("html[data-ready=true]", state="attached", timeout=60_000)
+        opened.page.wait_for_selector("html[data-ready=true]", state="attached")
         return opened
 
     return open_report
@@ -261,7 +263,7 @@ def test_names_with_html_run_nothing_and_are_shown_as_they_are(
     point = page.locator("#figure-accuracy .point").first
     point.scroll_into_view_if_needed()
     point.hover(force=True)
-    page.locator("#figure-accuracy .hoverlayer text").first.wait_for(timeout=60_000)
+    page.locator("#figure-accuracy .hoverlayer text").first.wait_for()
     assert page.evaluate("window.pwned === undefined")
     assert opened.complaints == []
 

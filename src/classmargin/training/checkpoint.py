@@ -99,7 +99,7 @@ class CheckpointStore:
         """Return step and tree of the newest whole checkpoint, or None if there is none.
 
         Raises:
-            OSError: The system does not let it be read (no permission, a disk or network that fails). It may be
+            OSError: It cannot be read (no permission, a disk or network that fails). It may be
                 whole, and going on from an earlier one would in time delete it.
         """
         for path in self.paths():
