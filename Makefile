@@ -69,7 +69,7 @@ test-slow: $(VENV)/.test
 
 # TIMM_TRAIN_SCRIPT=path/of/train.py, from timm's repository, trains with that script too.
 test-timm: .venv-timm/.ready
-	.venv-timm/bin/python -c "from classmargin.backbones import open_clip_family, timm_family as t; t.load_timm(), open_clip_family.load_open_clip()"
+	.venv-timm/bin/python -c "from classmargin.backbones import library_families as f; f.load_timm(), f.load_open_clip()"
 	.venv-timm/bin/python -m pytest -q -W ignore tests/integrations/test_timm.py tests/integrations/test_open_clip.py
 
 # W&B and MLflow for real, offline. The versions of constraints.txt but for pyarrow: MLflow wants an older one than the extra data.
@@ -95,6 +95,9 @@ test-ray: .venv-ray/.ready
 
 # The lowest version of every range in pyproject.toml, and the newest that pip finds. Warnings of other versions are not ours.
 # On Linux both bring builds of torch with CUDA, several GB; nothing of it is needed to run them.
+# The oldest Python the package supports and the newest that runs here; without them, PYTHON.
+OLDEST_PYTHON ?= $(shell python3.10 -c "import sys; print(sys.executable)" 2>/dev/null || echo $(PYTHON))
+NEWEST_PYTHON ?= $(shell for name in python3.14 python3.13 python3.12; do $$name -c "import sys; print(sys.executable)" 2>/dev/null && exit; done; echo $(PYTHON))
 OLD_EXTRAS  := report,train,torchmetrics,sklearn
 NEW_EXTRAS  := report,train,torchmetrics,sklearn,huggingface,skorch
 TEST_TOOLS  := pytest pytest-timeout hypothesis jaxtyping beartype psutil
@@ -105,7 +108,7 @@ CORE_TESTS  := tests/mr2 tests/theory tests/integrations/test_capture.py tests/i
 	tests/integrations/test_sklearn_classifier.py tests/integrations/test_sklearn_offsets.py tests/integrations/test_torchmetrics.py
 
 .venv-oldest/.ready: pyproject.toml scripts/lowest_versions.py
-	$(PYTHON) -m venv .venv-oldest
+	$(OLDEST_PYTHON) -m venv .venv-oldest
 	$(PYTHON) scripts/lowest_versions.py $(OLD_EXTRAS) > .venv-oldest/constraints.txt
 	.venv-oldest/bin/python -m pip --disable-pip-version-check -q install -c .venv-oldest/constraints.txt -e '.[$(OLD_EXTRAS)]' $(TEST_TOOLS)
 	@touch $@
@@ -114,8 +117,8 @@ test-oldest: .venv-oldest/.ready
 	.venv-oldest/bin/python -m pytest -q -p no:cacheprovider -W ignore -m "not slow" $(OLD_SKIPS) $(CORE_TESTS)
 
 .venv-newest/.ready: pyproject.toml
-	$(PYTHON) -m venv .venv-newest
-	.venv-newest/bin/python -m pip --disable-pip-version-check -q install --upgrade -e '.[$(NEW_EXTRAS)]' $(TEST_TOOLS)
+	$(NEWEST_PYTHON) -m venv .venv-newest
+	.venv-newest/bin/python -m pip --disable-pip-version-check -q install --upgrade -e '.[$(NEW_EXTRAS)]' $(TEST_TOOLS) peft jax keras
 	@touch $@
 
 test-newest: .venv-newest/.ready

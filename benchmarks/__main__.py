@@ -14,6 +14,7 @@ NAMES = (
     "no_harm",
     "choose_settings",
     "reviewer_questions",
+    "why_smoothing",
     "audit_speed",
     "coverage",
     "input_pipeline",

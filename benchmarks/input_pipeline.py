@@ -41,8 +41,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from classmargin._types import Batch
 from classmargin.data import DataBundle, load_data, make_loader, synthetic_images
-from classmargin.data.augment import draw_crop_box
-from classmargin.data.normalisation import normalise
+from classmargin.data.pixels import draw_crop_box, normalise
 
 TARGET = 40_000
 BATCH, PER_CLASS, CLASSES, SIDE = 128, 512, 10, 32

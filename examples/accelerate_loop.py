@@ -1,8 +1,8 @@
-"""MR² in a loop of Hugging Face accelerate: ``torchrun --nproc-per-node 2 examples/accelerate_loop.py``.
+"""MR² in a loop of Hugging Face accelerate: ``accelerate launch --multi_gpu --num_processes 2 examples/accelerate_loop.py``.
 
-With several accelerators ``accelerate launch`` does the same; ``python examples/accelerate_loop.py`` is one process. The
-features are captured from the model before it is prepared, the criterion is used as it is: over several processes it sums its
-class statistics by itself, and its state is saved with ``register_for_checkpointing``.
+``--multi_gpu`` starts the processes even where there are only CPUs, as here; ``python examples/accelerate_loop.py`` is one process.
+Capture the features before the model is prepared and use the criterion as it is: over several processes it sums its class
+statistics by itself, and ``register_for_checkpointing`` saves them.
 """
 
 import torch
@@ -20,9 +20,7 @@ loader = DataLoader(TensorDataset(inputs, labels), batch_size=15)
 model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
 
 captured = capture_features(model)  # new
-criterion = captured.criterion(
-    accumulate=2
-)  # instead of nn.CrossEntropyLoss(); 2 as in gradient_accumulation_steps
+criterion = captured.criterion(accumulate=2)  # new: in place of cross-entropy; as gradient_accumulation_steps
 accelerator.register_for_checkpointing(criterion)  # new: class statistics are saved and loaded with the model
 
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -41,3 +39,8 @@ with torch.no_grad():
 accuracy = (logits.argmax(1) == truth).float().mean()
 updates, number = int(criterion.loss.statistics.updates), accelerator.num_processes
 accelerator.print(f"{number} processes, {updates} steps of the statistics, accuracy {accuracy:.2f}")
+
+# All processes leave together: whoever left first would close connections that the others still hold.
+model, optimizer, loader = accelerator.free_memory(model, optimizer, loader)
+accelerator.wait_for_everyone()
+accelerator.end_training()

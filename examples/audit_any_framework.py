@@ -1,13 +1,14 @@
 """An audit of a model of any framework: ``python examples/audit_any_framework.py``.
 
-The audit wants arrays: labels and logits (or probabilities), and if at hand the features and weights of the last layer. Whatever has an
-``__array__`` will do; so here is what to hand over from JAX and Keras, where they are installed, and from NumPy everywhere::
+The audit needs arrays: labels and logits (or probabilities) and, if you have them, the features and weights of the last layer. Anything
+with an ``__array__`` will do. From JAX and Keras, where they are installed, hand over::
 
     logits = model.predict(images)                       # Keras; probabilities= if the last layer is a softmax
     logits = jax.jit(model.apply)(params, images)        # JAX, Flax
 """
 
 import importlib.util
+import os
 
 import numpy as np
 
@@ -24,6 +25,7 @@ if importlib.util.find_spec("jax"):
 
     scores["jax"] = jnp.asarray(inputs) @ jnp.asarray(weights).T
 if importlib.util.find_spec("keras"):
+    os.environ.setdefault("KERAS_BACKEND", "torch")  # TensorFlow need not be installed
     import keras
 
     layer = keras.layers.Dense(3, use_bias=False)

@@ -40,7 +40,7 @@ def make_trainer(folder: str) -> Trainer:
         train_dataset=data,
         eval_dataset=data,
         compute_loss_func=margin,  # new
-        callbacks=[margin.callback],  # new: keeps the class statistics with the checkpoints
+        callbacks=[margin],  # new: keeps the class statistics with the checkpoints
         compute_metrics=class_tier_metrics,  # thirds, worst class and gap at each evaluation
     )
 

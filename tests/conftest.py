@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+
+# two_ranks.py serves several folders.
+sys.path.insert(0, str(Path(__file__).parent))
+
+# A shell that is not interactive starts background jobs with Ctrl-C ignored, nohup with SIGHUP ignored, and children inherit
+# that. What tests see must not depend on how they were started.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+for _number in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
+    if signal.getsignal(_number) == signal.SIG_IGN:
+        signal.signal(_number, signal.SIG_DFL)
 
 # `make test` must not depend on luck: the same examples every time, however slow the machine. Looking for new ones is what
 # `make test-slow` and `make soak` are for. The environments of single integrations come without hypothesis.

@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from classmargin import functional, theory
     from classmargin._types import LossTerms, ModelOutput
     from classmargin.evaluation import Audit, Comparison, compare
-    from classmargin.evaluation.auditing import audit
-    from classmargin.evaluation.model_audit import audit_model
+    from classmargin.evaluation.auditing import audit, audit_model
     from classmargin.integrations.capture import FeatureCapture, capture_features
     from classmargin.integrations.sklearn_classifier import MR2Classifier
     from classmargin.integrations.sklearn_offsets import ClassOffsetClassifier
     from classmargin.mr2 import ClassStatistics, FeatureCollapseWarning, MR2Loss
+    from classmargin.recipes.improve.improvement import Improvement
+    from classmargin.recipes.improve.improving import improve
 
 _HOME_OF = {
     "Audit": "classmargin.evaluation",
@@ -28,14 +29,16 @@ _HOME_OF = {
     "Comparison": "classmargin.evaluation",
     "FeatureCapture": "classmargin.integrations.capture",
     "FeatureCollapseWarning": "classmargin.mr2",
+    "Improvement": "classmargin.recipes.improve.improvement",
     "LossTerms": "classmargin._types",
     "MR2Classifier": "classmargin.integrations.sklearn_classifier",
     "MR2Loss": "classmargin.mr2",
     "ModelOutput": "classmargin._types",
     "audit": "classmargin.evaluation",
-    "audit_model": "classmargin.evaluation.model_audit",
+    "audit_model": "classmargin.evaluation.auditing",
     "capture_features": "classmargin.integrations.capture",
     "compare": "classmargin.evaluation",
+    "improve": "classmargin.recipes.improve.improving",
 }
 _MODULES = ("functional", "theory")
 
@@ -46,6 +49,7 @@ __all__ = [
     "Comparison",
     "FeatureCapture",
     "FeatureCollapseWarning",
+    "Improvement",
     "LossTerms",
     "MR2Classifier",
     "MR2Loss",
@@ -56,6 +60,7 @@ __all__ = [
     "capture_features",
     "compare",
     "functional",
+    "improve",
     "theory",
 ]
 

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import math
+import mmap
 import os
+import shutil
 import struct
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
@@ -27,6 +30,9 @@ AnyArray = npt.NDArray[Any]
 
 SUSPICIOUS_RATIO = 100
 SMALL_ENOUGH = 64 * 2**20
+# Arrays that may be mapped are read into memory up to this size: then the file may change or go.
+MAPPED_FROM = 256 * 2**20
+_LOCAL_HEADER = 30  # bytes before the name of a member of a zip archive
 _BROKEN = (
     zipfile.BadZipFile,
     zlib.error,
@@ -63,15 +69,28 @@ def _archive(path: Path) -> Iterator[zipfile.ZipFile]:
         raise ArrayFileError(f"{path} is not a complete .npz file ({error})") from error
 
 
-def read_npz_arrays(path: Path, names: Iterable[str], *, max_bytes: int) -> dict[str, AnyArray]:
+def read_npz_arrays(
+    path: Path, names: Iterable[str], *, max_bytes: int, mapped: Iterable[str] = ()
+) -> dict[str, AnyArray]:
     """Return the arrays of ``path`` whose name is in ``names``; other members are not read.
+
+    Args:
+        path: The archive.
+        names: Arrays to read.
+        max_bytes: Largest size in memory.
+        mapped: Arrays that are mapped instead of read where they are large (see :func:`release_pages`): those that are not
+            compressed in place, then they do not count, compressed ones from a temporary file.
 
     Raises:
         ArrayFileError: Not a zip, truncated, object arrays, sizes that do not fit or are too large.
     """
     with _archive(path) as archive:
         members = _wanted(path, archive, names)
-        total = _check_sizes(path, members.values(), max_bytes)
+        large = {name for name in mapped if name in members and members[name].file_size > MAPPED_FROM}
+        in_place = {name for name in large if members[name].compress_type == zipfile.ZIP_STORED}
+        total = _check_sizes(
+            path, [info for name, info in members.items() if name not in in_place], max_bytes
+        )
         for (
             info
         ) in members.values():  # all headers before the first array: a lie in the last one costs nothing
@@ -84,7 +103,10 @@ def read_npz_arrays(path: Path, names: Iterable[str], *, max_bytes: int) -> dict
             total=len(members),
             show=None if total > SMALL_ENOUGH else False,
         )
-        return {name: _read_member(path, archive, info) for name, info in shown}
+        return {
+            name: (_map_member if name in large else _read_member)(path, archive, info)
+            for name, info in shown
+        }
 
 
 def archive_names(path: Path) -> list[str]:
@@ -156,8 +178,57 @@ def _read_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) ->
         return _read_checked(stream, f"{path}: {info.filename!r}")
 
 
-def read_npy_array(path: Path, *, max_bytes: int) -> AnyArray:
-    """Return the array of an ``.npy`` file.
+def _map_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> AnyArray:
+    where = f"{path}: {info.filename!r}"
+    if info.compress_type != zipfile.ZIP_STORED:
+        with archive.open(info) as packed, spool(where) as unpacked:
+            shutil.copyfileobj(packed, unpacked, 2**20)
+            return _map_array(unpacked, 0, info.file_size, where)
+    file = archive.fp
+    assert file is not None
+    file.seek(info.header_offset)
+    lengths = struct.unpack("<HH", file.read(_LOCAL_HEADER)[26:])  # of the name and of what follows it
+    return _map_array(file, info.header_offset + _LOCAL_HEADER + sum(lengths), info.file_size, where)
+
+
+@contextlib.contextmanager
+def spool(where: str) -> Iterator[IO[bytes]]:
+    """Give a temporary file without a name to write a large array into and to map; it goes with its last mapping.
+
+    Raises:
+        ArrayFileError: No room for it.
+    """
+    try:
+        with tempfile.TemporaryFile() as file:
+            yield file
+    except OSError as error:
+        raise ArrayFileError(
+            f"{where} cannot be unpacked into {tempfile.gettempdir()} ({error.strerror or error}); set TMPDIR"
+        ) from error
+
+
+def _map_array(file: Any, start: int, size: int, where: str) -> AnyArray:
+    file.seek(start)  # also writes what is still in the buffer
+    _check_header(file, where, size)
+    file.seek(start)
+    shape, fortran, dtype = _header(file)
+    offset = file.tell()
+    if offset + math.prod(shape) * dtype.itemsize > min(start + size, os.fstat(file.fileno()).st_size):
+        raise ArrayFileError(f"{where} claims shape {shape} of {dtype}, more than its {size} bytes hold")
+    # Copy on write: an array as any other to its user, and nothing ever reaches the file.
+    return np.memmap(file, dtype, "c", offset, shape, order="F" if fortran else "C")
+
+
+def release_pages(array: AnyArray | None) -> None:
+    """Give back the memory of what has been read of a mapped array; nothing happens to any other."""
+    while isinstance(array, np.ndarray):
+        array = array.base
+    if isinstance(array, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        array.madvise(mmap.MADV_DONTNEED)
+
+
+def read_npy_array(path: Path, *, max_bytes: int, mapped: bool = False) -> AnyArray:
+    """Return the array of an ``.npy`` file, mapped where it is large and may be.
 
     Raises:
         ArrayFileError: Not such a file, cut short, too large, or one that holds Python objects.
@@ -168,6 +239,8 @@ def read_npy_array(path: Path, *, max_bytes: int) -> AnyArray:
         raise ArrayFileError(str(error)) from error
     with stream:
         size = os.fstat(stream.fileno()).st_size
+        if mapped and size > MAPPED_FROM:
+            return _map_array(stream, 0, size, str(path))
         if size > max_bytes:
             raise ArrayFileError(over_budget(path, size, max_bytes))
         _check_header(stream, str(path), size)
@@ -177,7 +250,7 @@ def read_npy_array(path: Path, *, max_bytes: int) -> AnyArray:
 
 def _check_header(stream: IO[bytes], where: str, size: int) -> None:
     try:
-        shape, dtype = _header(stream)
+        shape, _, dtype = _header(stream)
     except (
         Exception
     ) as error:  # the header is a Python literal: broken ones raise from SyntaxError to MemoryError
@@ -197,15 +270,13 @@ def _read_checked(stream: IO[bytes], where: str) -> AnyArray:
         raise ArrayFileError(f"{where} cannot be read ({error})") from error
 
 
-def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[np.generic]]:
+def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[np.generic]]:
     version = np.lib.format.read_magic(stream)
     if version == (1, 0):
-        shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
-    elif version == (2, 0):
-        shape, _, dtype = np.lib.format.read_array_header_2_0(stream)
-    else:
-        raise ValueError(f"unknown format version {version}")
-    return shape, dtype
+        return np.lib.format.read_array_header_1_0(stream)
+    if version == (2, 0):
+        return np.lib.format.read_array_header_2_0(stream)
+    raise ValueError(f"unknown format version {version}")
 
 
 _MEMO = {"PUT", "BINPUT", "LONG_BINPUT"}

@@ -18,6 +18,7 @@ PACKAGE = "classmargin"
 # Modules that *are* a class of another framework (they subclass one of its classes) and therefore import it at once. They
 # are reached only through a lazy public name, and start with require_extra, which names the extra where it is missing.
 FACES = {
+    "integrations.huggingface": "transformers",
     "integrations.lightning": "lightning",
     "integrations.sklearn_classifier": "sklearn",
     "integrations.sklearn_offsets": "sklearn",

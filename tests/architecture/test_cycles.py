@@ -6,7 +6,7 @@ Imports inside functions and imports for type checkers are left out: they draw n
 from collections.abc import Iterable, Mapping
 
 import pytest
-from import_graph import all_imports, module_names, source_files
+from import_graph import all_imports, module_names
 
 
 def loaded_by(importers: Iterable[str]) -> dict[str, set[str]]:
@@ -61,11 +61,3 @@ def test_modules_of_evaluation_and_report_do_not_import_one_another_in_a_circle(
 def test_a_cycle_is_found_and_a_shared_target_is_none():
     assert cycle_in({"a": {"b", "c"}, "b": {"c"}, "c": {"a"}}) == ["a", "b", "c", "a"]
     assert cycle_in({"a": {"b", "c"}, "b": {"d"}, "c": {"d"}, "d": set()}) == []
-
-
-def test_no_two_files_share_a_name():
-    homes: dict[str, list[str]] = {}
-    for file in source_files():
-        if file.name != "__init__.py":
-            homes.setdefault(file.stem, []).append(str(file))
-    assert {stem: sorted(found) for stem, found in homes.items() if len(found) > 1} == {}

@@ -17,7 +17,6 @@ OPTIONAL = {
     "transformers": {"backbones", "integrations"},  # encoders from local folders
     "tokenizers": {"backbones"},
     "sklearn": {"report", "integrations"},  # maps of features; the estimator face
-    "kornia": {"data"},  # augmentations
     "datasets": {"data"},
     "torchmetrics": {"integrations"},
     "fairlearn": {"evaluation"},  # Audit.to_metric_frame

@@ -9,8 +9,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from classmargin.backbones import create_backbone
-from classmargin.backbones.checkpoints import read_state_dict
-from classmargin.backbones.torchscript_archive import is_torchscript, read_torchscript
+from classmargin.backbones.checkpoints import is_torchscript, read_state_dict, read_torchscript
 
 STATE = {"a.weight": torch.arange(6.0).reshape(2, 3), "a.bias": torch.ones(2)}
 

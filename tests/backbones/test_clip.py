@@ -15,7 +15,6 @@ from classmargin.backbones.clip_text import (
     ENSEMBLE,
     load_text_tower,
     load_tokenizer,
-    tokenize,
     write_vocabulary,
 )
 from classmargin.backbones.pretrained import CLIP_MEAN, CLIP_STD
@@ -250,7 +249,7 @@ def test_activation_is_that_of_the_hub_folder(full_state, tmp_path, merges_file,
     options = {"class_names": ["cat", "dog"], "tokenizer": merges_file, "prompt_templates": ["{}"], **VIT}
     backbone = create_backbone("clip-vit-b32", num_classes=2, checkpoint=tmp_path / "hub", **options).eval()
     images = make_noise(2, 3, 16, 16, seed=7)
-    tokens = tokenize(["cat", "dog"], load_tokenizer(merges_file), context=12)
+    tokens = load_tokenizer(merges_file)(["cat", "dog"], return_tensors="pt")["input_ids"]
     with torch.no_grad():
         output = model(input_ids=tokens, pixel_values=images)
         torch.testing.assert_close(backbone.encode(images), output.image_embeds, atol=1e-5, rtol=1e-5)
@@ -347,7 +346,7 @@ def test_merges_of_openai_make_the_vocabulary_of_clip(merges_file, tmp_path):
     assert vocabulary["!</w>"] == 256
     assert vocabulary["cat</w>"] == 513
     assert vocabulary["<|endoftext|>"] == 517
-    tokens = tokenize(["Cat dog", "cat"], load_tokenizer(merges_file), context=12)
+    tokens = load_tokenizer(merges_file)(["Cat dog", "cat"], padding=True, return_tensors="pt")["input_ids"]
     assert tokens.tolist() == [[516, 513, 515, 517], [516, 513, 517, 517]]
 
 

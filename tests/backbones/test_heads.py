@@ -2,7 +2,9 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
+from classmargin.backbones import Backbone
 from classmargin.backbones.heads import CosineHead, GaussianHead, LinearHead, create_head
 
 HEADS = ("linear", "cosine", "gaussian")
@@ -142,10 +144,10 @@ def test_autocast_does_not_reach_the_logits(kind):
 
 
 @pytest.mark.parametrize("kind", HEADS)
-def test_class_vectors_have_one_row_for_each_class(kind):
-    head = create_head(kind, 8, 4)
-    assert head.class_vectors.shape == (4, 8)
-    assert head.class_vectors.requires_grad
+def test_the_classifier_has_one_trainable_row_for_each_class(kind):
+    rows = Backbone(nn.Identity(), feature_dim=8, num_classes=4, head=kind).classifier_weight
+    assert rows.shape == (4, 8)
+    assert rows.requires_grad
 
 
 def test_unknown_head_is_answered_with_the_nearest_name():

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from classmargin.backbones import count_parameters, create_backbone, list_backbones
-from classmargin.backbones.cifar_networks import CifarResNet, PreActResNet, WideResNet
+from classmargin.backbones.small_networks import CifarResNet, PreActResNet, WideResNet
 
 # What the papers print, in millions, with the number of classes; None: the encoder alone is counted.
 PUBLISHED = {

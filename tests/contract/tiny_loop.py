@@ -18,7 +18,7 @@ from torch import Tensor
 from classmargin._distributed import is_distributed, rank, world_size
 from classmargin._types import ModelOutput
 from classmargin.backbones.contract import Backbone
-from classmargin.backbones.feature_networks import FeatureEncoder
+from classmargin.backbones.small_networks import FeatureEncoder
 from classmargin.methods import (
     Method,
     MethodLoss,

@@ -5,13 +5,15 @@ Usage: two_processes.py RANK FOLDER
 
 from __future__ import annotations
 
-import gc
 import sys
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from tiny_loop import COMBINATIONS, NAMES, TinyRun, tensors_of
+
+# As a program of its own it has not been through tests/conftest.py.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from two_ranks import one_of_two
 
 # 13 rows a batch: shares of 7 and 6, and a last batch of 12.
 SETTINGS = {"epochs": 3, "batch_size": 13, "plain": True, "dtype": torch.float64}
@@ -24,12 +26,8 @@ def outcomes() -> dict[str, dict[str, torch.Tensor]]:
 
 def main() -> None:
     rank, folder = int(sys.argv[1]), Path(sys.argv[2])
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
-    torch.save(outcomes(), folder / f"rank{rank}.pt")
-    gc.collect()  # what still holds the group holds its threads too, and they abort the interpreter's end
-    dist.barrier()  # whoever leaves first closes connections that the other may still read from
-    dist.destroy_process_group()
+    with one_of_two(rank, folder):
+        torch.save(outcomes(), folder / f"rank{rank}.pt")
 
 
 if __name__ == "__main__":

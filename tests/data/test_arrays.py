@@ -67,6 +67,18 @@ def test_inputs_and_labels_alone_are_split_in_three(tmp_path):
     assert every.sort().values.tolist() == list(range(100))
 
 
+def test_integers_per_text_are_tokens_and_stay_whole(tmp_path):
+    tokens = np.random.default_rng(0).integers(0, 500, (40, 6)).astype(np.int32)
+    write_npz(tmp_path / "set.npz", x_train=tokens, x_test=tokens[:8])
+    bundle = load_data(str(tmp_path / "set.npz"), validation=0.0)
+    assert (bundle.kind, bundle.input_shape) == ("text", (6,))
+    batch = next(make_loader(bundle, "test", batch_size=8, training=False).epoch(0))
+    assert batch.inputs.dtype == torch.int64
+    assert np.array_equal(batch.inputs.numpy(), tokens[:8])
+    with pytest.raises(ValueError, match="augmentation must be 'none' for text"):
+        make_loader(bundle, "train", batch_size=4, training=True, augmentation="standard")
+
+
 @pytest.mark.parametrize("names", [("x_train", "y_train"), ("inputs", "labels")])
 def test_npy_files_side_by_side_are_read_from_folder_or_file(tmp_path, names):
     inputs = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
@@ -120,7 +132,8 @@ def test_float_images_keep_their_values_and_are_standardised(tmp_path):
         ({"class_names": np.array(list("abcde"))}, r"1 of 5 classes have no training sample: 4 \('e'\)"),
         ({"x_test": random_images(8, 5, 5, 3)}, "inputs of one shape"),
         ({"x_train": np.zeros((40, 6, 6, 7), np.uint8)}, "1, 3 or 4 channels"),
-        ({"x_train": np.zeros((40, 6), np.int32)}, "uint8 or floating point"),
+        ({"x_train": np.zeros((40, 6, 6), np.int32)}, "uint8 or floating point"),
+        ({"x_train": np.full((40, 6), -1)}, r"token numbers must lie in \[0, 16777216\), got -1 to -1"),
         ({"x_train": None}, "both x_train and y_train"),
         ({"x_train": None, "y_train": None}, "must hold x_train and y_train"),
         (

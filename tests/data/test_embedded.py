@@ -100,7 +100,7 @@ def test_the_embedded_pixels_are_those_of_the_original_files():
     if variable not in os.environ:
         pytest.skip(f"${variable} does not name a folder with the original files")
     folder = Path(os.environ[variable])
-    from classmargin.data.formats.idx import read_idx_folder
+    from classmargin.data.formats.arrays import read_idx_folder
 
     original = read_idx_folder(folder)
     with np.load(io.BytesIO(lzma.decompress(MINI_FILE.read_bytes())), allow_pickle=False) as archive:

@@ -196,7 +196,7 @@ def test_parquet_files_beside_the_training_part_are_not_added_to_it(tmp_path):
     write_features(tmp_path / "set", {"train": 40, "test": 20, "extra": 100, "._train": 7})
     bundle = load_data(str(tmp_path / "set"), validation=0.0)
     assert (len(bundle.train), len(bundle.test)) == (40, 20)
-    assert any("the files extra.parquet" in note and "left aside" in note for note in bundle.notes)
+    assert any("the files extra.parquet" in note and "ignored" in note for note in bundle.notes)
 
 
 def test_parquet_files_without_a_word_for_training_are_the_training_part(tmp_path):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from classmargin.data import DataError, load_data
-from classmargin.data.formats.idx import read_idx, read_idx_folder
+from classmargin.data.formats.arrays import read_idx, read_idx_folder
 
 from .conftest import random_images, write_idx, write_idx_set
 

@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from classmargin.data import CorruptImageError, DataError, Framing, MixedSizeError, load_data, make_loader
-from classmargin.data.augment import draw_crop_box
+from classmargin.data.pixels import draw_crop_box
 
 from .conftest import write_image, write_tree
 
@@ -233,7 +233,7 @@ def test_storage_does_not_change_what_small_images_become(tmp_path, monkeypatch)
     folder = str(tmp_path / "set")
     options = {"training": True, "augmentation": "standard", "seed": 5}
     in_memory = load_data(folder, image_size=10, validation=0.0)
-    monkeypatch.setattr("classmargin.data.prepare_images.MEMORY_LIMIT", 0)
+    monkeypatch.setattr("classmargin.data.load.MEMORY_LIMIT", 0)
     streamed = load_data(folder, image_size=10, validation=0.0)
     assert streamed.streamed
     assert not in_memory.streamed

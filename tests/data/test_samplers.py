@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from classmargin.data.samplers import ClassBalanced, InOrder, Shuffled, repeated_rows
+from classmargin.data.sampling import ClassBalanced, InOrder, Shuffled, repeated_rows
 
 
 def balanced(labels, *, batch_size=12, samples_per_class=3, seed=0):
@@ -28,15 +28,15 @@ def test_in_order_visits_every_row_once_and_keeps_the_last_batch():
 
 
 def test_shuffled_visits_every_row_once_in_a_new_order_each_epoch():
-    sampler = Shuffled(np.arange(20), 5, drop_last=True, seed=1)
+    sampler = Shuffled(np.arange(20), 5, seed=1)
     orders = [np.concatenate(sampler.plan(epoch)).tolist() for epoch in (0, 0, 1)]
     assert sorted(orders[0]) == list(range(20))
     assert orders[0] == orders[1] != orders[2]
 
 
-@pytest.mark.parametrize(("drop_last", "sizes"), [(True, [4, 4]), (False, [4, 4, 2])])
-def test_shuffled_drops_or_keeps_the_incomplete_batch(drop_last, sizes):
-    sampler = Shuffled(np.arange(10), 4, drop_last=drop_last, seed=0)
+@pytest.mark.parametrize(("batch_size", "sizes"), [(4, [4, 4]), (12, [10])])
+def test_shuffled_drops_the_incomplete_batch_unless_it_is_the_only_one(batch_size, sizes):
+    sampler = Shuffled(np.arange(10), batch_size, seed=0)
     assert [len(rows) for rows in sampler.plan(0)] == sizes
     assert sampler.steps == len(sizes)
 

@@ -2,9 +2,15 @@ import numpy as np
 import pytest
 import torch
 
-from classmargin.data.augment import crop_and_flip, crop_padding, draw_crop_and_flip
-from classmargin.data.normalisation import bring_to_size, channel_statistics, normalise
-from classmargin.data.randomness import Purpose, stream
+from classmargin.data.pixels import (
+    bring_to_size,
+    channel_statistics,
+    crop_and_flip,
+    crop_padding,
+    draw_crop_and_flip,
+    normalise,
+)
+from classmargin.data.sampling import Purpose, stream
 
 from .conftest import random_images
 

@@ -33,6 +33,26 @@ def test_records_of_objectives_that_are_gone_are_on_the_history_page_alone():
         assert tuple(map(int, made_by.split(".")[:2])) >= (0, 5), path.name
 
 
+def test_records_say_what_ran_with_what_and_how_to_run_it():
+    for path in (ROOT / "results").glob("*_0_5.json"):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        assert {"python", "classmargin", "torch", "numpy"} <= record["session"]["versions"].keys(), path.name
+        assert record["command"].startswith("classmargin "), path.name
+        assert record["note"], path.name
+        for block in record["blocks"]:
+            assert block["settings"]["data"], path.name
+            assert all(row["runs"] for row in block["rows"]), path.name
+
+
+def test_predictions_beside_a_record_are_small_and_belong_to_one_of_its_runs():
+    for folder in (ROOT / "results" / "predictions").glob("*"):
+        record = json.loads((ROOT / "results" / f"{folder.name}.json").read_text(encoding="utf-8"))
+        runs = sum(len(row["runs"]) for row in record["blocks"][0]["rows"])
+        files = list(folder.rglob("*.npz"))
+        assert len(files) == runs, folder.name
+        assert max(file.stat().st_size for file in files) < 2_000_000, folder.name
+
+
 def test_records_are_small_and_name_no_folder_of_a_machine():
     records = list((ROOT / "results").rglob("*.json"))
     assert records

@@ -13,6 +13,10 @@ import numpy as np
 
 from classmargin.evaluation import AuditAccumulator
 
+# A program of its own: it has not been through tests/conftest.py.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from two_ranks import one_of_two
+
 # Which samples rank 0 gets, for each case; the rest goes to rank 1.
 SHARES = {
     "unequal": lambda index: index % 3 == 0,
@@ -56,14 +60,10 @@ def record_of(rank: int, arrays: dict[str, np.ndarray], case: str) -> dict[str, 
 
 
 def main(rank: int, folder: Path) -> None:
-    import torch.distributed as dist
-
-    dist.init_process_group("gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=2)
-    arrays = dict(np.load(folder / "arrays.npz"))
-    records = {case: record_of(rank, arrays, case) for case in SHARES}
-    (folder / f"rank{rank}.json").write_text(json.dumps(records))
-    dist.barrier()  # whoever leaves first closes connections that the other may still read from
-    dist.destroy_process_group()
+    with one_of_two(rank, folder):
+        arrays = dict(np.load(folder / "arrays.npz"))
+        records = {case: record_of(rank, arrays, case) for case in SHARES}
+        (folder / f"rank{rank}.json").write_text(json.dumps(records))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@ import pytest
 from sklearn.metrics import f1_score
 
 from classmargin.evaluation import audit
-from classmargin.evaluation.costs import read_costs
+from classmargin.evaluation.class_metrics import class_calibration_error, class_calibration_limits
+from classmargin.evaluation.samples import read_costs
 
 
 @pytest.fixture
@@ -21,9 +22,26 @@ def test_f1_and_top_five_equal_their_definitions(scores):
     np.testing.assert_allclose(frame["f1"], f1_score(labels, logits.argmax(axis=1), average=None))
     among = (np.argsort(-logits, axis=1)[:, :5] == labels[:, None]).any(axis=1)
     np.testing.assert_allclose(frame["top5"], [among[labels == k].mean() for k in range(8)])
-    for name in ("precision", "f1", "top5"):
+    for name in ("precision", "f1", "top5", "ece"):
         assert (frame[f"{name}_low"] <= frame[name]).all()
         assert (frame[name] <= frame[f"{name}_high"]).all()
+
+
+@pytest.mark.parametrize("calibrated", [True, False])
+@pytest.mark.parametrize("n", [20, 200])
+def test_limits_of_calibration_errors_hold_the_true_error(calibrated, n):
+    rng, classes = np.random.default_rng(0), 400
+    confidence = rng.choice([0.55, 0.75, 0.95], classes * n)
+    correct = rng.random(classes * n) < (confidence if calibrated else confidence - 0.1)
+    truth = 0.0 if calibrated else 0.1
+    labels = np.repeat(np.arange(classes), n)
+    observed = class_calibration_error(confidence, correct, labels, classes)
+    low, high = class_calibration_limits(confidence, correct, labels, classes, 1.96)
+    assert np.mean((low <= truth + 1e-9) & (truth <= high)) >= 0.93
+    assert (low <= observed + 1e-9).all()
+    assert (observed <= high + 1e-9).all()
+    # The observed error alone would call every calibrated class uncalibrated.
+    assert not calibrated or (observed > 0).all()
 
 
 def test_top_five_of_five_classes_says_nothing():
@@ -45,8 +63,9 @@ def test_costs_need_a_row_and_a_column_for_every_class():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (",a,b\na,0,1\n", "'b' lacks one"),
-        (",a,b\na,0\n", "rows of one length"),
+        (",a,b\na,0,1\n", "not so 'b'"),
+        (",a,b\na,0,1\nb,1,0\nb,2,0\n", "not so 'b'"),
+        (",a,b\na,0\nb,1,0\n", "must be numbers"),
         (",a,b\na,0,x\nb,1,0\n", "must be numbers"),
         (",a,b\na,0,inf\nb,1,0\n", "finite"),
     ],

@@ -6,8 +6,9 @@ from scipy.stats import binom
 from simulated_sets import predictions_with
 
 from classmargin.evaluation import audit, gate
-from classmargin.evaluation.paired_tests import holm, margin_p_values
+from classmargin.evaluation.paired_tests import class_differences, holm, margin_p_values
 from classmargin.evaluation.planning import catch_probability, smallest_caught_drop
+from classmargin.evaluation.release_gate import churn_of
 
 CLASSES = 5
 
@@ -254,6 +255,22 @@ def test_churn_of_many_small_classes_is_not_taken_for_less_than_it_is():
     )
 
 
+@pytest.mark.parametrize(("drop", "tolerance"), [(0.0, 0.09), (0.03, 0.09)])
+def test_churn_is_estimated_without_bias_in_small_test_sets(drop, tolerance):
+    # 200 samples of which a tenth changes sides by chance: twice the smaller count is 18 % too low.
+    rng, churn = np.random.default_rng(0), 0.1
+    labels, estimates, smaller = np.repeat(np.arange(CLASSES), 40), [], []
+    for _ in range(1500):
+        lost, gained, _ = rng.multinomial(len(labels), [churn / 2 + drop, churn / 2, 1 - churn - drop])
+        before, after = np.ones((2, len(labels)), bool)
+        after[:lost], before[lost : lost + gained] = False, False
+        found = class_differences(labels, np.stack([before, after], axis=1), (1, 1), CLASSES)
+        estimates.append(churn_of(found))
+        smaller.append(2 * min(lost, gained) / len(labels))
+    assert np.mean(estimates) == pytest.approx(churn, rel=tolerance)
+    assert drop or np.mean(smaller) < 0.85 * churn
+
+
 def test_non_inferiority_must_be_shown_for_every_class():
     base, new = models([2] * CLASSES, gained=[2] * CLASSES)
     assert gate(new, base, no_drop_beyond=0.1).verdict == "PASS"
@@ -268,3 +285,30 @@ def test_the_drop_that_must_be_seen_lies_above_the_tolerated_one():
     base, _ = models([0] * CLASSES)
     with pytest.raises(ValueError, match=r"must_see must be above max_drop, got 0\.02 and 0\.05"):
         gate(base, base, max_drop=0.05, must_see=0.02)
+
+
+def test_a_minimum_alone_needs_no_baseline():
+    base, _ = models([0] * CLASSES, n=400, right=320)
+    assert gate(base, min_worst=0.6).verdict == "PASS"
+    failed = gate(base, min_worst=0.9)
+    assert failed.verdict == "FAIL"
+    assert len(failed.reasons) == CLASSES
+    # Holm's smallest factor is the number of tests, and no drop is tested.
+    assert failed.by_class["q_value_minimum"].iloc[0] == pytest.approx(CLASSES * binom.cdf(320, 400, 0.9))
+    assert failed.by_class["baseline"].isna().all()
+
+
+def test_a_minimum_that_few_samples_cannot_decide_is_not_passed():
+    base, _ = models([0] * CLASSES, n=20, right=16)
+    result = gate(base, min_worst=0.6)
+    assert result.verdict == "CANNOT TELL"
+    level = result.alpha / CLASSES
+    most = max(count for count in range(20) if binom.cdf(count, 20, 0.6) <= level)
+    seen = result.power_table.set_index("drop")["probability"][result.must_see]
+    assert seen == pytest.approx(binom.cdf(most, 20, 0.6 - result.must_see))
+
+
+def test_neither_baseline_nor_minimum_is_refused():
+    base, _ = models([0] * CLASSES)
+    with pytest.raises(ValueError, match="give a baseline, or min_worst alone"):
+        gate(base)

@@ -450,3 +450,90 @@ def test_pictures_and_texts_are_read_beside_the_predictions(tmp_path):
     np.savez(tmp_path / "a.npz", labels=[0, 1], predictions=[0, 1], images=np.zeros((3, 4, 4)))
     with pytest.raises(PredictionFileError, match="images must have as many rows as labels"):
         read_predictions(tmp_path / "a.npz")
+
+
+@pytest.fixture
+def everything_is_large(monkeypatch):
+    from classmargin import _array_files
+    from classmargin.evaluation import prediction_tables
+
+    monkeypatch.setattr(_array_files, "MAPPED_FROM", 0)
+    monkeypatch.setattr(prediction_tables, "MAPPED_FROM", 0)
+    monkeypatch.setattr(prediction_tables, "GROUP_VALUES", 1)
+
+
+def scores_of(rows=50, classes=3):
+    scores = np.random.default_rng(0).dirichlet(np.ones(classes), rows)
+    return np.arange(rows) % classes, scores.astype(np.float32)
+
+
+def write_npz(folder, labels, scores):
+    np.savez(folder / "a.npz", labels=labels, probabilities=scores)
+    return folder / "a.npz"
+
+
+def write_packed(folder, labels, scores):
+    np.savez_compressed(folder / "a.npz", labels=labels, probabilities=scores)
+    return folder / "a.npz"
+
+
+def write_folder(folder, labels, scores):
+    np.save(folder / "labels.npy", labels)
+    np.save(folder / "probabilities.npy", scores)
+    return folder
+
+
+def write_parquet(folder, labels, scores):
+    pytest.importorskip("pyarrow")
+    columns = {f"p_{k}": scores[:, k] for k in reversed(range(scores.shape[1]))}
+    pd.DataFrame({"label": labels, **columns}).to_parquet(folder / "a.parquet")
+    return folder / "a.parquet"
+
+
+@pytest.mark.parametrize("write", [write_npz, write_packed, write_folder, write_parquet])
+def test_large_scores_are_mapped_and_give_the_same_audit(write, tmp_path, everything_is_large):
+    labels, scores = scores_of()
+    found = read_predictions(write(tmp_path, labels, scores))
+    assert isinstance(found.probabilities, np.memmap)
+    np.testing.assert_array_equal(found.probabilities, scores)
+    expected = audit(labels, probabilities=scores, bootstrap=100)
+    assert found.audit(bootstrap=100).to_dict() == expected.to_dict()
+
+
+def test_only_scores_that_stay_in_their_file_do_not_count_as_memory(tmp_path, everything_is_large):
+    labels, scores = scores_of(1000)
+    read_predictions(write_npz(tmp_path, labels, scores), max_bytes=9000)
+    with pytest.raises(PredictionFileError, match="9000"):
+        read_predictions(write_packed(tmp_path, labels, scores), max_bytes=9000)
+
+
+def test_a_mapped_array_cut_short_is_refused(tmp_path, everything_is_large):
+    path = write_folder(tmp_path, *scores_of())
+    content = (path / "probabilities.npy").read_bytes()
+    (path / "probabilities.npy").write_bytes(content[:-8])
+    with pytest.raises(PredictionFileError, match="more than its"):
+        read_predictions(path)
+
+
+def test_usual_names_of_arrays_and_columns_are_read_with_a_note(tmp_path):
+    labels, scores = scores_of()
+    np.savez(tmp_path / "a.npz", y_true=labels, probs=scores, sample_ids=labels + 3 * np.arange(50))
+    found = read_predictions(tmp_path / "a.npz")
+    assert [note.split(": ")[1] for note in found.notes] == [
+        "the array 'y_true' was read as 'labels'.",
+        "the array 'probs' was read as 'probabilities'.",
+        "the array 'sample_ids' was read as 'sample_id'.",
+    ]
+    pd.DataFrame({"Actual": ["a", "b"], "Predicted": ["b", "b"], "Sample_ID": [7, 8]}).to_csv(
+        tmp_path / "b.csv", index=False
+    )
+    table = read_predictions(tmp_path / "b.csv")
+    assert table.labels.tolist() == [0, 1]
+    assert table.predictions.tolist() == [1, 1]
+    assert table.sample_id.tolist() == [7, 8]
+
+
+def test_arrays_without_scores_are_listed(tmp_path):
+    np.savez(tmp_path / "a.npz", labels=[0], embeddings=np.zeros((1, 2)))
+    with pytest.raises(PredictionFileError, match="got the arrays labels, embeddings"):
+        read_predictions(tmp_path / "a.npz")

@@ -260,7 +260,7 @@ DOCUMENTED = (
 LAUNCH = """
 import runpy, sys
 from torch.nn.parallel import DistributedDataParallel
-from classmargin.backbones.timm_family import load_timm
+from classmargin.backbones.library_families import load_timm
 load_timm()
 own = DistributedDataParallel.__init__
 def on_the_cpu(self, module, device_ids=None, **more):  # timm's script gives the CPU as device_ids, which torch refuses

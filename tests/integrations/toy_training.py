@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Callable
-from datetime import timedelta
+from importlib.util import find_spec
 from operator import itemgetter
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +16,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import classmargin
+
+# As a program of its own it has not been through tests/conftest.py.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from two_ranks import one_of_two
 
 NUM_CLASSES, INPUTS, WIDTH = 4, 5, 6
 SIZES = ((8, 8), (8, 5), (3, 8))  # rows of rank 0 and rank 1 in each step
@@ -91,8 +94,8 @@ def accumulated(rank: int | None, counts_all_devices: bool) -> dict[str, Tensor]
     model = network if rank is None else DistributedDataParallel(network)
     margin = TrainerMargin(model)
     settings = SimpleNamespace(average_tokens_across_devices=counts_all_devices)
-    margin.begin_training(settings, SimpleNamespace(global_step=0))
-    margin.begin_step()
+    margin.on_train_begin(settings, SimpleNamespace(global_step=0), None)
+    margin.on_step_begin(settings, None, None)
     column = sum if rank is None or counts_all_devices else itemgetter(rank)
     num_items = sum(column(sizes) for sizes in SIZES)
     for step in range(len(SIZES)):
@@ -107,7 +110,7 @@ def accumulated(rank: int | None, counts_all_devices: bool) -> dict[str, Tensor]
 def trained(rank: int | None) -> dict[str, Tensor]:
     """Return the outcome of all trainings under one roof."""
     out = {f"captured: {name}": value for name, value in captured_training(rank).items()}
-    for counts_all in (True, False):
+    for counts_all in (True, False) if find_spec("transformers") else ():
         found = accumulated(rank, counts_all)
         out |= {f"accumulated {counts_all}: {name}": value for name, value in found.items()}
     return out
@@ -141,18 +144,8 @@ def measured(rank: int | None) -> dict[str, Tensor]:
 
 def run_rank(work: Callable[[int], dict[str, Tensor]], rank: int, folder: str) -> None:
     """Be one of two processes and leave the outcome in a file."""
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/meeting",
-        rank=rank,
-        world_size=2,
-        timeout=timedelta(seconds=100),
-    )
-    torch.save(work(rank), Path(folder) / f"rank{rank}.pt")
-    gc.collect()  # modules wrapped by DDP hold the group, and its threads, until they are gone
-    dist.barrier()  # whoever leaves first closes connections that the other may still read from
-    dist.destroy_process_group()
+    with one_of_two(rank, folder):
+        torch.save(work(rank), Path(folder) / f"rank{rank}.pt")
 
 
 if __name__ == "__main__":

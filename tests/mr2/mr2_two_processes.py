@@ -5,10 +5,8 @@
 
 from __future__ import annotations
 
-import gc
 import json
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from classmargin.mr2 import ClassStatistics, MR2Loss
+from two_ranks import one_of_two
 
 NUM_CLASSES, INPUTS = 4, 5
 UNEVEN = ((8, 8), (8, 5), (3, 8), (8, 0), (1, 2))  # rows of rank 0 and rank 1 in each step
@@ -239,25 +238,16 @@ def broken_row(rank: int, preset: str) -> dict[str, Tensor]:
 
 
 def work(rank: int, folder: str) -> None:
-    """Be one of two processes; what could block or abort comes last, after everything else is saved."""
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/meeting",
-        rank=rank,
-        world_size=2,
-        timeout=timedelta(seconds=100),
-    )
-    everything: dict[str, Any] = outcomes(rank)
-    everything["golden"] = [golden(rank, row) for row in GOLDEN if row["dtype"] == "float64"]
-    weights = {"weight": WEIGHT.float(), "margin_source": "spread"}
-    everything["collectives"] = {
-        "recommended": collectives("recommended"),
-        "recommended, class weights": collectives("recommended", **weights),
-        "paper": collectives("paper"),
-        "release": collectives("release"),
-    }
-    everything["broken"] = {name: broken_row(rank, name) for name in ("recommended", "paper", "release")}
-    torch.save(everything, Path(folder) / f"rank{rank}.pt")
-    gc.collect()  # modules wrapped by DDP hold the group, and its threads, until they are gone
-    dist.barrier()  # whoever leaves first closes connections that the other may still read from
-    dist.destroy_process_group()
+    """Be one of two processes and leave the outcomes in a file."""
+    with one_of_two(rank, folder):
+        everything: dict[str, Any] = outcomes(rank)
+        everything["golden"] = [golden(rank, row) for row in GOLDEN if row["dtype"] == "float64"]
+        weights = {"weight": WEIGHT.float(), "margin_source": "spread"}
+        everything["collectives"] = {
+            "recommended": collectives("recommended"),
+            "recommended, class weights": collectives("recommended", **weights),
+            "paper": collectives("paper"),
+            "release": collectives("release"),
+        }
+        everything["broken"] = {name: broken_row(rank, name) for name in ("recommended", "paper", "release")}
+        torch.save(everything, Path(folder) / f"rank{rank}.pt")

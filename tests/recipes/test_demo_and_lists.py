@@ -1,4 +1,4 @@
-"""The demo's plan and ``classmargin list``."""
+"""The demo's question and ``classmargin list``."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import pytest
 import typer
 
 from classmargin.cli import _run_options as options
-from classmargin.cli import demo
 from classmargin.cli.list_things import KINDS, rows_of
 from classmargin.cli.main import build_app, main
+from classmargin.recipes.improve.budget import Budget
+from classmargin.recipes.improve.remedies import find_remedies
+from classmargin.recipes.run_options import gather_config
 from classmargin.training.config import RunConfig
 from classmargin.training.stopping import StoppedError
 
@@ -58,27 +60,20 @@ def test_an_unknown_kind_suggests_the_nearest(capsys):
     assert "did you mean 'methods'" in capsys.readouterr().err
 
 
-def test_the_demo_compares_erm_and_the_recommended_mr2_over_seeds(tmp_path, monkeypatch, capsys):
+def test_the_demo_improves_the_embedded_data_within_a_small_budget(tmp_path, monkeypatch, capsys):
     seen = {}
 
-    def stop(block, *, jobs):
-        seen.update(block=block, jobs=jobs)
+    def stop(data, **asked):
+        seen.update(data=data, **asked)
         raise StoppedError("stopped by signal 2; the same command resumes", 130)
 
-    monkeypatch.setattr("classmargin.recipes.run_recipe.compare_methods", stop)
+    monkeypatch.setattr("classmargin.recipes.improve.improving.improve", stop)
     assert main(["demo", "--out", str(tmp_path)]) == 130
     assert "the same command resumes" in capsys.readouterr().err
-    rows = seen["block"].rows
-    assert [row.key for row in rows] == ["erm", "mr2"]
-    assert seen["jobs"] == 2
-    assert all(len(row.runs) == demo.SEEDS >= 3 for row in rows)
-    config = rows[1].runs[0].config
-    assert (config.data.name, config.backbone.name, config.method.preset) == (
-        "fashion-mnist-mini",
-        "small-cnn",
-        "recommended",
-    )
-    assert config.machine.threads == 1
+    assert (seen["data"], seen["jobs"], seen["out"]) == ("fashion-mnist-mini", 2, tmp_path)
+    assert Budget.parse(seen["budget"]).runs <= 12
+    assert {"mr2", "ensemble"} <= {remedy.name for remedy in find_remedies(seen["remedies"])}
+    assert gather_config(flags=seen["settings"]).backbone.name == "small-cnn"
 
 
 @pytest.mark.slow
@@ -86,5 +81,5 @@ def test_the_demo_runs_to_its_report(tmp_path):
     command = [sys.executable, "-m", "classmargin", "demo", "--out", str(tmp_path)]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr
-    assert "Accuracy on the test set" in answer.stdout
+    assert "Remedies" in answer.stdout
     assert (tmp_path / "report.html").stat().st_size > 100_000

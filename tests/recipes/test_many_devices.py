@@ -61,7 +61,6 @@ RUNS = {"train": 1, "compare-methods": 2, "reproduce": 2, "sweep": 3}
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("command", RUNS)
 def test_two_devices_work_for_every_command_that_trains(command, toy_features, tmp_path):
     words = words_of(command, toy_features, tmp_path / "out")
@@ -72,7 +71,6 @@ def test_two_devices_work_for_every_command_that_trains(command, toy_features, t
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("command", RUNS)
 def test_every_command_trains_all_its_runs_under_torchrun(command, toy_features, tmp_path):
     words = words_of(command, toy_features, tmp_path / "out")
@@ -85,7 +83,6 @@ def test_every_command_trains_all_its_runs_under_torchrun(command, toy_features,
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("command", RUNS)
 def test_every_command_trains_all_its_runs_under_slurm(command, toy_features, tmp_path):
     words = words_of(command, toy_features, tmp_path / "out")

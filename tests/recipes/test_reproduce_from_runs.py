@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from classmargin.cli.main import main
 from classmargin.recipes.existing_runs import find_runs, group_runs
 from classmargin.recipes.recipe import find_recipe
 from classmargin.recipes.record import read_record
+from classmargin.recipes.record_predictions import half_precision
 from classmargin.recipes.run_recipe import from_runs
 from classmargin.recipes.train_run import train
 
@@ -124,6 +127,29 @@ def test_the_command_writes_a_record_from_runs_and_a_page_from_records(runs, tmp
     page = capsys.readouterr().out
     assert page.count("\n## ") + page.startswith("## ") == 2
     assert "a note of ours" in page
+
+
+def test_comparing_the_predictions_beside_a_record_gives_its_numbers(runs, tmp_path, capsys):
+    assert main(["reproduce", "--from-runs", str(runs), "--out", str(tmp_path), "--format", "json"]) == 0
+    capsys.readouterr()
+    rows = read_record(tmp_path).blocks[0].rows
+    files = sorted((tmp_path / "predictions" / "block-1").iterdir())
+    models = [
+        [file for file in files if file.name.startswith(f"{row.key.replace(', ', '-')}-seed")] for row in rows
+    ]
+    assert sum(map(len, models)) == len(files) == 6
+    assert main(["compare", *(",".join(map(str, model)) for model in models), "--format", "json"]) == 0
+    compared = json.loads(capsys.readouterr().out)["summary"]
+    expected = [row.change.crossfit[name] for row in rows[1:] for name in rows[0].values]
+    for cell, (change, low, high) in zip(compared[6:], expected, strict=True):
+        assert (cell["difference"], cell["low"], cell["high"]) == pytest.approx((change, low, high), abs=1e-4)
+
+
+def test_logits_in_half_precision_choose_the_same_class():
+    logits = np.random.default_rng(0).normal(size=(50, 7)) * 1e-3 + 30.0
+    half = half_precision(logits.astype(np.float32))
+    assert half.dtype == np.float16
+    assert np.array_equal(half.argmax(1), logits.astype(np.float32).argmax(1))
 
 
 def test_unfinished_runs_are_left_out_and_named(runs, tmp_path, small, capsys):

@@ -250,7 +250,7 @@ def test_options_of_the_loop_run_end_to_end(tmp_path, small, extra):
 
 def test_streamed_images_come_through_workers_and_train_the_same(tmp_path, small, monkeypatch):
     image = pytest.importorskip("PIL.Image")
-    import classmargin.data.prepare_images as prepare
+    import classmargin.data.load as prepare
     from classmargin.recipes.run_parts import build_run
 
     rng = np.random.default_rng(0)

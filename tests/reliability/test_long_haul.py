@@ -17,18 +17,18 @@ from classmargin.training.checkpoint import CheckpointStore
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1800)
 def test_two_thousand_steps_stay_flat_and_equal_in_two_processes(soak):
-    numbers = soak("long_haul", seconds=380)
+    numbers = soak("long_haul")
     assert numbers["steps"] == 2000
     assert numbers["steps without one class"] == 1000
     assert numbers["samples of that class in its absence"] == 0
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_ten_thousand_classes_stay_flat(soak):
-    numbers = soak("many_classes", "--quick", seconds=580)
+    numbers = soak("many_classes", "--quick")
     assert numbers["classes"] == 10_000
     assert list(numbers["mr2: memory by step, MB"]) == [str(step) for step in range(50, 501, 50)]
 

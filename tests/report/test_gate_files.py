@@ -7,7 +7,7 @@ import pytest
 from classmargin.cli.main import main
 from classmargin.evaluation import audit
 from classmargin.evaluation.release_gate import gate
-from classmargin.report.gate_files import append_summary, write_junit
+from classmargin.report.comparison_tables import append_summary, write_junit
 
 NAMES = ["cat|<b>", "dog\x07"]
 

@@ -9,10 +9,18 @@ import numpy as np
 import pytest
 
 from classmargin.evaluation.auditing import audit
-from classmargin.report import thumbnails
+from classmargin.report import sample_view as module
 from classmargin.report.html_pages import write_audit_html
-from classmargin.report.sample_view import MOST_DOUBTED, MOST_ERRORS, MOST_ROWS, MOST_TYPICAL, sample_view
-from classmargin.report.thumbnails import SIDE, Pictures, data_uris
+from classmargin.report.sample_view import (
+    MOST_DOUBTED,
+    MOST_ERRORS,
+    MOST_ROWS,
+    MOST_TYPICAL,
+    SIDE,
+    Pictures,
+    data_uris,
+    sample_view,
+)
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -45,6 +53,11 @@ def test_pictures_are_found_by_identity_and_made_small(folder):
     assert decoded(found[1]).size == (20, 20)
 
 
+def test_the_size_of_a_picture_is_that_of_its_file_although_it_is_decoded_small(folder):
+    pictures = Pictures(folder, audit_of(["red.jpg", "deep/grey.png"]))
+    assert pictures.properties(2)["pixels"] == [400 * 200, 20 * 20]
+
+
 def test_nothing_outside_of_the_folder_is_read(folder, tmp_path):
     Image.new("RGB", (5, 5)).save(tmp_path / "secret.png")
     (folder / "link.png").symlink_to(tmp_path / "secret.png")
@@ -55,7 +68,7 @@ def test_nothing_outside_of_the_folder_is_read(folder, tmp_path):
 
 
 def test_bombs_and_damaged_files_are_left_out_and_counted(folder, monkeypatch):
-    monkeypatch.setattr(thumbnails, "LARGEST_PIXELS", 50_000)
+    monkeypatch.setattr(module, "LARGEST_PIXELS", 50_000)
     (folder / "text.png").write_text("no picture")
     (folder / "cut.jpg").write_bytes((folder / "red.jpg").read_bytes()[:100])
     (folder / "script.eps").write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n")
@@ -88,7 +101,7 @@ def test_pictures_of_another_number_or_shape_are_refused():
 
 
 def test_the_page_stays_within_its_bytes(monkeypatch):
-    monkeypatch.setattr(thumbnails, "MOST_BYTES", 3000)
+    monkeypatch.setattr(module, "MOST_BYTES", 3000)
     noise = np.random.default_rng(0).integers(0, 255, (40, 16, 16, 3)).astype(np.uint8)
     found = data_uris(Pictures(noise, audit_of(list(range(40)))), range(40))
     assert 0 < sum(map(len, found.values())) <= 3000

@@ -10,7 +10,7 @@ import torch
 
 from classmargin.methods.base import Method, MethodLoss, Stage
 from classmargin.training.checkpoint import same
-from classmargin.training.stopping import DivergedError, StoppedError
+from classmargin.training.stopping import DivergedError, StoppedError, StopRequest
 
 
 def final_state(loop) -> dict:
@@ -286,8 +286,17 @@ def test_a_signal_during_an_evaluation_stops_the_run_before_anything_else(toy, e
     ).read_bytes()
 
 
+@pytest.fixture
+def interruptible():
+    """Make SIGINT raise KeyboardInterrupt: a shell starts background jobs with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_a_signal_after_the_last_save_is_not_swallowed(toy):
-    """It does then what it does where nobody listens: the run is whole, only its test is missing."""
+    """It has the effect it has when nothing handles it: the run is whole, only its evaluation on the test set is missing."""
     loop = toy.loop()
     close = loop.recorder.close
 
@@ -299,6 +308,21 @@ def test_a_signal_after_the_last_save_is_not_swallowed(toy):
     with pytest.raises(KeyboardInterrupt):
         loop.run()
     assert loop.position.epoch == 3
+
+
+def test_a_signal_that_is_ignored_stays_ignored():
+    """As in background jobs of a script, which Ctrl-C is not meant for; the signal of a scheduler is still answered."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    stop = StopRequest()
+    try:
+        with stop.listening():
+            signal.raise_signal(signal.SIGINT)
+            assert not stop
+            signal.raise_signal(signal.SIGTERM)
+            assert stop.signal_number == signal.SIGTERM
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class RefusesNonFinite(Method):

@@ -10,7 +10,7 @@ from classmargin.methods import create
 from classmargin.methods.base import Method, TaskInfo
 from classmargin.training.checkpoint import pack, unpack
 from classmargin.training.config import OptimizerConfig
-from classmargin.training.optimizers import load_optimizer, make_optimizer, set_learning_rate
+from classmargin.training.weights import load_optimizer, make_optimizer, set_learning_rate
 
 TASK = TaskInfo(2, 3, torch.ones(2), torch.zeros(2))
 

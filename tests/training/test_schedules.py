@@ -7,7 +7,7 @@ import math
 import pytest
 
 from classmargin.training.config import ScheduleConfig
-from classmargin.training.optimizers import make_schedule
+from classmargin.training.weights import make_schedule
 
 
 def rates(config: ScheduleConfig, epochs: int = 10, steps: int = 4, peak: float = 2.0) -> list[float]:

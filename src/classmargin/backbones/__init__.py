@@ -2,15 +2,12 @@
 
 # Importing a module registers its networks.
 from classmargin.backbones import (  # noqa: F401
-    cifar_networks,
     clip_towers,
-    efficientnet_lite,
-    feature_networks,
-    imagenet_resnet,
-    library_families,
+    library_networks,
     mae,
-    sentence_encoder,
-    transformers_folder,
+    resnet,
+    small_networks,
+    transformers_networks,
 )
 from classmargin.backbones.contract import Backbone, count_parameters
 from classmargin.backbones.feature_cache import FeatureSet, cached_features, extract_features, probe_head

@@ -148,9 +148,13 @@ def embed_class_names(
             raise ValueError(f"prompt_templates must hold {{}} where the class name goes, got {template!r}")
     tower = load_text_tower(text_state, activation)
     prompts = [template.format(name.replace("_", " ")) for name in class_names for template in templates]
-    tokens = tokenize(prompts, load_tokenizer(tokenizer), context=tower.config.max_position_embeddings)
+    longest = tower.config.max_position_embeddings
+    encoded = load_tokenizer(tokenizer)(
+        prompts, padding=True, truncation=True, max_length=longest, return_tensors="pt"
+    )
     with torch.no_grad():
-        parts = [tower(input_ids=part).text_embeds for part in torch.split(tokens, _PROMPTS_AT_ONCE)]
+        pieces = torch.split(encoded["input_ids"], _PROMPTS_AT_ONCE)
+        parts = [tower(input_ids=piece).text_embeds for piece in pieces]
     directions = F.normalize(torch.cat(parts), dim=-1)
     return F.normalize(directions.view(len(class_names), len(templates), -1).mean(dim=1), dim=-1)
 
@@ -177,13 +181,6 @@ def load_text_tower(text_state: StateDict, activation: str = OPENAI_ACTIVATION) 
     tower = transformers.CLIPTextModelWithProjection(config)
     tower.load_state_dict({key: value.float() for key, value in text_state.items()})
     return tower.eval()
-
-
-def tokenize(prompts: Sequence[str], tokenizer: Any, *, context: int) -> Tensor:
-    """Return token numbers ``[prompts, T]``, at most ``context`` long, padded with the end mark."""
-    encoded = tokenizer(list(prompts), padding=True, truncation=True, max_length=context, return_tensors="pt")
-    tokens: Tensor = encoded["input_ids"]
-    return tokens
 
 
 def load_tokenizer(path: Path) -> Any:

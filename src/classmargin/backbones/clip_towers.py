@@ -21,21 +21,14 @@ from classmargin.backbones.clip_files import OPENAI_ACTIVATION, clip_activation,
 from classmargin.backbones.clip_text import start_head_from_prompts
 from classmargin.backbones.pretrained import CLIP_MEAN, CLIP_STD, colour_adapter, patch_grid, resize_positions
 from classmargin.backbones.registry import register_backbone
-from classmargin.backbones.residual_blocks import Bottleneck, conv3x3, pooled_shortcut, residual_stage
+from classmargin.backbones.resnet import Bottleneck, conv3x3, pooled_shortcut, residual_stage
 
 # Size of an attention head in all CLIP models.
 _HEAD_SIZE = 64
 
 
 class AttentionPool(nn.Module):
-    """One attention step in which the mean of all positions asks and all positions answer.
-
-    Args:
-        grid: Rows and columns of the last feature map.
-        width: Channels of the last feature map.
-        output_dim: Size of the features.
-        heads: Number of attention heads.
-    """
+    """One attention step in which the mean of all positions asks and all positions answer."""
 
     def __init__(self, grid: tuple[int, int], width: int, output_dim: int, heads: int) -> None:
         super().__init__()
@@ -61,6 +54,39 @@ class AttentionPool(nn.Module):
         return tokens.view(*tokens.shape[:2], self.heads, -1).transpose(1, 2)
 
 
+def convert_clip_resnet(state: StateDict) -> Weights:
+    """Take the visual tower out of a checkpoint in OpenAI's names (which open_clip shares)."""
+    return Weights(with_prefix(state, "visual."), {})
+
+
+def convert_clip_vit(state: StateDict) -> Weights:
+    """Take the visual tower out of a CLIP checkpoint in OpenAI's, open_clip's or the hub's names."""
+    return Weights({f"model.{key}": value for key, value in vision_to_transformers(state).items()}, {})
+
+
+_register = partial(
+    register_backbone,
+    kind="image",
+    paper="Radford et al., Learning Transferable Visual Models From Natural Language Supervision, ICML 2021",
+    input_size=(224, 224),
+    head="cosine",
+    normalize_features=True,
+    input_mean=CLIP_MEAN,
+    input_std=CLIP_STD,
+    finish=start_head_from_prompts,
+)
+
+
+@_register(
+    "clip-resnet50",
+    title="CLIP ResNet-50",
+    parameters=38_316_896,
+    convert=convert_clip_resnet,
+    weights=(
+        "RN50.pt as published by OpenAI (github.com/openai/CLIP), or the same weights in open_clip's format "
+        "(timm/resnet50_clip.openai on the Hugging Face hub)"
+    ),
+)
 class ClipResNet(nn.Module):
     """Images to CLIP embeddings, not normalised.
 
@@ -115,14 +141,20 @@ class ClipResNet(nn.Module):
         return {**state, key: resize_positions(state[key], self.grid)} if key in state else state
 
 
-def convert_clip_resnet(state: StateDict) -> Weights:
-    """Take the visual tower out of a checkpoint in OpenAI's names (which open_clip shares)."""
-    return Weights(with_prefix(state, "visual."), {})
-
-
 _POSITIONS = "model.vision_model.embeddings.position_embedding.weight"
 
 
+@_register(
+    "clip-vit-b32",
+    title="CLIP ViT-B/32",
+    parameters=87_849_216,
+    extra="pretrained",
+    convert=convert_clip_vit,
+    weights=(
+        "openai/clip-vit-base-patch32 from the Hugging Face hub (its folder or model.safetensors), or "
+        "ViT-B-32.pt as published by OpenAI (github.com/openai/CLIP)"
+    ),
+)
 class ClipVisionTransformer(nn.Module):
     """Images to CLIP embeddings, not normalised.
 
@@ -134,7 +166,9 @@ class ClipVisionTransformer(nn.Module):
         depth: Number of blocks.
         heads: Number of attention heads.
         output_dim: Size of the embedding.
-        activation: Of the perceptrons: ``quick_gelu`` (OpenAI) or ``gelu`` (most networks of open_clip).
+        activation: Of the perceptrons: ``quick_gelu`` (OpenAI) or ``gelu`` (most networks of open_clip). Left out: what the
+            settings beside the weights say.
+        checkpoint: Where the weights are.
     """
 
     def __init__(
@@ -147,9 +181,11 @@ class ClipVisionTransformer(nn.Module):
         depth: int = 12,
         heads: int = 12,
         output_dim: int = 512,
-        activation: str = OPENAI_ACTIVATION,
+        activation: str | None = None,
+        checkpoint: Path | None = None,
     ) -> None:
         super().__init__()
+        activation = clip_activation(activation, checkpoint, "vision")
         transformers = require_extra("transformers", "pretrained", "CLIP ViT-B/32")
         self.grid = patch_grid(input_size, patch_size)
         if self.grid[0] != self.grid[1]:
@@ -191,79 +227,3 @@ class ClipVisionTransformer(nn.Module):
             if _POSITIONS in state
             else state
         )
-
-
-def convert_clip_vit(state: StateDict) -> Weights:
-    """Take the visual tower out of a CLIP checkpoint in OpenAI's, open_clip's or the hub's names."""
-    return Weights({f"model.{key}": value for key, value in vision_to_transformers(state).items()}, {})
-
-
-_register = partial(
-    register_backbone,
-    kind="image",
-    paper="Radford et al., Learning Transferable Visual Models From Natural Language Supervision, ICML 2021",
-    input_size=(224, 224),
-    head="cosine",
-    normalize_features=True,
-    input_mean=CLIP_MEAN,
-    input_std=CLIP_STD,
-    finish=start_head_from_prompts,
-)
-
-
-@_register(
-    "clip-resnet50",
-    title="CLIP ResNet-50",
-    parameters=38_316_896,
-    convert=convert_clip_resnet,
-    weights=(
-        "RN50.pt as published by OpenAI (github.com/openai/CLIP), or the same weights in open_clip's format "
-        "(timm/resnet50_clip.openai on the Hugging Face hub)"
-    ),
-)
-def build_clip_resnet(
-    *,
-    in_channels: int,
-    input_size: tuple[int, ...],
-    depths: tuple[int, int, int, int] = (3, 4, 6, 3),
-    width: int = 64,
-    output_dim: int = 1024,
-) -> nn.Module:
-    """Return the visual tower."""
-    return ClipResNet(input_size, depths=depths, width=width, output_dim=output_dim, in_channels=in_channels)
-
-
-@_register(
-    "clip-vit-b32",
-    title="CLIP ViT-B/32",
-    parameters=87_849_216,
-    extra="pretrained",
-    convert=convert_clip_vit,
-    weights=(
-        "openai/clip-vit-base-patch32 from the Hugging Face hub (its folder or model.safetensors), or "
-        "ViT-B-32.pt as published by OpenAI (github.com/openai/CLIP)"
-    ),
-)
-def build_clip_vit(
-    *,
-    in_channels: int,
-    input_size: tuple[int, ...],
-    patch_size: int = 32,
-    width: int = 768,
-    depth: int = 12,
-    heads: int = 12,
-    output_dim: int = 512,
-    activation: str | None = None,
-    checkpoint: Path | None = None,
-) -> nn.Module:
-    """Return the visual tower; its activation is that of the settings beside the weights if left out."""
-    return ClipVisionTransformer(
-        input_size,
-        in_channels=in_channels,
-        patch_size=patch_size,
-        width=width,
-        depth=depth,
-        heads=heads,
-        output_dim=output_dim,
-        activation=clip_activation(activation, checkpoint, "vision"),
-    )

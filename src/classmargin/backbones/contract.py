@@ -10,7 +10,7 @@ becomes one:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, Protocol, TypedDict, runtime_checkable
 
 import torch
@@ -51,9 +51,9 @@ class Backbone(nn.Module):
         num_classes: Number of classes K.
         head: Kind of head: ``"linear"``, ``"cosine"`` or ``"gaussian"``.
         head_options: Options of the head, e.g. ``{"scale": 30.0}``.
-        normalize_features: Give features length 1 before the head and for everyone who reads them (CLIP).
+        normalize_features: Scale features to length 1, for the head and for all other readers (CLIP).
         name: Name under which it was created.
-        input_size: ``(height, width)`` of the images (``(d,)`` for features) it was built for, if it cares.
+        input_size: ``(height, width)`` of the images (``(d,)`` for features) it was built for, if that matters.
         input_mean: Channel means, in units of pixels in [0, 1], that the data must be normalised with.
             Without them the data's own are right.
         input_std: Channel deviations, likewise.
@@ -112,13 +112,9 @@ class Backbone(nn.Module):
     @property
     def classifier_weight(self) -> Tensor:
         """What classifier angles are measured on, shape ``[K, d]`` (the means of a Gaussian head)."""
-        vectors = getattr(self.head, "class_vectors", None)
-        if vectors is None:
-            vectors = getattr(self.head, "weight", None)
+        vectors = getattr(self.head, "means", getattr(self.head, "weight", None))
         if not isinstance(vectors, Tensor):
-            raise TypeError(
-                f"head {type(self.head).__name__} has neither class_vectors nor weight of shape [K, d]"
-            )
+            raise TypeError(f"head {type(self.head).__name__} has neither weight nor means of shape [K, d]")
         return vectors
 
     def replace_head(self, kind: str, **options: Any) -> None:
@@ -140,7 +136,7 @@ class Backbone(nn.Module):
         self.head_start = "random"
 
     def freeze_encoder(self) -> None:
-        """Train the head alone (linear probe); batch norm and dropout of the encoder are at rest."""
+        """Train the head alone (linear probe); batch norm and dropout of the encoder are in evaluation mode."""
         self.encoder_frozen = True
         self.encoder.requires_grad_(False)
         self.encoder.eval()
@@ -184,18 +180,27 @@ class Backbone(nn.Module):
             [0.1, 0.0]
         """
         check_number("weight_decay", weight_decay, minimum=0.0)
-        groups: dict[tuple[float, float], ParameterGroup] = {}
-        scales = _LayerScales(self.encoder, self.head, layer_decay)
-        exempt = _exempt_names(self.encoder, self.head)
-        for name, parameter in _trainable(self.encoder, self.head):
-            decayed = name not in exempt and (decay_norms_and_biases or parameter.dim() >= 2)
-            decay, scale = (weight_decay if decayed else 0.0), scales.of(name)
-            if (decay, scale) not in groups:
-                label = f"{'decayed' if decayed else 'undecayed'}, lr x {scale:.4g}"
-                groups[decay, scale] = ParameterGroup(
-                    name=label, params=[], weight_decay=decay, lr_scale=scale
+        if layer_decay is not None:
+            check_number("layer_decay", layer_decay, above=0.0, maximum=1.0)
+            if not isinstance(self.encoder, LayeredEncoder):
+                raise ValueError(
+                    f"layer_decay={layer_decay} needs an encoder with layers (the vision transformers); "
+                    f"{type(self.encoder).__name__} has none"
                 )
-            groups[decay, scale]["params"].append(parameter)
+        groups: dict[tuple[float, float], ParameterGroup] = {}
+        for module in (self.encoder, self.head):
+            exempt: Container[str] = getattr(module, "no_weight_decay", frozenset)()
+            scales: Mapping[str, float] = getattr(module, "lr_scales", dict)()
+            for name, parameter in module.named_parameters():
+                if not parameter.requires_grad:
+                    continue
+                decayed = name not in exempt and (decay_norms_and_biases or parameter.dim() >= 2)
+                decay, scale = (weight_decay if decayed else 0.0), scales.get(name, 1.0)
+                if layer_decay is not None and isinstance(module, LayeredEncoder):
+                    scale = float(layer_decay ** (module.num_layers - module.layer_of(name)))
+                label = f"{'decayed' if decayed else 'undecayed'}, lr x {scale:.4g}"
+                group = ParameterGroup(name=label, params=[], weight_decay=decay, lr_scale=scale)
+                groups.setdefault((decay, scale), group)["params"].append(parameter)
         return list(groups.values())
 
 
@@ -207,44 +212,3 @@ def count_parameters(module: nn.Module) -> int:
         8
     """
     return sum(parameter.numel() for parameter in module.parameters())
-
-
-def _trainable(encoder: nn.Module, head: nn.Module) -> Iterable[tuple[str, nn.Parameter]]:
-    for prefix, module in (("encoder", encoder), ("head", head)):
-        for name, parameter in module.named_parameters():
-            if parameter.requires_grad:
-                yield f"{prefix}.{name}", parameter
-
-
-def _exempt_names(encoder: nn.Module, head: nn.Module) -> set[str]:
-    exempt: set[str] = set()
-    for prefix, module in (("encoder", encoder), ("head", head)):
-        names: Any = getattr(module, "no_weight_decay", None)
-        if names is not None:
-            exempt |= {f"{prefix}.{name}" for name in names()}
-    return exempt
-
-
-class _LayerScales:
-    """Learning-rate factor of a parameter: what the head asks for, and the layer-wise decay of the encoder."""
-
-    def __init__(self, encoder: nn.Module, head: nn.Module, layer_decay: float | None) -> None:
-        self.decay = (
-            None if layer_decay is None else check_number("layer_decay", layer_decay, above=0.0, maximum=1.0)
-        )
-        if self.decay is not None and not isinstance(encoder, LayeredEncoder):
-            raise ValueError(
-                f"layer_decay={layer_decay} needs an encoder with layers (the vision transformers); "
-                f"{type(encoder).__name__} has none"
-            )
-        self.encoder = encoder
-        asked: Any = getattr(head, "lr_scales", None)
-        self.head_scales: dict[str, float] = {} if asked is None else asked()
-
-    def of(self, name: str) -> float:
-        part, _, rest = name.partition(".")
-        if part == "head":
-            return self.head_scales.get(rest, 1.0)
-        if self.decay is None or not isinstance(self.encoder, LayeredEncoder):
-            return 1.0
-        return float(self.decay ** (self.encoder.num_layers - self.encoder.layer_of(rest)))

@@ -3,7 +3,7 @@
     batches --extract_features--> FeatureSet --probe_head--> a network on features that shares the head
 
 :func:`cached_features` keeps the features in a file whose name is a hash of everything they depend on: the
-encoder's name, settings and weights, the image size, and the caller's word for the data.
+encoder's name, settings and weights, the image size, and the caller's key for the data.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from classmargin._atomic import atomic_path
 from classmargin._files import UnfitFileError, check_regular
-from classmargin._progress import progress as show_progress
+from classmargin._progress import progress
 from classmargin._types import Batch
 from classmargin.backbones.contract import Backbone
 
@@ -55,18 +55,13 @@ class FeatureSet(NamedTuple):
 def extract_features(
     backbone: Backbone,
     batches: Iterable[AnyBatch],
-    *,
-    device: torch.device | str | None = None,
-    progress: bool | None = None,
 ) -> FeatureSet:
-    """Return the features of all batches, with the encoder at rest and no gradients.
+    """Return the features of all batches, with the encoder in evaluation mode and without gradients.
 
     Args:
         backbone: Network whose encoder is used; its training mode is as before afterwards.
         batches: Batches, or sequences ``(inputs, labels)`` or ``(inputs, labels, index)``. Without an index
             rows are numbered as they come.
-        device: Where to compute; the encoder must be there. Left out: where the encoder is.
-        progress: Show a bar; left out: only on a terminal.
 
     Raises:
         ValueError: No batch at all.
@@ -77,7 +72,7 @@ def extract_features(
         >>> extract_features(backbone, batches).index
         tensor([0, 1, 2])
     """
-    parts = list(_feature_parts(backbone, batches, device, progress, first_row=0))
+    parts = list(_feature_parts(backbone, batches, first_row=0))
     if not parts:
         raise ValueError("batches must hold at least one batch, got none")
     return _joined(parts)
@@ -86,21 +81,19 @@ def extract_features(
 def _feature_parts(
     backbone: Backbone,
     batches: Iterable[AnyBatch],
-    device: torch.device | str | None,
-    progress: bool | None,
     *,
     first_row: int,
 ) -> Generator[FeatureSet, None, None]:
     """Yield the features of one batch after the other; rows without an index are numbered from ``first_row``."""
     count = first_row
-    # Of each module by itself: a batch norm that its owner keeps at rest must not wake up.
+    # Module by module: a batch norm that its owner keeps in evaluation mode must stay in it.
     modes = [(module, module.training) for module in backbone.modules()]
     backbone.eval()
     try:
-        for batch in show_progress(batches, "features", total=_length(batches), show=progress):
+        for batch in progress(batches, "features", total=_length(batches)):
             with torch.no_grad():
                 inputs, labels, index = _parts_of(batch, count)
-                features = backbone.encode(_for_encoder(inputs, device or _device_of(backbone, inputs)))
+                features = backbone.encode(_for_encoder(backbone, inputs))
             yield FeatureSet(features.float().cpu(), labels.cpu(), index.cpu())
             count += len(labels)
     finally:
@@ -118,8 +111,6 @@ def cached_features(
     *,
     cache_dir: str | Path,
     data_key: str,
-    device: torch.device | str | None = None,
-    progress: bool | None = None,
     shard_rows: int = SHARD_ROWS,
 ) -> FeatureSet:
     """Return features from the cache, or extract them and keep them there.
@@ -130,12 +121,10 @@ def cached_features(
     Args:
         backbone: Network whose encoder is used.
         batches: Read only if the cache has nothing; see :func:`extract_features`. A function of the number of the
-            first wanted batch spares a resumed extraction the reading of the batches before it.
+            first wanted batch lets a resumed extraction skip the batches before it.
         cache_dir: Folder of the cache; created.
         data_key: What the batches are: data set, split, fraction, seed, preprocessing, image size. Equal
-            words must mean equal batches.
-        device: Where to compute.
-        progress: Show a bar.
+            keys must mean equal batches.
         shard_rows: Rows after which a shard is written.
     """
     file = cache_file(backbone, cache_dir=cache_dir, data_key=data_key)
@@ -148,7 +137,7 @@ def cached_features(
     rest = batches(done) if callable(batches) else islice(batches, done, None)
     waiting: list[FeatureSet] = []
     first_row = sum(shard.rows for shard in shards)
-    with closing(_feature_parts(backbone, rest, device, progress, first_row=first_row)) as parts:
+    with closing(_feature_parts(backbone, rest, first_row=first_row)) as parts:
         for number, part in enumerate(parts, start=done + 1):
             waiting.append(part)
             rows = sum(len(found.labels) for found in waiting)
@@ -163,7 +152,7 @@ def cached_features(
         computed = _joined(waiting)
         _write(file, computed)
         return computed
-    kept = _read(file)  # another process may have finished the same features, and taken the shards away
+    kept = _read(file)  # another process may have finished the same features, and removed the shards
     if kept is None:
         _write_from_shards(file, [folder / shard.name for shard in shards], waiting)
         shutil.rmtree(folder, ignore_errors=True)
@@ -221,16 +210,12 @@ def _parts_of(batch: AnyBatch, start: int) -> tuple[Tensor, Tensor, Tensor]:
     return inputs, labels, batch[2] if len(batch) == 3 else torch.arange(start, start + len(labels))
 
 
-def _device_of(backbone: Backbone, inputs: Tensor) -> torch.device:
-    parameter = next(backbone.encoder.parameters(), None)
-    return inputs.device if parameter is None else parameter.device
-
-
-def _for_encoder(inputs: Tensor, device: torch.device | str) -> Tensor:
+def _for_encoder(backbone: Backbone, inputs: Tensor) -> Tensor:
+    parameter = next(backbone.encoder.parameters(), inputs)
     if inputs.dim() != 4:
-        return inputs.to(device)
-    # Convolutions at rest run up to twice as fast with the channels last, on CPUs and GPUs alike.
-    return inputs.to(device).contiguous(memory_format=torch.channels_last)
+        return inputs.to(parameter.device)
+    # Convolutions in evaluation run up to twice as fast with the channels last, on CPUs and GPUs alike.
+    return inputs.to(parameter.device).contiguous(memory_format=torch.channels_last)
 
 
 def _length(batches: Iterable[AnyBatch]) -> int | None:

@@ -1,25 +1,25 @@
 """Classification heads: features ``[B, d]`` to logits ``[B, K]``.
 
-Every head has ``class_vectors`` ``[K, d]``, the directions (or means) on which classifier angles are
-measured, and ``no_weight_decay()``, the names of its parameters that weight decay must never touch; one whose
-parameters learn faster than the network says so in ``lr_scales()``.
+A head has a ``weight`` (or ``means``) ``[K, d]``, on which classifier angles are measured. It may name parameters that
+weight decay must never touch in ``no_weight_decay()``, and ones that learn faster than the network in ``lr_scales()``.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from classmargin._checks import check_choice, check_int, check_number
+from classmargin._checks import check_choice, check_int, check_number, did_you_mean
 from classmargin._precision import at_least_float32
-from classmargin.backbones._options import check_options, option_names
 
 # Below this length a feature is treated as zero. The usual 1e-12 would turn the gradient of an all-zero
-# feature (every ReLU shut) into 1e12 and destroy the weights in one step.
+# feature (every ReLU inactive) into 1e12 and destroy the weights in one step.
 _SMALLEST_NORM = 1e-4
 _DEFAULT_SCALE = 16.0
 
@@ -40,20 +40,11 @@ class LinearHead(nn.Linear):
     def __init__(self, in_features: int, num_classes: int, *, bias: bool = True) -> None:
         super().__init__(in_features, num_classes, bias=bias)
 
-    @property
-    def class_vectors(self) -> Tensor:
-        """Rows of the weight matrix, shape ``[K, d]``."""
-        return self.weight
-
-    def no_weight_decay(self) -> frozenset[str]:
-        """Return nothing: weight and bias may be decayed."""
-        return frozenset()
-
 
 class CosineHead(nn.Module):
     """Logits ``scale · cos(w_k, φ)``: weight rows and features have length 1, there is no bias.
 
-    The scale is kept as its logarithm, so that it stays positive while it learns. Computed in float32 also
+    The scale is kept as its logarithm, so that it stays positive while it learns. Computed in float32 even
     under autocast: with a scale of 100 the three digits of bfloat16 would move logits by 0.4.
 
     Args:
@@ -96,11 +87,6 @@ class CosineHead(nn.Module):
         """Factor of the cosines, a positive scalar."""
         return self.log_scale.exp()
 
-    @property
-    def class_vectors(self) -> Tensor:
-        """Rows of the weight matrix, shape ``[K, d]``, not normalised."""
-        return self.weight
-
     def no_weight_decay(self) -> frozenset[str]:
         """Return the scale: decaying its logarithm would pull it to 1."""
         return frozenset({"log_scale"})
@@ -112,16 +98,12 @@ class CosineHead(nn.Module):
             weight = F.normalize(at_least_float32(self.weight), dim=-1, eps=_SMALLEST_NORM)
             return F.linear(directions, weight.to(directions.dtype)) * self.scale.to(directions.dtype)
 
-    def extra_repr(self) -> str:
-        """Return the sizes for ``repr``."""
-        return f"in_features={self.weight.shape[1]}, num_classes={self.weight.shape[0]}"
-
 
 class GaussianHead(nn.Module):
     """Logits ``−½‖φ − μ_k‖²``: each class is a Gaussian with a learned mean and unit covariance.
 
     Head of the large-margin Gaussian mixture loss; with equal class priors the softmax of these logits is the
-    posterior. Computed in float32 also under autocast. Both sides are shifted by the average mean before the
+    posterior. Computed in float32 even under autocast. Both sides are shifted by the average mean before the
     distance is expanded into a matrix product: distances do not notice, and rounding errors stay small far
     from 0.
 
@@ -141,15 +123,6 @@ class GaussianHead(nn.Module):
         self.means = nn.Parameter(torch.empty(num_classes, in_features))
         nn.init.kaiming_normal_(self.means)
 
-    @property
-    def class_vectors(self) -> Tensor:
-        """Class means, shape ``[K, d]``."""
-        return self.means
-
-    def no_weight_decay(self) -> frozenset[str]:
-        """Return nothing: the means are decayed like the weights of any other head."""
-        return frozenset()
-
     def lr_scales(self) -> dict[str, float]:
         """Return that the means learn twice as fast as the network, as Wan et al. (2018) publish it."""
         return {"means": 2.0}
@@ -163,10 +136,6 @@ class GaussianHead(nn.Module):
             points, means = points - origin, means - origin
             half_norms = 0.5 * (points.square().sum(dim=1, keepdim=True) + means.square().sum(dim=1))
             return (points @ means.T - half_norms).clamp(max=0.0)
-
-    def extra_repr(self) -> str:
-        """Return the sizes for ``repr``."""
-        return f"in_features={self.means.shape[1]}, num_classes={self.means.shape[0]}"
 
 
 Head = LinearHead | CosineHead | GaussianHead
@@ -187,7 +156,7 @@ def create_head(kind: str, in_features: int, num_classes: int, **options: Any) -
         ValueError: Unknown kind or option; the message names the nearest known one.
 
     Example:
-        >>> create_head("cosine", 64, 10, scale=30.0).class_vectors.shape
+        >>> create_head("cosine", 64, 10, scale=30.0).weight.shape
         torch.Size([10, 64])
     """
     head_class = HEAD_KINDS[check_choice("head", kind, HEAD_KINDS)]
@@ -197,3 +166,29 @@ def create_head(kind: str, in_features: int, num_classes: int, **options: Any) -
     check_int("in_features", in_features, minimum=1)
     check_int("num_classes", num_classes, minimum=1)
     return head_class(in_features, num_classes, **options)
+
+
+def option_names(function: Callable[..., Any], *, skip: Iterable[str] = ()) -> list[str]:
+    """Return the keyword names ``function`` accepts, without those in ``skip``.
+
+    Example:
+        >>> def build(width, *, dropout=0.0): ...
+        >>> option_names(build, skip=["width"])
+        ['dropout']
+    """
+    left_out = {"self", *skip}
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return [
+        p.name
+        for p in inspect.signature(function).parameters.values()
+        if p.kind in named and p.name not in left_out
+    ]
+
+
+def check_options(owner: str, options: Mapping[str, Any], allowed: Iterable[str]) -> None:
+    """Raise ``ValueError`` naming the first option that ``owner`` does not know."""
+    names = list(allowed)
+    for option in options:
+        if option not in names:
+            known = f"its options are {', '.join(names)}" if names else "it has no options"
+            raise ValueError(f"{owner} has no option {option!r}{did_you_mean(option, names)}; {known}")

@@ -9,6 +9,7 @@ of a library.
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from typing import Literal
 
 import torch
@@ -35,12 +36,7 @@ def drop_path(residual: Tensor, rate: float, training: bool) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention.
-
-    Args:
-        width: Size of a token.
-        heads: Number of heads.
-    """
+    """Multi-head self-attention."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -57,32 +53,8 @@ class Attention(nn.Module):
         return output
 
 
-class Mlp(nn.Module):
-    """Two linear layers with GELU between them.
-
-    Args:
-        width: Size of a token; the hidden layer has four times as much.
-    """
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.fc1 = nn.Linear(width, 4 * width)
-        self.fc2 = nn.Linear(4 * width, width)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Return tokens, each transformed by itself."""
-        output: Tensor = self.fc2(F.gelu(self.fc1(tokens)))
-        return output
-
-
 class Block(nn.Module):
-    """Pre-norm transformer block.
-
-    Args:
-        width: Size of a token.
-        heads: Number of heads.
-        drop: Probability of dropping a residual.
-    """
+    """Pre-norm transformer block."""
 
     def __init__(self, width: int, heads: int, drop: float) -> None:
         super().__init__()
@@ -90,111 +62,13 @@ class Block(nn.Module):
         self.norm1 = nn.LayerNorm(width, eps=_EPS)
         self.attn = Attention(width, heads)
         self.norm2 = nn.LayerNorm(width, eps=_EPS)
-        self.mlp = Mlp(width)
+        layers = {"fc1": nn.Linear(width, 4 * width), "act": nn.GELU(), "fc2": nn.Linear(4 * width, width)}
+        self.mlp = nn.Sequential(OrderedDict(layers))
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return tokens after attention and perceptron."""
         tokens = tokens + drop_path(self.attn(self.norm1(tokens)), self.drop, self.training)
         return tokens + drop_path(self.mlp(self.norm2(tokens)), self.drop, self.training)
-
-
-class PatchEmbedding(nn.Module):
-    """Cuts images into patches and projects each to a token.
-
-    Args:
-        in_channels: Channels of the images.
-        width: Size of a token.
-        patch_size: Side of a patch.
-    """
-
-    def __init__(self, in_channels: int, width: int, patch_size: int) -> None:
-        super().__init__()
-        self.proj = nn.Conv2d(in_channels, width, patch_size, patch_size)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Return tokens ``[B, patches, width]``."""
-        tokens: Tensor = self.proj(inputs).flatten(2).transpose(1, 2)
-        return tokens
-
-
-class VisionTransformer(nn.Module):
-    """Images to one feature vector.
-
-    Args:
-        input_size: Height and width of the images.
-        patch_size: Side of a patch.
-        width: Size of a token, and of the features.
-        depth: Number of blocks.
-        heads: Number of attention heads.
-        in_channels: Channels of the images.
-        drop_path_rate: Probability of dropping a residual in the last block; it grows linearly from 0.
-        pooling: ``mean`` of the patch tokens, then a norm (fine-tuning of MAE); or a norm, then the class
-            token.
-    """
-
-    def __init__(
-        self,
-        input_size: tuple[int, ...],
-        *,
-        patch_size: int = 16,
-        width: int = 768,
-        depth: int = 12,
-        heads: int = 12,
-        in_channels: int = 3,
-        drop_path_rate: float = 0.0,
-        pooling: Pooling = "mean",
-    ) -> None:
-        super().__init__()
-        check_choice("pooling", pooling, ("mean", "class-token"))
-        check_number("drop_path", drop_path_rate, minimum=0.0, below=1.0)
-        self.grid = patch_grid(input_size, patch_size)
-        self.feature_dim = width
-        self.num_layers = depth + 1
-        self.average_patches = pooling == "mean"
-        self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
-        self.pos_embed = nn.Parameter(torch.zeros(1, 1 + self.grid[0] * self.grid[1], width))
-        self.patch_embed = PatchEmbedding(in_channels, width, patch_size)
-        rates = [drop_path_rate * i / max(depth - 1, 1) for i in range(depth)]
-        self.blocks = nn.Sequential(*(Block(width, heads, rate) for rate in rates))
-        if self.average_patches:
-            self.fc_norm = nn.LayerNorm(width, eps=_EPS)
-        else:
-            self.norm = nn.LayerNorm(width, eps=_EPS)
-        _initialise(self)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Return features ``[B, width]``."""
-        patches = self.patch_embed(inputs)
-        tokens = torch.cat([self.cls_token.expand(patches.shape[0], -1, -1), patches], dim=1)
-        tokens = self.blocks(tokens + self.pos_embed)
-        features: Tensor = (
-            self.fc_norm(tokens[:, 1:].mean(dim=1)) if self.average_patches else self.norm(tokens)[:, 0]
-        )
-        return features
-
-    def layer_of(self, parameter_name: str) -> int:
-        """Return 0 for the embedding, 1 … depth for the blocks, ``num_layers`` for the last norm."""
-        if parameter_name.startswith("blocks."):
-            return int(parameter_name.split(".")[1]) + 1
-        return self.num_layers if parameter_name.startswith(("norm.", "fc_norm.")) else 0
-
-    def no_weight_decay(self) -> frozenset[str]:
-        """Return the class token and the positions, which fine-tuning of MAE does not decay."""
-        return frozenset({"cls_token", "pos_embed"})
-
-    def adapt_state(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return a checkpoint's tensors with positions for this image size and the norm of this pooling.
-
-        A pretraining checkpoint has no norm for averaged patches; the fresh one is kept, as published.
-        """
-        adapted = dict(state)
-        if "pos_embed" in adapted:
-            adapted["pos_embed"] = resize_positions(adapted["pos_embed"][0], self.grid)[None]
-        unused = "norm." if self.average_patches else "fc_norm."
-        adapted = {key: value for key, value in adapted.items() if not key.startswith(unused)}
-        if self.average_patches and "fc_norm.weight" not in adapted:
-            adapted |= {f"fc_norm.{key}": value for key, value in self.fc_norm.state_dict().items()}
-        return adapted
 
 
 def _initialise(network: VisionTransformer) -> None:
@@ -285,25 +159,83 @@ def start_small_head(backbone: Backbone, state: StateDict | None) -> None:
         "model.safetensors of facebook/vit-mae-base on the Hugging Face hub"
     ),
 )
-def build_mae(
-    *,
-    in_channels: int,
-    input_size: tuple[int, ...],
-    drop_path: float = 0.1,
-    pooling: Pooling = "mean",
-    patch_size: int = 16,
-    width: int = 768,
-    depth: int = 12,
-    heads: int = 12,
-) -> nn.Module:
-    """Return the encoder; ``drop_path`` 0.1 and averaged patches are those of the published fine-tuning."""
-    return VisionTransformer(
-        input_size,
-        patch_size=patch_size,
-        width=width,
-        depth=depth,
-        heads=heads,
-        in_channels=in_channels,
-        drop_path_rate=drop_path,
-        pooling=pooling,
-    )
+class VisionTransformer(nn.Module):
+    """Images to one feature vector.
+
+    Args:
+        input_size: Height and width of the images.
+        in_channels: Channels of the images.
+        drop_path: Probability of dropping a residual in the last block; it grows linearly from 0. The published
+            fine-tuning has 0.1.
+        pooling: ``mean`` of the patch tokens, then a norm (fine-tuning of MAE); or a norm, then the class
+            token.
+        patch_size: Side of a patch.
+        width: Size of a token, and of the features.
+        depth: Number of blocks.
+        heads: Number of attention heads.
+    """
+
+    def __init__(
+        self,
+        input_size: tuple[int, ...],
+        *,
+        in_channels: int = 3,
+        drop_path: float = 0.1,
+        pooling: Pooling = "mean",
+        patch_size: int = 16,
+        width: int = 768,
+        depth: int = 12,
+        heads: int = 12,
+    ) -> None:
+        super().__init__()
+        check_choice("pooling", pooling, ("mean", "class-token"))
+        check_number("drop_path", drop_path, minimum=0.0, below=1.0)
+        self.grid = patch_grid(input_size, patch_size)
+        self.feature_dim = width
+        self.num_layers = depth + 1
+        self.average_patches = pooling == "mean"
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
+        self.pos_embed = nn.Parameter(torch.zeros(1, 1 + self.grid[0] * self.grid[1], width))
+        project = nn.Conv2d(in_channels, width, patch_size, patch_size)
+        self.patch_embed = nn.Sequential(OrderedDict(proj=project))
+        rates = [drop_path * i / max(depth - 1, 1) for i in range(depth)]
+        self.blocks = nn.Sequential(*(Block(width, heads, rate) for rate in rates))
+        if self.average_patches:
+            self.fc_norm = nn.LayerNorm(width, eps=_EPS)
+        else:
+            self.norm = nn.LayerNorm(width, eps=_EPS)
+        _initialise(self)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return features ``[B, width]``."""
+        patches = self.patch_embed(inputs).flatten(2).transpose(1, 2)
+        tokens = torch.cat([self.cls_token.expand(patches.shape[0], -1, -1), patches], dim=1)
+        tokens = self.blocks(tokens + self.pos_embed)
+        features: Tensor = (
+            self.fc_norm(tokens[:, 1:].mean(dim=1)) if self.average_patches else self.norm(tokens)[:, 0]
+        )
+        return features
+
+    def layer_of(self, parameter_name: str) -> int:
+        """Return 0 for the embedding, 1 … depth for the blocks, ``num_layers`` for the last norm."""
+        if parameter_name.startswith("blocks."):
+            return int(parameter_name.split(".")[1]) + 1
+        return self.num_layers if parameter_name.startswith(("norm.", "fc_norm.")) else 0
+
+    def no_weight_decay(self) -> frozenset[str]:
+        """Return the class token and the positions, which fine-tuning of MAE does not decay."""
+        return frozenset({"cls_token", "pos_embed"})
+
+    def adapt_state(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return a checkpoint's tensors with positions for this image size and the norm of this pooling.
+
+        A pretraining checkpoint has no norm for averaged patches; the fresh one is kept, as published.
+        """
+        adapted = dict(state)
+        if "pos_embed" in adapted:
+            adapted["pos_embed"] = resize_positions(adapted["pos_embed"][0], self.grid)[None]
+        unused = "norm." if self.average_patches else "fc_norm."
+        adapted = {key: value for key, value in adapted.items() if not key.startswith(unused)}
+        if self.average_patches and "fc_norm.weight" not in adapted:
+            adapted |= {f"fc_norm.{key}": value for key, value in self.fc_norm.state_dict().items()}
+        return adapted

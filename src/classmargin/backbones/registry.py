@@ -21,7 +21,6 @@ from typing import Any, Literal, TypeVar
 from torch import nn
 
 from classmargin._checks import check_int, did_you_mean
-from classmargin.backbones._options import check_options, option_names
 from classmargin.backbones.checkpoints import (
     Converter,
     StateDict,
@@ -31,6 +30,7 @@ from classmargin.backbones.checkpoints import (
     read_state_dict,
 )
 from classmargin.backbones.contract import Backbone
+from classmargin.backbones.heads import check_options, option_names
 from classmargin.backbones.pretrained import grey_statistics
 
 Kind = Literal["image", "features", "text"]
@@ -54,7 +54,7 @@ class BackboneInfo:
         parameters_for: Number of classes K of that count; None: the encoder alone was counted.
         paper: Where it was published.
         input_size: Image size it was made for; other sizes work unless it says otherwise.
-        head: Its usual head.
+        head: Its default head.
         normalize_features: Whether features have length 1.
         input_mean: Channel means its inputs must be normalised with; None: those of the data.
         input_std: Channel deviations, likewise.
@@ -174,7 +174,7 @@ def create_backbone(
         in_channels: Channels of the images; ignored for features and text.
         input_size: Height and width of the images (one number for squares), or the size d of feature
             inputs. Left out: the size the network was made for.
-        head: ``"linear"``, ``"cosine"`` or ``"gaussian"``; left out: the network's usual head.
+        head: ``"linear"``, ``"cosine"`` or ``"gaussian"``; left out: the network's default head.
         pretrained: Start from the weights that are installed with a package.
         checkpoint: Start from this file or folder: the published format of the network, or a saved
             :class:`Backbone`.

@@ -149,29 +149,34 @@ def check_html_path(out: Path | None) -> None:
         raise ValueError(f"--out must name a file, got the folder {str(out)!r}")
     if out.suffix.lower() not in REPORT_SUFFIXES:
         raise ValueError(f"--out must end in {' or '.join(REPORT_SUFFIXES)}, got {str(out)!r}")
-    _check_place(out)
-    if not out.parent.exists():
-        typer.echo(f"the folder {str(out.parent)!r} does not exist yet: it will be made", err=True)
+    check_place("--out", out)
     from classmargin._checks import require_extra
 
     require_extra("plotly", "report", "an HTML report")
     require_extra("jinja2", "report", "an HTML report")
 
 
-def _check_place(out: Path) -> None:
-    """Try a file where the report, or the first of its missing folders, will be made: permissions do not tell all."""
+def check_place(option: str, file: Path | None) -> None:
+    """Refuse a file that could not be written, and say which folders will be made for it.
+
+    A file is tried where it, or the first of its missing folders, will be made: permissions do not tell all.
+    """
+    if file is None:
+        return
     # Not "exists": a link to nothing is there, and no folder can be made in its place.
-    place = next(folder for folder in out.parents if os.path.lexists(folder))
+    place = next(folder for folder in file.parents if os.path.lexists(folder))
     try:
-        with tempfile.NamedTemporaryFile(dir=place, prefix=f".{out.stem}.part-", suffix=out.suffix):
+        with tempfile.NamedTemporaryFile(dir=place, prefix=f".{file.stem}.part-", suffix=file.suffix):
             pass
     except OSError as error:
         raise ValueError(
-            f"--out {str(out)!r} cannot be written ({error.strerror or error}: {str(place)!r})"
+            f"{option} {str(file)!r} cannot be written ({error.strerror or error}: {str(place)!r})"
         ) from error
+    if place != file.parent:
+        typer.echo(f"the folder {str(file.parent)!r} does not exist yet: it will be made", err=True)
 
 
-def said(path: Path, what: str = "report") -> None:
+def announce(path: Path, what: str = "report") -> None:
     """Tell on standard error where a file was written; standard output belongs to the results."""
     typer.echo(f"{what} written to {path}", err=True)
 

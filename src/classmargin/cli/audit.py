@@ -14,8 +14,8 @@ from classmargin.cli._shared import OutputFormat
 if TYPE_CHECKING:
     from classmargin.evaluation.audit_result import Audit
     from classmargin.evaluation.prediction_files import Predictions
+    from classmargin.report.sample_view import Pictures
     from classmargin.report.tables import Table
-    from classmargin.report.thumbnails import Pictures
 
 # Pictures that are measured for slices; of more it would take many minutes.
 MOST_MEASURED = 50_000
@@ -134,6 +134,7 @@ def audit(
     from classmargin.report.audit_words import audit_verdict
 
     _shared.check_html_path(out)
+    _shared.check_place("--samples", samples)
     if ranking is Ranking.reference and baseline is None:
         raise ValueError("--ranking reference ranks the classes by another model: give it with --baseline")
     common: dict[str, Any] = {
@@ -148,7 +149,7 @@ def audit(
     reference = other if ranking is Ranking.reference else None
     read = _shared.read(predictions, class_names)
     if costs is not None:
-        from classmargin.evaluation.costs import read_costs
+        from classmargin.evaluation.samples import read_costs
 
         common["costs"] = read_costs(costs, read.class_names)
     result = _shared.audit_read(
@@ -165,9 +166,9 @@ def audit(
             other, result, names=(names[0], names[1]), confidence=confidence, bootstrap=bootstrap, seed=seed
         )
     if samples is not None:
-        from classmargin.evaluation.sample_tables import write_samples
+        from classmargin.evaluation.samples import write_samples
 
-        _shared.said(write_samples(samples, result.samples), "samples")
+        _shared.announce(write_samples(samples, result.samples), "samples")
     if out is not None:
         from classmargin.report.html_pages import write_audit_html
 
@@ -181,7 +182,7 @@ def audit(
             tables=slices,
             **faces,
         )
-        _shared.said(out)
+        _shared.announce(out)
     narrow = output is OutputFormat.table
     tables = [*audit_tables.report_tables(result, top, full=full, narrow=narrow), *slices]
     verdict = audit_verdict(result)
@@ -199,8 +200,8 @@ def audit(
 
 def _faces(read: Predictions, result: Audit, images: Path | None, texts: Path | None) -> dict[str, Any]:
     """Return what shows the samples in the page: pictures and texts, from options or from the file."""
-    from classmargin.evaluation.sample_tables import read_texts
-    from classmargin.report.thumbnails import Pictures
+    from classmargin.evaluation.samples import read_texts
+    from classmargin.report.sample_view import Pictures
 
     words = read.text if texts is None else read_texts(texts, result)
     if images is None:
@@ -219,9 +220,9 @@ def _slices(
         return []
     import pandas as pd
 
-    from classmargin.evaluation.sample_tables import read_groups, read_sample_table
+    from classmargin.evaluation.samples import read_groups, read_sample_table
     from classmargin.evaluation.slices import find_slices, group_accuracies
-    from classmargin.report.slice_tables import group_table, slice_table
+    from classmargin.report.audit_tables import group_table, slice_table
 
     tables = []
     if groups is not None:

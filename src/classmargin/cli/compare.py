@@ -53,6 +53,7 @@ def compare(
     from classmargin.report.html_pages import write_comparison_html
 
     _shared.check_html_path(out)
+    _shared.check_place("--samples", samples)
     if len(models) < 2:
         raise ValueError("compare needs at least two models, got one")
     runs = [_runs(words) for words in models]
@@ -67,7 +68,7 @@ def compare(
         _write_flips(samples, audits)
     if out is not None:
         write_comparison_html(several, out)
-        _shared.said(out)
+        _shared.announce(out)
     _shared.show(
         output,
         verdict=several.verdict,
@@ -80,8 +81,7 @@ def compare(
 def _write_flips(path: Path, audits: Mapping[str, Audit | list[Audit]]) -> None:
     import pandas as pd
 
-    from classmargin.evaluation.sample_tables import write_samples
-    from classmargin.evaluation.samples import flipped_samples
+    from classmargin.evaluation.samples import flipped_samples, write_samples
 
     first = {name: runs[0] if isinstance(runs, list) else runs for name, runs in audits.items()}
     names = list(first)
@@ -90,7 +90,7 @@ def _write_flips(path: Path, audits: Mapping[str, Audit | list[Audit]]) -> None:
         frame = flipped_samples(first[names[0]], first[name])
         frame.insert(0, "model", name)
         frames.append(frame)
-    _shared.said(write_samples(path, pd.concat(frames)), "samples")
+    _shared.announce(write_samples(path, pd.concat(frames)), "samples")
 
 
 def _runs(words: str) -> list[Path]:

@@ -33,9 +33,13 @@ def gate(
         Path, typer.Argument(metavar="CANDIDATE", help=_shared.PREDICTIONS_HELP, show_default=False)
     ],
     baseline: Annotated[
-        Path,
-        typer.Option("--baseline", help="Predictions of the model in use, same samples.", show_default=False),
-    ],
+        Path | None,
+        typer.Option(
+            "--baseline",
+            help="Predictions of the model in use, same samples; without them only --min-worst decides.",
+            show_default=False,
+        ),
+    ] = None,
     max_drop: Annotated[
         float, typer.Option("--max-drop", help="Largest tolerated drop of accuracy (0.02 = 2 points).")
     ] = 0.02,
@@ -99,10 +103,17 @@ def gate(
 ) -> None:
     """PASS (exit code 0), FAIL (1) on drops beyond the limit that the data show, CANNOT TELL (3) where samples are too few."""
     from classmargin.evaluation.release_gate import gate as decide
-    from classmargin.report.comparison_tables import gate_tables
-    from classmargin.report.gate_files import append_summary, github_annotations, github_summary, write_junit
+    from classmargin.report.comparison_tables import (
+        append_summary,
+        gate_tables,
+        github_annotations,
+        github_summary,
+        write_junit,
+    )
 
-    old = _shared.audit_file(baseline, class_names, num_classes=num_classes)
+    if baseline is None and min_worst is None:
+        raise ValueError("give --baseline or --min-worst, got neither")
+    old = None if baseline is None else _shared.audit_file(baseline, class_names, num_classes=num_classes)
     new = _shared.audit_file(candidate, class_names, num_classes=num_classes)
     result = decide(
         new, old, max_drop=max_drop, min_worst=min_worst, must_see=must_see,

@@ -58,7 +58,11 @@ def _recipes() -> Rows:
     from classmargin.recipes.recipe import list_recipes
 
     return [
-        {"name": "demo", "title": "ERM against MR² on the embedded data set", "command": "make demo"},
+        {
+            "name": "demo",
+            "title": "A remedy for the weak classes of the embedded data set",
+            "command": "make demo",
+        },
         {
             "name": "compare-methods",
             "title": "Several methods and seeds on one data set, with a paired verdict",
@@ -78,6 +82,16 @@ def _recipe_row(recipe: Any) -> dict[str, Any]:
         "grid": {block.title: [row.key for row in block.rows] for block in recipe.blocks},
         "doubts": list(recipe.doubts),
     }
+
+
+def _remedies() -> Rows:
+    """Return the ladder of ``classmargin improve``."""
+    from classmargin.recipes.improve.remedies import REMEDIES
+
+    return [
+        _plain(one, "name", "title", "kind", "cost", "changes", "risk", "default")
+        for one in REMEDIES.values()
+    ]
 
 
 def _settings() -> Rows:
@@ -132,6 +146,7 @@ KINDS: dict[str, Callable[[], Rows]] = {
     "recipes": _recipes,
     "presets": _presets,
     "settings": _settings,
+    "remedies": _remedies,
 }
 # What a terminal has room for; JSON shows all.
 SHORT = {
@@ -140,6 +155,7 @@ SHORT = {
     "methods": ("name", "title", "family", "cost", "summary"),
     "recipes": ("name", "title", "command"),
     "presets": ("name", "title"),
+    "remedies": ("name", "title", "cost", "changes", "risk"),
     "settings": ("name", "default", "meaning"),
 }
 
@@ -162,11 +178,14 @@ def _plain(record: Any, *names: str) -> dict[str, Any]:
 
 def list_things(
     kind: Annotated[
-        str, typer.Argument(metavar="data|backbones|methods|recipes|presets|settings", help="What to list.")
+        str,
+        typer.Argument(
+            metavar="data|backbones|methods|recipes|presets|settings|remedies", help="What to list."
+        ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Every field, for machines.")] = False,
 ) -> None:
-    """List data sets, networks, methods, recipes, presets or settings."""
+    """List data sets, networks, methods, recipes, presets, settings or remedies."""
     from classmargin.evaluation.json_values import json_text
     from classmargin.report.tables import Column, Table, terminal, to_rich
 

@@ -25,6 +25,7 @@ from classmargin.cli.compare import compare
 from classmargin.cli.compare_methods import compare_methods
 from classmargin.cli.demo import demo
 from classmargin.cli.gate import gate
+from classmargin.cli.improve import improve
 from classmargin.cli.list_things import list_things
 from classmargin.cli.plan import plan
 from classmargin.cli.reproduce import reproduce
@@ -39,6 +40,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "compare": compare,
     "gate": gate,
     "plan": plan,
+    "improve": improve,
     "train": train,
     "compare-methods": compare_methods,
     "reproduce": reproduce,

@@ -8,9 +8,9 @@
 from classmargin.data import entries as _entries  # noqa: F401  fills the catalogue
 from classmargin.data.bundle import DataBundle, Framing, Split
 from classmargin.data.catalog import DataInfo, data_root, list_data, register
-from classmargin.data.errors import CorruptImageError, DataError, DataNotFoundError, MixedSizeError
 from classmargin.data.load import load_data
 from classmargin.data.loader import BatchLoader, make_loader
+from classmargin.data.raw import CorruptImageError, DataError, DataNotFoundError, MixedSizeError
 from classmargin.data.synthetic import Synthetic, synthetic_features, synthetic_images
 
 __all__ = [

@@ -11,7 +11,7 @@ from torch import Tensor
 from classmargin._checks import check_choice, check_number
 from classmargin.data.images import ImageSource
 
-Kind = Literal["images", "features"]
+Kind = Literal["images", "features", "text"]
 SPLIT_NAMES = ("train", "validation", "test")
 INTERPOLATIONS = ("bilinear", "bicubic")
 
@@ -26,8 +26,8 @@ class Split:
             does not change with the fraction, the imbalance or the seed.
         full_size: Size of the set that ``index`` points into: buffers indexed by ``index`` need this length.
         num_classes: ``K``.
-        inputs: Images ``[N, C, H, W]`` (uint8, or float32 where the files hold floats) or features ``[N, d]``
-            (float32).
+        inputs: Images ``[N, C, H, W]`` (uint8, or float32 where the files hold floats), features ``[N, d]``
+            (float32) or token numbers ``[N, T]`` (int64).
         images: Encoded images, where the set is too large for memory.
     """
 
@@ -87,7 +87,7 @@ class DataBundle:
 
     Attributes:
         name: Catalogue name, or the name of the file or folder.
-        kind: ``"images"`` or ``"features"``.
+        kind: ``"images"``, ``"features"`` or ``"text"`` (token numbers).
         class_names: Names in label order.
         num_classes: ``K``.
         train: Training split, after ``fraction`` and ``imbalance``.

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from classmargin.data.catalog import DataInfo, register
-from classmargin.data.download import RemoteFile
+from classmargin.data.catalog import DataInfo, RemoteFile, register
 from classmargin.data.formats import annotated, cifar, read_any
 from classmargin.data.formats.arrays import read_embedded
-from classmargin.data.normalisation import IMAGENET_MEAN, IMAGENET_STD
+from classmargin.data.pixels import IMAGENET_MEAN, IMAGENET_STD
 
 FASHION_CLASSES = (
     "t-shirt/top",

@@ -6,6 +6,7 @@ Python strings, whose reference counts would otherwise make every forked worker 
 
 from __future__ import annotations
 
+import copy
 import io
 import os
 import time
@@ -14,14 +15,14 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from classmargin._checks import require_extra
 from classmargin._progress import progress
-from classmargin.data.errors import CorruptImageError, name_some
+from classmargin.data.raw import CorruptImageError, name_some
 
 _DEEP_MODES = ("I;16", "I;16B", "I;16L", "I;16N")
 _GREY_MODES = ("1", "L")
@@ -29,28 +30,43 @@ _GREY_MODES = ("1", "L")
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 # Images whose sides are at most this long are decoded once and live in memory.
 SMALL_SIDE = 64
-# A line of one pixel's width would grow into gigabytes when its shorter side is scaled up.
+# An image one pixel wide would grow to gigabytes when its shorter side is scaled up.
 LARGEST_SCALED = 100_000_000
 Bytes = npt.NDArray[np.uint8]
 
 
-class ImageSource(Protocol):
-    """What streams need to know about encoded images."""
+class ImageSource:
+    """Encoded images that are opened one at a time; a subset shares everything with what it was taken from."""
 
-    def __len__(self) -> int: ...
+    def __init__(self, count: int) -> None:
+        self._rows = np.arange(count, dtype=np.int64)
 
-    def name(self, position: int) -> str:
-        """Return a name that a person can find the image by."""
-
-    def open(self, position: int) -> Path | io.BytesIO:
-        """Return what Pillow can open."""
+    def __len__(self) -> int:
+        return len(self._rows)
 
     def take(self, rows: npt.NDArray[np.int64]) -> ImageSource:
         """Return the images at ``rows``."""
+        taken = copy.copy(self)
+        taken._rows = self._rows[rows]
+        return taken
+
+    def name(self, position: int) -> str:
+        """Return a name that a person can find the image by."""
+        return self._name(int(self._rows[position]))
+
+    def open(self, position: int) -> Path | io.BytesIO:
+        """Return what Pillow can open."""
+        return self._open(int(self._rows[position]))
+
+    def _name(self, row: int) -> str:
+        raise NotImplementedError
+
+    def _open(self, row: int) -> Path | io.BytesIO:
+        raise NotImplementedError
 
 
-class ImageFiles:
-    """Image files below one folder.
+class ImageFiles(ImageSource):
+    """Image files below one folder, named by their paths below it.
 
     Example:
         >>> files = ImageFiles(Path("photos"), ["cat/1.png", "dog/2.png"])
@@ -58,63 +74,40 @@ class ImageFiles:
         ('dog/2.png', 1)
     """
 
-    def __init__(self, folder: Path, relative: Iterable[str] | npt.NDArray[np.bytes_]) -> None:
+    def __init__(self, folder: Path, relative: Iterable[str]) -> None:
         self.folder = folder
-        self._names: npt.NDArray[np.bytes_]
-        if isinstance(relative, np.ndarray):
-            self._names = relative
-        else:
-            self._names = np.array([os.fsencode(name) for name in relative], dtype=np.bytes_)
+        self._names = np.array([os.fsencode(name) for name in relative], dtype=np.bytes_)
+        super().__init__(len(self._names))
 
-    def __len__(self) -> int:
-        return len(self._names)
+    def _name(self, row: int) -> str:
+        return os.fsdecode(bytes(self._names[row]))
 
-    def name(self, position: int) -> str:
-        """Return the path below the folder."""
-        return os.fsdecode(bytes(self._names[position]))
-
-    def open(self, position: int) -> Path:
-        """Return the path of the file."""
-        return self.folder / self.name(position)
-
-    def take(self, rows: npt.NDArray[np.int64]) -> ImageFiles:
-        """Return the files at ``rows``."""
-        return ImageFiles(self.folder, self._names[rows])
+    def _open(self, row: int) -> Path:
+        return self.folder / self._name(row)
 
 
-class EncodedImages:
+class EncodedImages(ImageSource):
     """Encoded images (PNG, JPEG, ...) held as bytes, for example a column of a parquet table.
 
     Args:
         column: Anything whose items are ``bytes`` or, as in Arrow, know ``as_py()``.
         label: Words before the row number in messages.
-        rows: Which items of the column belong to this source; all when left out.
     """
 
-    def __init__(self, column: Any, label: str, rows: npt.NDArray[np.int64] | None = None) -> None:
-        self._column = column
-        self._label = label
-        self._rows = np.arange(len(column), dtype=np.int64) if rows is None else rows
+    def __init__(self, column: Any, label: str) -> None:
+        super().__init__(len(column))
+        self._column, self._label = column, label
 
-    def __len__(self) -> int:
-        return len(self._rows)
+    def _name(self, row: int) -> str:
+        return f"{self._label} row {row}"
 
-    def name(self, position: int) -> str:
-        """Return the place of the image in the table."""
-        return f"{self._label} row {int(self._rows[position])}"
-
-    def open(self, position: int) -> io.BytesIO:
-        """Return the encoded bytes as a file."""
-        item = self._column[int(self._rows[position])]
+    def _open(self, row: int) -> io.BytesIO:
+        item = self._column[row]
         content = item if isinstance(item, bytes) else item.as_py()
         return io.BytesIO(content if content is not None else b"")
 
-    def take(self, rows: npt.NDArray[np.int64]) -> EncodedImages:
-        """Return the images at ``rows``."""
-        return EncodedImages(self._column, self._label, self._rows[rows])
 
-
-class JoinedImages:
+class JoinedImages(ImageSource):
     """Several sources, one after the other.
 
     Example:
@@ -123,32 +116,22 @@ class JoinedImages:
         (3, '3.png', '1.png')
     """
 
-    def __init__(self, *sources: ImageSource, rows: npt.NDArray[np.int64] | None = None) -> None:
+    def __init__(self, *sources: ImageSource) -> None:
         self._sources = sources
         self._starts = np.cumsum([0, *(len(source) for source in sources)])
-        self._rows = np.arange(self._starts[-1], dtype=np.int64) if rows is None else rows
+        super().__init__(int(self._starts[-1]))
 
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def _place(self, position: int) -> tuple[ImageSource, int]:
-        row = int(self._rows[position])
+    def _place(self, row: int) -> tuple[ImageSource, int]:
         number = int(np.searchsorted(self._starts, row, side="right")) - 1
         return self._sources[number], row - int(self._starts[number])
 
-    def name(self, position: int) -> str:
-        """Return the name that its own source gives the image."""
-        source, row = self._place(position)
-        return source.name(row)
+    def _name(self, row: int) -> str:
+        source, position = self._place(row)
+        return source.name(position)
 
-    def open(self, position: int) -> Path | io.BytesIO:
-        """Return what Pillow can open."""
-        source, row = self._place(position)
-        return source.open(row)
-
-    def take(self, rows: npt.NDArray[np.int64]) -> JoinedImages:
-        """Return the images at ``rows``."""
-        return JoinedImages(*self._sources, rows=self._rows[rows])
+    def _open(self, row: int) -> Path | io.BytesIO:
+        source, position = self._place(row)
+        return source.open(position)
 
 
 def open_image(source: ImageSource, position: int) -> Any:
@@ -184,9 +167,9 @@ def decode_image(source: ImageSource, position: int, *, channels: int) -> Any:
 
 
 def _as_bytes(image: Any) -> Any:
-    """Return an image of more than 8 bits a pixel as one of 8; all others as they are.
+    """Return an image of more than 8 bits per pixel as one of 8 bits; all others as they are.
 
-    Left to itself, Pillow cuts every value above 255 off, which turns a 16-bit image white.
+    Left to itself, Pillow clips every value above 255, which turns a 16-bit image white.
     """
     if _has_16_bits(image):
         levels = np.clip(np.asarray(image), 0, 65535).astype(np.uint32)
@@ -219,41 +202,30 @@ def resampling(interpolation: str) -> Any:
     return require_extra("PIL.Image", "train", "reading image files").Resampling[interpolation.upper()]
 
 
-def resize_and_cut(
-    image: Any, size: tuple[int, int], resize: int | None, interpolation: str = "bilinear"
-) -> Any:
-    """Scale the shorter side to ``resize`` and cut ``size = (H, W)`` out of the centre."""
-    if resize is None:
-        return image
-    scale = resize / min(image.width, image.height)
-    if scale != 1.0:
-        target = (max(round(image.width * scale), resize), max(round(image.height * scale), resize))
-        if target[0] * target[1] > LARGEST_SCALED:
-            raise CorruptImageError(
-                f"{image.width}x{image.height} pixels are too narrow to be scaled to {resize}"
-            )
-        image = image.resize(target, resampling(interpolation))
-    left, top = (image.width - size[1]) // 2, (image.height - size[0]) // 2
-    return image.crop((left, top, left + size[1], top + size[0]))
-
-
 def scaled_image(
     name: str, image: Any, size: tuple[int, int], resize: int | None, interpolation: str = "bilinear"
 ) -> Any:
-    """Return a decoded image as the network wants it: scaled and cut.
+    """Scale the shorter side of a decoded image to ``resize`` and cut ``size = (H, W)`` out of the centre.
 
     Raises:
         CorruptImageError: It cannot be brought to ``size``; the message has ``name``.
     """
-    try:
-        scaled = resize_and_cut(image, size, resize, interpolation)
-    except CorruptImageError as error:
-        raise CorruptImageError(f"{name} ({error})") from error
-    if (scaled.height, scaled.width) != size:  # headers were read before: the file has changed meanwhile
+    if resize is not None and resize != min(image.width, image.height):
+        scale = resize / min(image.width, image.height)
+        target = (max(round(image.width * scale), resize), max(round(image.height * scale), resize))
+        if target[0] * target[1] > LARGEST_SCALED:
+            raise CorruptImageError(
+                f"{name} ({image.width}x{image.height} pixels are too narrow to be scaled to {resize})"
+            )
+        image = image.resize(target, resampling(interpolation))
+    if resize is not None:
+        left, top = (image.width - size[1]) // 2, (image.height - size[0]) // 2
+        image = image.crop((left, top, left + size[1], top + size[0]))
+    if (image.height, image.width) != size:  # headers were read before: the file has changed meanwhile
         raise CorruptImageError(
-            f"{name} ({scaled.height}x{scaled.width} pixels instead of {size[0]}x{size[1]})"
+            f"{name} ({image.height}x{image.width} pixels instead of {size[0]}x{size[1]})"
         )
-    return scaled
+    return image
 
 
 @dataclass(frozen=True)
@@ -310,7 +282,7 @@ def decode_all(
 def find_corrupt(source: ImageSource, *, time_limit: float | None = None) -> tuple[dict[int, str], int]:
     """Decode every image; return the rows that fail, and how many were seen within ``time_limit`` seconds.
 
-    Threads help here: Pillow lets go of Python's lock while it decodes.
+    Threads help here: Pillow releases the GIL while it decodes.
     """
 
     def reason(position: int) -> str | None:

@@ -2,37 +2,58 @@
 
 name or path -> reader -> RawData -> prepare_images -> check_raw -> hold out test, validation -> subset ->
 DataBundle
+
+Encoded images whose sides are at most 64 pixels are decoded once and live in memory (up to 1 GiB); larger ones are
+decoded by worker processes during training.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections import Counter
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from classmargin._checks import LARGEST_SIDE, check_int, check_number
-from classmargin.data.bundle import DataBundle, Framing, Split
+from classmargin.data.bundle import DataBundle, Framing, Kind, Split
 from classmargin.data.catalog import (
     DataInfo,
     data_root,
+    download_files,
     find_info,
+    is_interrupted,
     locate,
     not_found,
     unknown,
 )
-from classmargin.data.download import download_files, is_interrupted
-from classmargin.data.errors import DataError
 from classmargin.data.formats import read_any
 from classmargin.data.formats.arrow_tables import HUB_PREFIX, read_hub
-from classmargin.data.normalisation import channel_statistics
-from classmargin.data.prepare_images import ImageFormat, prepare_images
-from classmargin.data.raw import RawData, RawPart, check_raw, join_parts, missing_classes
-from classmargin.data.splits import hold_out_rows, subset_rows
+from classmargin.data.images import (
+    SMALL_SIDE,
+    JoinedImages,
+    corrupt_message,
+    decode_all,
+    find_corrupt,
+    scan_headers,
+)
+from classmargin.data.pixels import channel_statistics
+from classmargin.data.raw import (
+    CorruptImageError,
+    DataError,
+    MixedSizeError,
+    RawData,
+    RawPart,
+    check_raw,
+    missing_classes,
+    name_some,
+)
+from classmargin.data.sampling import hold_out_rows, subset_rows
 
 VALIDATION_SHARE = 0.1
 TEST_SHARE = 0.2
+MEMORY_LIMIT = 1024**3
 
 
 def load_data(
@@ -88,18 +109,29 @@ def load_data(
     framing = framing or Framing()
     info, raw = _read(name_or_path, data_root(root), download=download)
     size = image_size if image_size is not None else info.image_size if info else None
+    if info is not None:
+        raw = replace(raw, class_names=raw.class_names or info.class_names)
     try:
-        raw, image_format = prepare_images(
-            _with_names(raw, info), image_size=size, skip_corrupt=skip_corrupt, framing=framing
-        )
-        raw = _with_class_note(check_raw(raw), info)
+        raw, image_format = prepare_images(raw, image_size=size, skip_corrupt=skip_corrupt, framing=framing)
+        raw = check_raw(raw)
     except DataError as error:
         if name_or_path in str(error):
             raise
         raise type(error)(f"{name_or_path}: {error}") from error  # of several data sets, the one at fault
+    assert raw.class_names is not None
+    num_classes = len(raw.class_names)
+    if info is not None and num_classes != info.classes:
+        note = f"{info.title} has {info.classes} classes, but these files hold {num_classes}"
+        raw = replace(raw, notes=(*raw.notes, note))
     raw = _hold_out(raw, validation)
-    raw = _thin(raw, fraction, imbalance, seed)
-    bundle = _bundle(_name_of(name_or_path), raw, info, image_format, size)
+    if fraction != 1.0 or imbalance != 1.0:
+        rows = subset_rows(
+            raw.train.labels, num_classes=num_classes, fraction=fraction, imbalance=imbalance, seed=seed
+        )
+        raw = replace(raw, train=raw.train.take(rows))
+    known = info is not None or name_or_path.startswith(HUB_PREFIX)
+    name = name_or_path if known else Path(name_or_path).stem
+    bundle = _bundle(name, raw, info, image_format, size)
     return replace(bundle, framing=framing, flip=bundle.flip and framing.flip)
 
 
@@ -150,20 +182,6 @@ def _place_of(info: DataInfo, root: Path, *, download: bool) -> Path:
     return place
 
 
-def _with_names(raw: RawData, info: DataInfo | None) -> RawData:
-    return raw if info is None else replace(raw, class_names=raw.class_names or info.class_names)
-
-
-def _with_class_note(raw: RawData, info: DataInfo | None) -> RawData:
-    assert raw.class_names is not None
-    found = len(raw.class_names)
-    if info is None or found == info.classes:
-        return raw
-    return replace(
-        raw, notes=(*raw.notes, f"{info.title} has {info.classes} classes, but these files hold {found}")
-    )
-
-
 def _hold_out(raw: RawData, share: float | None) -> RawData:
     """Return ``raw`` with all three parts; see :func:`load_data` for the rules."""
     assert raw.class_names is not None
@@ -192,16 +210,6 @@ def _hold_out(raw: RawData, share: float | None) -> RawData:
     return RawData(train, validation, test, raw.class_names, tuple(notes))
 
 
-def _thin(raw: RawData, fraction: float, imbalance: float, seed: int) -> RawData:
-    if fraction == 1.0 and imbalance == 1.0:
-        return raw
-    assert raw.class_names is not None
-    rows = subset_rows(
-        raw.train.labels, num_classes=len(raw.class_names), fraction=fraction, imbalance=imbalance, seed=seed
-    )
-    return replace(raw, train=raw.train.take(rows))
-
-
 def _bundle(
     name: str, raw: RawData, info: DataInfo | None, image_format: ImageFormat | None, size: int | None
 ) -> DataBundle:
@@ -222,7 +230,7 @@ def _bundle(
     mean, std, notes = channel_statistics(inputs, shape[0] if is_image else 0, known)
     return DataBundle(
         name=name,
-        kind="images" if is_image else "features",
+        kind="images" if is_image else _kind_of_rows(inputs),
         class_names=raw.class_names,
         num_classes=len(raw.class_names),
         train=splits[0],
@@ -235,6 +243,10 @@ def _bundle(
         flip=info.flip if info else True,
         resize=image_format.resize if image_format is not None and inputs is None else None,
     )
+
+
+def _kind_of_rows(inputs: torch.Tensor | None) -> Kind:
+    return "text" if inputs is not None and inputs.dtype == torch.int64 else "features"
 
 
 def _split(part: RawPart, num_classes: int) -> Split:
@@ -253,7 +265,116 @@ def _split(part: RawPart, num_classes: int) -> Split:
     )
 
 
-def _name_of(name_or_path: str) -> str:
-    if find_info(name_or_path) is not None or name_or_path.startswith(HUB_PREFIX):
-        return name_or_path
-    return Path(name_or_path).stem
+def join_parts(first: RawPart, second: RawPart) -> RawPart:
+    """Return the samples of both parts; the stable index of the second continues that of the first."""
+    inputs = images = None
+    if first.inputs is not None and second.inputs is not None:
+        inputs = np.concatenate([first.inputs, second.inputs])
+    if first.images is not None and second.images is not None:
+        images = JoinedImages(first.images, second.images)
+    return RawPart(
+        labels=np.concatenate([first.labels, second.labels]),
+        inputs=inputs,
+        images=images,
+        index=np.concatenate([first.index, second.index + first.full_size]),
+        full_size=first.full_size + second.full_size,
+    )
+
+
+@dataclass(frozen=True)
+class ImageFormat:
+    """How encoded images become arrays: channels, size (H, W), and the shorter side before the centre cut."""
+
+    channels: int
+    size: tuple[int, int]
+    resize: int | None
+
+    def bytes_of(self, count: int) -> int:
+        """Return the memory that ``count`` images need."""
+        return count * self.channels * self.size[0] * self.size[1]
+
+
+def prepare_images(
+    raw: RawData, *, image_size: int | None, skip_corrupt: bool, framing: Framing
+) -> tuple[RawData, ImageFormat | None]:
+    """Return ``raw`` with small images decoded and corrupt ones dropped (or refused), and their format.
+
+    Data without encoded images pass unchanged, with format ``None``.
+    """
+    if raw.train.images is None:
+        return raw, None
+    notes = list(raw.notes)
+    if image_size is None:
+        raw, image_format = _common_format(raw, notes, skip_corrupt=skip_corrupt)
+    else:
+        resize = image_size if image_size <= SMALL_SIDE else round(image_size / framing.centre_share)
+        image_format = ImageFormat(3, (image_size, image_size), resize)
+    total = sum(len(part) for part in raw.parts().values())
+    if max(image_format.size) <= SMALL_SIDE and image_format.bytes_of(total) <= MEMORY_LIMIT:
+        raw = _decode(raw, image_format, notes, skip_corrupt=skip_corrupt, framing=framing)
+    elif skip_corrupt:
+        corrupt = {name: find_corrupt(part.images)[0] for name, part in raw.parts().items() if part.images}
+        raw = _drop(raw, corrupt, notes, skip_corrupt=True)
+    return replace(raw, notes=tuple(notes)), image_format
+
+
+def _common_format(raw: RawData, notes: list[str], *, skip_corrupt: bool) -> tuple[RawData, ImageFormat]:
+    scans = {name: scan_headers(part.images) for name, part in raw.parts().items() if part.images is not None}
+    raw = _drop(raw, {name: scan.corrupt for name, scan in scans.items()}, notes, skip_corrupt=skip_corrupt)
+    sizes: Counter[tuple[int, int]] = Counter()
+    for scan in scans.values():
+        sizes.update(scan.sizes)
+    if len(sizes) > 1:
+        common = ", ".join(f"{count} of {height}x{width}" for (height, width), count in sizes.most_common(3))
+        raise MixedSizeError(
+            f"the images have {len(sizes)} different sizes (height x width: {common}, ...). Give image_size "
+            "(--set data.image_size=224) to scale the shorter side and cut out the centre"
+        )
+    grey = all(scan.grey for scan in scans.values())
+    size = next(iter(sizes), (1, 1))
+    return raw, ImageFormat(1 if grey else 3, size, None)
+
+
+def _decode(
+    raw: RawData, image_format: ImageFormat, notes: list[str], *, skip_corrupt: bool, framing: Framing
+) -> RawData:
+    decoded: dict[str, RawPart] = {}
+    corrupt: dict[str, dict[int, str]] = {}
+    for name, part in raw.parts().items():
+        assert part.images is not None
+        pixels, corrupt[name] = decode_all(
+            part.images,
+            channels=image_format.channels,
+            size=image_format.size,
+            resize=image_format.resize,
+            interpolation=framing.interpolation,
+        )
+        decoded[name] = replace(part, inputs=pixels, images=None)
+    return _drop(_with_parts(raw, decoded), corrupt, notes, skip_corrupt=skip_corrupt)
+
+
+def _drop(
+    raw: RawData, corrupt: dict[str, dict[int, str]], notes: list[str], *, skip_corrupt: bool
+) -> RawData:
+    reasons = [text for rows in corrupt.values() for text in rows.values()]
+    if not reasons:
+        return raw
+    parts = raw.parts()
+    total = sum(len(part) for part in parts.values())
+    if not skip_corrupt:
+        raise CorruptImageError(corrupt_message(reasons, total, total))
+    kept = {
+        name: part.take(
+            np.setdiff1d(np.arange(len(part)), np.fromiter(corrupt.get(name, {}), dtype=np.int64))
+        )
+        for name, part in parts.items()
+    }
+    notes.append(
+        f"{len(reasons)} of {total} images cannot be read and are left out: "
+        f"{name_some(sorted(reasons), limit=20)}"
+    )
+    return _with_parts(raw, kept)
+
+
+def _with_parts(raw: RawData, parts: dict[str, RawPart]) -> RawData:
+    return replace(raw, train=parts["train"], validation=parts.get("validation"), test=parts.get("test"))

@@ -8,7 +8,7 @@ first; processes then take contiguous shards of it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,17 +18,17 @@ from torch.utils.data import DataLoader, Dataset
 
 from classmargin._checks import check_choice, check_int
 from classmargin._types import Batch
-from classmargin.data.augment import AUGMENTATIONS, Address, Augmenter
 from classmargin.data.bundle import DataBundle, Split
-from classmargin.data.errors import CorruptImageError
 from classmargin.data.images import corrupt_message, find_corrupt
-from classmargin.data.normalisation import bring_to_size, normalise
-from classmargin.data.raw import IntArray
-from classmargin.data.samplers import ClassBalanced, InOrder, Sampler, Shuffled, repeated_rows
+from classmargin.data.pixels import AUGMENTATIONS, Address, Augmenter, bring_to_size, normalise
+from classmargin.data.raw import CorruptImageError, IntArray
+from classmargin.data.sampling import ClassBalanced, InOrder, Sampler, Shuffled, repeated_rows
 
 SAMPLERS = ("plain", "class-balanced")
+SAMPLES_PER_CLASS = 4
 
 
+@dataclass(frozen=True, eq=False)
 class BatchLoader:
     """Hands out the batches of one split, epoch by epoch; made by :func:`make_loader`.
 
@@ -36,32 +36,14 @@ class BatchLoader:
         batch_size: Size of a full global batch.
     """
 
-    def __init__(
-        self,
-        bundle: DataBundle,
-        augmenter: Augmenter,
-        sampler: Sampler,
-        *,
-        batch_size: int,
-        views: int,
-        seed: int,
-        rank: int,
-        world_size: int,
-        workers: int,
-    ) -> None:
-        self.batch_size = batch_size
-        self._bundle, self._augmenter, self._sampler = bundle, augmenter, sampler
-        self._views, self._seed, self._rank, self._world_size = views, seed, rank, world_size
-        self._workers = workers
+    batch_size: int
+    _sampler: Sampler
+    _maker: StepMaker
+    _workers: int
 
     def __len__(self) -> int:
         """Return the number of steps of an epoch."""
         return self._sampler.steps
-
-    @property
-    def samples(self) -> int:
-        """Samples visited per epoch over all processes, repetitions counted."""
-        return sum(len(rows) for rows in self._sampler.plan(0))
 
     def epoch(
         self,
@@ -81,17 +63,9 @@ class BatchLoader:
         """
         check_int("epoch", epoch, minimum=0)
         check_int("start_step", start_step, minimum=0)
-        maker = StepMaker(
-            self._augmenter,
-            self._sampler.plan(epoch),
-            self._views,
-            self._seed,
-            epoch,
-            self._rank,
-            self._world_size,
-        )
+        maker = replace(self._maker, epoch=epoch, plan=self._sampler.plan(epoch))
         place = torch.device(device)
-        if self._bundle.streamed:
+        if maker.augmenter.bundle.streamed:
             pieces = stream_steps(maker, start_step, self._workers)
         else:
             pieces = (maker.make(step) for step in range(start_step, len(self)))
@@ -101,27 +75,26 @@ class BatchLoader:
     def _batch(
         self, rows: IntArray, pixels: Tensor, device: torch.device, layout: torch.memory_format
     ) -> Batch:
-        split: Split = self._augmenter.split
-        chosen = torch.from_numpy(rows)
-        labels, index = split.labels[chosen], split.index[chosen]
-        if self._views > 1:
-            labels, index = labels.repeat(self._views), index.repeat(self._views)
-        pixels, labels, index = (_moved(part, device) for part in (pixels, labels, index))
-        return Batch(inputs=self._finish(pixels, layout), labels=labels, index=index, views=self._views)
+        split, views, chosen = self._maker.augmenter.split, self._maker.views, torch.from_numpy(rows)
+        parts = (pixels, split.labels[chosen].repeat(views), split.index[chosen].repeat(views))
+        pixels, labels, index = (_moved(part, device) for part in parts)
+        inputs = _network_inputs(self._maker.augmenter.bundle, pixels, layout)
+        return Batch(inputs=inputs, labels=labels, index=index, views=views)
 
-    def _finish(self, pixels: Tensor, layout: torch.memory_format) -> Tensor:
-        if self._bundle.kind == "features":
-            return pixels.to(torch.float32)
-        height, width = self._bundle.input_shape[1:]
-        numbers = normalise(pixels, self._bundle.mean, self._bundle.std, memory_format=layout)
-        sized = bring_to_size(numbers, (height, width), self._bundle.framing.interpolation)
-        return sized.contiguous(memory_format=layout)
+
+def _network_inputs(bundle: DataBundle, pixels: Tensor, layout: torch.memory_format) -> Tensor:
+    if bundle.kind != "images":
+        return pixels if bundle.kind == "text" else pixels.to(torch.float32)
+    height, width = bundle.input_shape[1:]
+    numbers = normalise(pixels, bundle.mean, bundle.std, memory_format=layout)
+    sized = bring_to_size(numbers, (height, width), bundle.framing.interpolation)
+    return sized.contiguous(memory_format=layout)
 
 
 def _moved(tensor: Tensor, device: torch.device) -> Tensor:
     if device.type == "cpu":
         return tensor
-    # The host goes on while the copy is under way, which is possible from pinned memory only.
+    # The host continues while the copy is under way, which is possible from pinned memory only.
     return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
 
 
@@ -134,19 +107,18 @@ def make_loader(
     augmentation: str = "none",
     views: int = 1,
     sampler: str = "plain",
-    samples_per_class: int = 4,
     multiplicity: Tensor | None = None,
     seed: int = 0,
     rank: int = 0,
     world_size: int = 1,
     workers: int = 0,
-    drop_last: bool | None = None,
 ) -> BatchLoader:
     """Return a loader of one split.
 
-    In training the samples are shuffled (or drawn P x M) and augmented; in evaluation every sample comes
-    once, in order, without augmentation. ``Batch.inputs`` is float32, normalised, ``[V * b, C, H, W]`` view
-    after view, or features ``[b, d]``; ``b`` is this process's share of the global batch.
+    In training the samples are shuffled (or drawn P x M) and augmented, and the incomplete batch at the end of an epoch is
+    left out; a set smaller than one batch is one smaller batch. In evaluation every sample comes once, in order, without
+    augmentation. ``Batch.inputs`` is float32, normalised, ``[V * b, C, H, W]`` view
+    after view, features ``[b, d]`` or token numbers ``[b, T]`` (int64); ``b`` is this process's share of the global batch.
 
     Args:
         bundle: A loaded data set.
@@ -157,8 +129,7 @@ def make_loader(
             resized crop with mirroring for streamed images of more than 64 pixels); ``"randaugment"`` or
             ``"autoaugment"``, applied after the standard one.
         views: Augmented versions of every sample.
-        sampler: ``"plain"`` or ``"class-balanced"`` (P classes x ``samples_per_class``).
-        samples_per_class: ``M`` of the class-balanced sampler.
+        sampler: ``"plain"`` or ``"class-balanced"`` (four samples of each of ``batch_size / 4`` classes).
         multiplicity: How often each training sample counts in an epoch: integers, one for each sample of the
             split or one for each position of the full set (see ``Split.index``).
         seed: Seed of order and augmentation.
@@ -166,8 +137,6 @@ def make_loader(
         world_size: Number of processes. Shards are contiguous. An incomplete batch is cut as evenly as
             possible, so that a process may get one sample less, or none.
         workers: Processes that decode streamed images ahead of time; never changes what comes out.
-        drop_last: Leave out the incomplete batch at the end of an epoch. Default: in training yes, if there
-            is at least one full batch (a smaller set is one smaller batch); in evaluation never.
 
     Example:
         >>> from classmargin.data import load_data
@@ -178,7 +147,7 @@ def make_loader(
         (45, (100, 1, 28, 28))
     """
     split = bundle.split(split_name)
-    _check_sizes(batch_size, views, samples_per_class, rank, world_size, workers)
+    _check_sizes(batch_size, views, rank, world_size, workers)
     check_int("seed", seed, minimum=0)
     _check_augmentation(bundle, augmentation, views, training=training)
     check_choice("sampler", sampler, SAMPLERS)
@@ -191,35 +160,14 @@ def make_loader(
         chosen = InOrder(len(split), batch_size)
     else:
         rows = repeated_rows(len(split), multiplicity, split.index, split.full_size)
-        chosen = _training_sampler(split, rows, sampler, batch_size, samples_per_class, seed, drop_last)
-    size = bundle.input_shape[1:] if bundle.kind == "images" else (0, 0)
-    return BatchLoader(
-        bundle,
-        Augmenter(
-            split,
-            augmentation,
-            (size[0], size[1]),
-            bundle.input_shape[0],
-            bundle.resize,
-            bundle.flip,
-            bundle.framing,
-        ),
-        chosen,
-        batch_size=batch_size,
-        views=views,
-        seed=seed,
-        rank=rank,
-        world_size=world_size,
-        workers=workers,
-    )
+        chosen = _training_sampler(split, rows, sampler, batch_size, seed)
+    maker = StepMaker(Augmenter(bundle, split, augmentation), views, seed, rank, world_size)
+    return BatchLoader(batch_size, chosen, maker, workers)
 
 
-def _check_sizes(
-    batch_size: int, views: int, samples_per_class: int, rank: int, world_size: int, workers: int
-) -> None:
+def _check_sizes(batch_size: int, views: int, rank: int, world_size: int, workers: int) -> None:
     check_int("batch_size", batch_size, minimum=1)
     check_int("views", views, minimum=1)
-    check_int("samples_per_class", samples_per_class, minimum=1)
     check_int("world_size", world_size, minimum=1)
     check_int("rank", rank, minimum=0)
     check_int("workers", workers, minimum=0)
@@ -235,9 +183,9 @@ def _check_augmentation(bundle: DataBundle, augmentation: str, views: int, *, tr
         return
     if not training:
         raise ValueError(f"augmentation must be 'none' for evaluation, got {augmentation!r}")
-    if bundle.kind == "features":
+    if bundle.kind != "images":
         raise ValueError(
-            f"augmentation must be 'none' for features, got {augmentation!r}; only images are augmented"
+            f"augmentation must be 'none' for {bundle.kind}, got {augmentation!r}; only images are augmented"
         )
     inputs = bundle.train.inputs
     if augmentation != "standard" and inputs is not None and inputs.dtype != torch.uint8:
@@ -246,15 +194,7 @@ def _check_augmentation(bundle: DataBundle, augmentation: str, views: int, *, tr
         )
 
 
-def _training_sampler(
-    split: Split,
-    rows: IntArray,
-    sampler: str,
-    batch_size: int,
-    samples_per_class: int,
-    seed: int,
-    drop_last: bool | None,
-) -> Sampler:
+def _training_sampler(split: Split, rows: IntArray, sampler: str, batch_size: int, seed: int) -> Sampler:
     if len(rows) == 0:
         raise ValueError("the split to train on is empty")
     if sampler == "class-balanced":
@@ -264,15 +204,10 @@ def _training_sampler(
             labels[rows],
             num_classes=split.num_classes,
             batch_size=batch_size,
-            samples_per_class=samples_per_class,
+            samples_per_class=SAMPLES_PER_CLASS,
             seed=seed,
         )
-    if drop_last and len(rows) < batch_size:
-        raise ValueError(
-            f"drop_last leaves no batch: {len(rows)} samples are fewer than batch_size={batch_size}"
-        )
-    drop = len(rows) >= batch_size if drop_last is None else drop_last
-    return Shuffled(np.asarray(rows), batch_size, drop_last=drop, seed=seed)
+    return Shuffled(rows, batch_size, seed=seed)
 
 
 Piece = tuple[IntArray, Tensor]
@@ -288,12 +223,12 @@ class StepMaker(Dataset[Any]):
     """
 
     augmenter: Augmenter
-    plan: list[IntArray]
     views: int
     seed: int
-    epoch: int
     rank: int
     world_size: int
+    epoch: int = 0
+    plan: list[IntArray] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.plan)

@@ -134,7 +134,7 @@ def _affine(
 
 
 def rotate(images: Bytes, strengths: Strengths) -> Bytes:
-    """Turn by ``strength`` degrees about the centre, against the clock."""
+    """Rotate by ``strength`` degrees about the centre, counter-clockwise."""
     angle = -np.deg2rad(strengths)
     cosine, sine = np.cos(angle), np.sin(angle)
     centre_x, centre_y = images.shape[3] / 2.0, images.shape[2] / 2.0

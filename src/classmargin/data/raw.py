@@ -1,23 +1,49 @@
-"""What a reader of a file format hands over, and the check that refuses what cannot be trained on.
+"""What a reader of a file format hands over, the check that refuses what cannot be trained on, and the errors.
 
-Data flow: ``formats`` read files into :class:`RawData`; ``prepare_images`` decodes small images; ``check_raw``
-refuses bad data in words that name the part, the class or the row at fault; ``splits`` chooses rows;
-``load_data`` builds the bundle.
+Data flow: ``formats`` read files into :class:`RawData`; ``load`` decodes small images; ``check_raw`` refuses bad
+data in words that name the part, the class or the row at fault; ``sampling`` chooses rows; ``load`` builds the bundle.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from classmargin.data.errors import DataError, name_some
-from classmargin.data.images import ImageSource, JoinedImages
+if TYPE_CHECKING:
+    from classmargin.data.images import ImageSource
 
 IntArray = npt.NDArray[np.int64]
+
+
+class DataNotFoundError(FileNotFoundError, ValueError):
+    """The data set is not on this machine; the message says where to get it and where to put it."""
+
+
+class DataError(ValueError):
+    """The files are there, but what they hold cannot be used."""
+
+
+class CorruptImageError(DataError):
+    """At least one image file cannot be decoded; the message names and counts them."""
+
+
+class MixedSizeError(DataError):
+    """The images differ in size and no ``image_size`` was given."""
+
+
+def name_some(names: list[str], *, limit: int = 5) -> str:
+    """Return the first few of ``names`` and how many more there are.
+
+    Example:
+        >>> name_some(["a", "b", "c"], limit=2)
+        'a, b and 1 more'
+    """
+    shown = ", ".join(names[:limit])
+    return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,8 +52,8 @@ class RawPart:
 
     Attributes:
         labels: Class of each sample as found, shape ``[N]``; checked later.
-        inputs: Images ``[N, C, H, W]`` (uint8 or float) or features ``[N, d]``; ``None`` when ``images`` is
-            given.
+        inputs: Images ``[N, C, H, W]`` (uint8 or float), features ``[N, d]`` or token numbers ``[N, T]`` (int64);
+            ``None`` when ``images`` is given.
         images: Encoded images that are decoded on demand.
         index: Position of each sample in the part as distributed, shape ``[N]``; all of them when left out.
         full_size: Number of samples of the part as distributed.
@@ -56,22 +82,6 @@ class RawPart:
             images=None if self.images is None else self.images.take(rows),
             index=self.index[rows],
         )
-
-
-def join_parts(first: RawPart, second: RawPart) -> RawPart:
-    """Return the samples of both parts; the stable index of the second continues that of the first."""
-    inputs = images = None
-    if first.inputs is not None and second.inputs is not None:
-        inputs = np.concatenate([first.inputs, second.inputs])
-    if first.images is not None and second.images is not None:
-        images = JoinedImages(first.images, second.images)
-    return RawPart(
-        labels=np.concatenate([first.labels, second.labels]),
-        inputs=inputs,
-        images=images,
-        index=np.concatenate([first.index, second.index + first.full_size]),
-        full_size=first.full_size + second.full_size,
-    )
 
 
 @dataclass(frozen=True, eq=False)

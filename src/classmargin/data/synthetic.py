@@ -12,8 +12,8 @@ from torch import Tensor
 
 from classmargin._checks import check_int, check_number
 from classmargin.data.bundle import DataBundle, Kind, Split
-from classmargin.data.normalisation import channel_statistics
-from classmargin.data.randomness import Purpose, stream
+from classmargin.data.pixels import channel_statistics
+from classmargin.data.sampling import Purpose, stream
 
 _PARTS = ("train", "validation", "test")
 Labels = npt.NDArray[np.int64]
@@ -133,7 +133,7 @@ def _spread(given: Sequence[float] | None, num_classes: int, default: float = 1.
     check_int("num_classes", num_classes, minimum=2)
     values = [default] * num_classes if given is None else [float(value) for value in given]
     if len(values) != num_classes or min(values) < 0.0:
-        raise ValueError(f"the spread must be {num_classes} non-negative numbers, one a class, got {given}")
+        raise ValueError(f"the spread must be {num_classes} non-negative numbers, one per class, got {given}")
     return np.array(values)
 
 

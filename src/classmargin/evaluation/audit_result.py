@@ -68,19 +68,18 @@ class Audit:
             ``estimate_high`` · ``lags`` whether it lies below ``overall`` by more than chance explains (exact binomial tail) ·
             ``precision``, ``f1``, ``top5`` (share of samples whose class is among the five most likely), ``cost`` (mean cost of its
             samples), each with ``_low`` and ``_high`` (Wilson) · ``recall`` ·
-            ``tier`` easy/medium/hard, "absent" if n = 0 · ``ece`` calibration
-            error · ``output_margin`` mean of p_y - max other p · ``low_confidence`` share of samples whose top
+            ``tier`` easy/medium/hard, "absent" if n = 0 · ``ece`` calibration error, ``ece_low`` and ``ece_high`` what it would be on
+            endless samples · ``output_margin`` mean of p_y - max other p · ``low_confidence`` share of samples whose top
             probability is below 0.5 · ``confidently_wrong`` share of samples that are wrong with top probability
             of at least 0.8 · ``label_issues`` number of samples of this class whose label is doubted ·
             ``spread`` mean squared deviation from the class mean · ``mean_norm`` length of the class mean ·
             ``sqnorm`` r², mean squared norm (any norm order) · ``margin`` γ that MR² would give ·
             ``weight_norm`` length of the head's weight · ``nearest_by_angle`` name of the class with the nearest
             weight, ``nearest_angle`` degrees · ``nearest_by_confusion`` name of the class it is most often taken
-            for, ``confusion_share`` share of its samples that go there · ``lags`` whether its whole interval lies below the
-            overall accuracy · ``train_accuracy`` accuracy on its training samples (with ``train=``) · ``separability`` how
-            often a classifier of this class and the one it is most often taken for, cross-validated on the features of these
-            two alone, is right (0.5 is chance; classes that fail only) · ``reason`` the leading reason in a word or two ·
-            ``verdict`` one line: why it fails · ``next_step`` what to do about it.
+            for, ``confusion_share`` share of its samples that go there · ``train_accuracy`` accuracy on its training samples (with
+            ``train=``) · ``separability`` how often a classifier of this class and the one it is most often taken for,
+            cross-validated on the features of these two alone, is right (0.5 is chance; classes that fail only) · ``reason`` the
+            leading reason in a word or two · ``verdict`` one line: why it fails · ``next_step`` what to do about it.
         tiers: Three rows (easy, medium, hard): ``tier``, ``classes`` (number), ``n``, ``accuracy``, ``low``,
             ``high``, ``output_margin``, ``spread`` (means over its classes), ``names`` (tuple of class names).
         disparity: Measures of the gap between classes: ``worst_5`` (mean of the five lowest, fewer if K < 5), ``best``,
@@ -307,7 +306,14 @@ class Audit:
         polars = require_extra("polars", "polars", "Audit.to_polars")
         frame = self.top_confusions() if table == "top_confusions" else getattr(self, table)
         # Column by column: polars takes whole pandas frames only with pyarrow installed.
-        return polars.DataFrame({str(name): _polars_column(frame[name].tolist()) for name in frame.columns})
+        return polars.DataFrame(
+            {
+                str(name): [
+                    list(value) if isinstance(value, tuple) else value for value in frame[name].tolist()
+                ]
+                for name in frame.columns
+            }
+        )
 
     def to_html(self, path: str | os.PathLike[str], *, images: Any = None, texts: Any = None) -> Path:
         """Write one self-contained HTML file and return where it is (needs the extra ``report``).
@@ -333,11 +339,6 @@ class Audit:
         return f"<Audit of {self.num_samples} samples, {self.num_classes} classes: overall {self.overall:.3f}, worst {self.worst:.3f}>"
 
     def _repr_html_(self) -> str:
-        from classmargin.report.audit_words import audit_fragment
+        from classmargin.report.audit_tables import audit_fragment
 
         return audit_fragment(self)
-
-
-def _polars_column(values: list[Any]) -> list[Any]:
-    """Return Python values; tuples (names of a tier's classes) become lists, NaN stays NaN as in pandas."""
-    return [list(value) if isinstance(value, tuple) else value for value in values]

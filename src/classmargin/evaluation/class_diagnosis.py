@@ -18,6 +18,7 @@ from classmargin._checks import check_number
 from classmargin.evaluation.class_metrics import (
     class_accuracy,
     class_calibration_error,
+    class_calibration_limits,
     class_f1,
     class_means,
     class_precision,
@@ -90,7 +91,7 @@ def class_table(
         **_more_metrics(confusion, costs, confidence),
         "recall": accuracy.copy(),
         "tier": tier,
-        **score_columns(evidence, len(class_names)),
+        **score_columns(evidence, len(class_names), confidence),
         **_top_columns(evidence, n, confidence),
         **feature_columns(evidence, len(class_names), mean_margin),
         **weight_columns(classifier_weight, class_names),
@@ -178,9 +179,17 @@ def _top_columns(evidence: Evidence, n: IntArray, confidence: float) -> dict[str
     return dict(zip(names, (share(hits, n), *wilson_interval(hits, n, confidence)), strict=True))
 
 
-def score_columns(evidence: Evidence, num_classes: int) -> dict[str, FloatArray]:
+def score_columns(evidence: Evidence, num_classes: int, confidence: float) -> dict[str, FloatArray]:
     """Return calibration, confidence and label-issue columns; NaN without logits or probabilities."""
-    names = ("ece", "output_margin", "low_confidence", "confidently_wrong", "label_issues")
+    names = (
+        "ece",
+        "ece_low",
+        "ece_high",
+        "output_margin",
+        "low_confidence",
+        "confidently_wrong",
+        "label_issues",
+    )
     scores, labels = evidence.scores, evidence.labels
     if scores is None:
         return {name: np.full(num_classes, np.nan) for name in names}
@@ -189,6 +198,9 @@ def score_columns(evidence: Evidence, num_classes: int) -> dict[str, FloatArray]
     present = np.bincount(labels, minlength=num_classes) > 0
     values = (
         class_calibration_error(scores.confidence, correct, labels, num_classes),
+        *class_calibration_limits(
+            scores.confidence, correct, labels, num_classes, normal_quantile(confidence)
+        ),
         class_means(scores.output_margin, labels, num_classes),
         class_means(scores.confidence < LOW_CONFIDENCE, labels, num_classes),
         class_means(~correct & (scores.confidence >= HIGH_CONFIDENCE), labels, num_classes),

@@ -91,8 +91,38 @@ def class_calibration_error(
     Top-label confidence in ``bins`` equal bins ``(lower, upper]`` of [0, 1]:
     ``ECE_k = sum over bins of |sum of correct - sum of confidence| / n_k`` over the samples of class k.
     """
-    sums = _bin_gaps(confidence, correct, labels, num_classes, bins)
-    return share(np.abs(sums).sum(axis=1), np.bincount(labels, minlength=num_classes))
+    gaps = _bin_sums(confidence, correct - confidence, labels, num_classes, bins)
+    return share(np.abs(gaps).sum(axis=1), np.bincount(labels, minlength=num_classes))
+
+
+def class_calibration_limits(
+    confidence: AnyArray, correct: AnyArray, labels: IntArray, num_classes: int, quantile: float
+) -> tuple[FloatArray, FloatArray]:
+    """Return limits of the calibration error that each class would have on endless samples ``[K]``, NaN for an absent class.
+
+    The observed error of a perfectly calibrated class is above zero, by noise alone: the lower limit allows for that in every bin, but
+    not below what the mean confidence and the accuracy of the class already prove.
+
+    Args:
+        confidence: Top-label confidence ``[N]``.
+        correct: Whether the sample is classified right ``[N]``.
+        labels: True classes ``[N]``.
+        num_classes: Number of classes K.
+        quantile: Two-sided normal quantile, e.g. 1.96.
+    """
+    n = np.bincount(labels, minlength=num_classes)
+    gaps, right, count = (
+        _bin_sums(confidence, values, labels, num_classes, ECE_BINS)
+        for values in (correct - confidence, correct, np.ones(len(labels)))
+    )
+    settled = (right + 2) / (count + 4)  # as for Agresti and Coull's interval: no bin is certain
+    deviation = np.sqrt(count * settled * (1 - settled))
+    half = quantile * np.sqrt((deviation**2).sum(axis=1))
+    error = np.abs(gaps).sum(axis=1)
+    low = np.maximum(
+        np.abs(gaps.sum(axis=1)) - half, error - np.sqrt(2 / np.pi) * deviation.sum(axis=1) - half
+    )
+    return share(np.maximum(low, 0.0), n), np.minimum(share(error + half, n), 1.0)
 
 
 def calibration_error(confidence: AnyArray, correct: AnyArray, *, bins: int = ECE_BINS) -> float:
@@ -103,18 +133,18 @@ def calibration_error(confidence: AnyArray, correct: AnyArray, *, bins: int = EC
         0.4
     """
     together = np.zeros(len(confidence), dtype=np.int64)
-    return float(np.abs(_bin_gaps(confidence, correct, together, 1, bins)).sum() / len(confidence))
+    return float(class_calibration_error(confidence, correct, together, 1, bins=bins)[0])
 
 
-def _bin_gaps(
-    confidence: AnyArray, correct: AnyArray, groups: IntArray, num_groups: int, bins: int
+def _bin_sums(
+    confidence: AnyArray, values: AnyArray, groups: IntArray, num_groups: int, bins: int
 ) -> FloatArray:
     # ceil - 1 puts a value on a bin's upper edge into that bin, as the usual definition (lower, upper] does.
     index = np.clip(
         np.ceil(np.asarray(confidence, dtype=np.float64) * bins).astype(np.int64) - 1, 0, bins - 1
     )
-    gaps = np.bincount(groups * bins + index, weights=correct - confidence, minlength=num_groups * bins)
-    return np.asarray(gaps.reshape(num_groups, bins), dtype=np.float64)
+    sums = np.bincount(groups * bins + index, weights=values, minlength=num_groups * bins)
+    return np.asarray(sums.reshape(num_groups, bins), dtype=np.float64)
 
 
 def unit_scale(values: FloatArray) -> tuple[FloatArray, int]:

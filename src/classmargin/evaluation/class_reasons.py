@@ -91,9 +91,9 @@ STEPS = {
     ),
     "spread": Step(
         "vary-training",
-        "Collect varied samples, then compare methods",
+        "Collect varied samples, or try another method",
         "Samples of this class differ more from one another than those of most classes. Collect the variants that fail, augment "
-        "towards them, then try a larger margin for the class (MR²).",
+        "towards them, or try a larger margin for the class (MR², one of the remedies of `classmargin improve`).",
     ),
     "not generalised": Step(
         "collect-or-augment",
@@ -103,9 +103,9 @@ STEPS = {
     ),
     "scattered": Step(
         "improve",
-        "Tune, then compare methods",
-        "No single cause stands out. Tune weight decay, length of training and augmentation first, then compare methods on "
-        "validation samples (`classmargin compare-methods`).",
+        "Try remedies",
+        "No single cause stands out. `classmargin improve` tries remedies, from class offsets to other losses, on validation samples "
+        "and says which one lifts the weak classes without hurting the rest. Tune weight decay, length of training and augmentation first.",
     ),
 }
 
@@ -252,16 +252,16 @@ def _scattered(facts: ClassFacts, k: int) -> str:
 def _step(reason: str, facts: ClassFacts, k: int) -> str:
     other = facts.confused_with[k][0] if facts.confused_with[k] else ""
     needed = samples_to_see(facts.accuracy[k])
-    seen = f"(seeing a gain of 3 points takes about {needed:,} test samples)"
+    seen = f"(3 points show with about {needed:,} test samples)"
     return {
         "label noise": f"check the labels of {_samples(facts.label_issues[k])}",
         "few samples": f"collect test samples: about {needed:,} show a change of 3 points",
         "not fitted": "train longer or use a larger model",
         "overlap": f"merge with {other}, or give the model more to tell them apart",
         "confusion": f"collect or augment samples that tell it from {other} {seen}",
-        "spread": f"collect varied samples {seen}, then classmargin compare-methods",
+        "spread": f"collect varied samples {seen}, or try classmargin improve",
         "not generalised": f"collect or augment training samples {seen}",
-        "scattered": "tune, then classmargin compare-methods",
+        "scattered": "try classmargin improve",
     }[reason]
 
 

@@ -1,16 +1,16 @@
-"""Two or more models on the same test set: who gained, who lost, and what is noise."""
+"""Two or more models on the same test set: who gained, who lost, what is noise, and one sentence about it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isnan
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from classmargin._checks import MOST_RESAMPLES, check_choice, check_int
 from classmargin.evaluation.audit_result import Audit
-from classmargin.evaluation.comparison_words import judgement, pair_verdict, set_verdict
 from classmargin.evaluation.headline_intervals import HeadlineDifferences, headline_differences, too_few_note
 from classmargin.evaluation.headlines import HEADLINES, MIN_CROSSFIT_SAMPLES
 from classmargin.evaluation.input_checks import FloatArray, check_fraction
@@ -21,6 +21,7 @@ from classmargin.evaluation.tiers import TIERS
 if TYPE_CHECKING:
     import pandas as pd
 
+Delta = tuple[float, float, float]
 COMPARISON_RANKINGS = ("crossfit", "pooled", "own", "baseline")
 
 
@@ -55,7 +56,7 @@ class Comparison:
     class_names: tuple[str, ...]
     num_samples: int
     runs: tuple[int, int]
-    deltas: Mapping[str, tuple[float, float, float]]
+    deltas: Mapping[str, Delta]
     summary: pd.DataFrame
     by_class: pd.DataFrame
     verdict: str
@@ -67,7 +68,7 @@ class Comparison:
     ranking: str
     notes: tuple[str, ...]
 
-    def delta(self, name: str) -> tuple[float, float, float]:
+    def delta(self, name: str) -> Delta:
         """Return (difference, low, high) of overall, easy, medium, hard, worst or gap."""
         if name not in self.deltas:
             raise ValueError(f"name must be one of {', '.join(self.deltas)}; got {name!r}")
@@ -217,10 +218,11 @@ def _compare(
         bootstrap=check_int("bootstrap", bootstrap, minimum=1, maximum=MOST_RESAMPLES),
         seed=check_int("seed", seed, minimum=0),
     )
-    by_class = class_difference_frame(pair, q_value, alpha)
+    by_class = _class_frame(pair, q_value, alpha)
     named = {
         key: tuple(by_class["class_name"][by_class["outcome"] == key]) for key in ("gained", "lost", "noise")
     }
+    counts = {key: len(classes) for key, classes in named.items()}
     return Comparison(
         baseline_name=names[0],
         candidate_name=names[1],
@@ -228,18 +230,14 @@ def _compare(
         num_samples=len(pair.labels),
         runs=pair.runs,
         deltas=headlines.deltas,
-        summary=summary_frame(headlines),
+        summary=_summary_frame(headlines),
         by_class=by_class,
-        verdict=pair_verdict(
-            names, headlines.deltas, {k: len(v) for k, v in named.items()}, confidence, alpha
-        ),
-        gained=named["gained"],
-        lost=named["lost"],
-        noise=named["noise"],
+        verdict=pair_verdict(names, headlines.deltas, counts, confidence, alpha),
+        **named,
         confidence=confidence,
         alpha=alpha,
         ranking=ranking,
-        notes=comparison_notes(pair, ranking),
+        notes=_notes(pair, ranking),
     )
 
 
@@ -284,8 +282,7 @@ def _joint_summary(comparisons: Sequence[Comparison]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["model", "metric", "value", "difference", "low", "high"])
 
 
-def class_difference_frame(pair: ModelPair, q_value: FloatArray, alpha: float) -> pd.DataFrame:
-    """Return one row per class: accuracies, difference, changed samples, p- and q-value, outcome."""
+def _class_frame(pair: ModelPair, q_value: FloatArray, alpha: float) -> pd.DataFrame:
     import pandas as pd
 
     found = pair.differences
@@ -310,15 +307,14 @@ def class_difference_frame(pair: ModelPair, q_value: FloatArray, alpha: float) -
     )
 
 
-def summary_frame(headlines: HeadlineDifferences) -> pd.DataFrame:
-    """Return one row per headline number: both values, difference and interval."""
+def _summary_frame(headlines: HeadlineDifferences) -> pd.DataFrame:
     import pandas as pd
 
     rows = [(name, *headlines.values[name], *headlines.deltas[name]) for name in HEADLINES]
     return pd.DataFrame(rows, columns=["metric", "baseline", "candidate", "difference", "low", "high"])
 
 
-def comparison_notes(pair: ModelPair, ranking: str) -> tuple[str, ...]:
+def _notes(pair: ModelPair, ranking: str) -> tuple[str, ...]:
     """Return what a reader must know about thirds, tests, runs and absent classes."""
     notes = [_RANKING_NOTES[ranking]]
     if pair.runs == (1, 1):
@@ -361,3 +357,88 @@ _RANKING_NOTES = {
         "and the baseline on the easy one."
     ),
 }
+
+
+def pair_verdict(
+    names: tuple[str, str],
+    deltas: Mapping[str, Delta],
+    counts: Mapping[str, int],
+    confidence: float,
+    alpha: float,
+) -> str:
+    """Return one sentence: overall difference, hard third, and how many classes gained, lost, or are noise (``counts``).
+
+    Example:
+        >>> deltas = {"overall": (0.02, 0.01, 0.03), "hard": (0.0, -0.01, 0.01)}
+        >>> pair_verdict(("A", "B"), deltas, dict(gained=1, lost=0, noise=2), 0.95, 0.05)[:72]
+        'B is better than A: +2.0 points overall (95 % interval +1.0 to +3.0), no'
+    """
+    baseline, candidate = names
+    overall, hard = deltas["overall"], deltas["hard"]
+    total = sum(counts.values())
+    return (
+        f"{candidate} is {judgement(overall)} {baseline}: {points(overall[0])} points overall "
+        f"({100 * confidence:g} % interval {points(overall[1])} to {points(overall[2])}){_hard_part(hard)}; "
+        f"{counts['gained']} of {total} classes gained, {counts['lost']} lost, {counts['noise']} are within noise "
+        f"(false discovery rate {100 * alpha:g} %)."
+    )
+
+
+def set_verdict(baseline: str, candidates: Mapping[str, Mapping[str, Delta]]) -> str:
+    """Return one sentence over all candidates: the best on overall accuracy and on the hard third, of those better beyond the noise."""
+    sentences = []
+    for what, label in (("overall", "overall"), ("hard", "on the hard third")):
+        known = [(deltas[what], name) for name, deltas in candidates.items() if not isnan(deltas[what][0])]
+        # The largest difference may be an unsure one, and a smaller one clear.
+        clear = [(delta, name) for delta, name in known if _strength(delta) > _BAND[1]]
+        if clear:
+            delta, name = max(clear, key=lambda entry: entry[0][0])
+            unsure = delta[0] < max(other[0] for other, _ in known)
+            words = f"{name} has the largest clear gain" if unsure else f"{name} gains most"
+            sentences.append(
+                f"{words} {label} ({points(delta[0])} points, {points(delta[1])} to {points(delta[2])})"
+            )
+        elif known:
+            sentences.append(f"no model is clearly better than {baseline} {label}")
+    return f"Against {baseline}: " + "; ".join(sentences) + "."
+
+
+def points(share: float) -> str:
+    """Return a difference of shares in points with its sign, e.g. ``+2.3``."""
+    return f"{100 * share:+.1f}"
+
+
+# A difference in units of its interval's half width. Around 1, where zero just leaves the interval, a rounding error or another seed of the
+# bootstrap decides on which side it falls: there the words do not change.
+_BAND = (0.8, 1.25)
+
+
+def _strength(delta: Delta) -> float:
+    value, low, high = delta
+    reach = value - low if value > 0 else high - value
+    return abs(value) / reach if reach > 0 else (float("inf") if value else 0.0)
+
+
+def judgement(delta: Delta) -> str:
+    """Return what to think of a difference: "better than", "worse than", either of them near the noise, or "not clearly different from".
+
+    Example:
+        >>> judgement((0.02, 0.01, 0.03)), judgement((0.005, 0.0001, 0.01))
+        ('better than', 'perhaps, near the noise, better than')
+    """
+    strength = _strength(delta)
+    if strength < _BAND[0]:
+        return "not clearly different from"
+    way = "better than" if delta[0] > 0 else "worse than"
+    return way if strength > _BAND[1] else f"perhaps, near the noise, {way}"
+
+
+def _hard_part(delta: Delta) -> str:
+    if delta[0] != delta[0]:
+        return ""
+    limits, strength = f"({points(delta[1])} to {points(delta[2])})", _strength(delta)
+    if strength > _BAND[1]:
+        return f" and {points(delta[0])} on the hard third {limits}"
+    if strength < _BAND[0]:
+        return f", no clear difference on the hard third ({points(delta[0])}, {limits[1:]}"
+    return f" and {points(delta[0])} on the hard third, near the noise {limits}"

@@ -12,7 +12,7 @@ accuracies are drawn given the counts. Nobody knows the shape of that variation,
   beyond the lowest observation is not in the data);
 - *as equal as the data allow*: the best distributions without very low or very high accuracies, as long as twice their log likelihood is
   within a limit of the best;
-- *few groups*: two groups of equal classes, if the data do not contradict them.
+- *two groups*: two groups of equal classes, if the data do not contradict them.
 
 If a test does not reject that all classes are equal, the intervals contain that case, too. ``make bench BENCH=coverage`` simulates how
 often the intervals hold the truth. The values themselves are means of the free draws.
@@ -38,7 +38,6 @@ _CUTS = 40
 # Twice the loss of log likelihood that a distribution may cost, in units of the squared normal quantile. One would do for a regular
 # parameter; the free distribution fits noise, which costs more (found by simulation).
 _LIKELIHOOD_FACTOR = 1.5625
-_GROUPS = (2,)
 _UNIFORM_CLASSES = 2.0
 # More different pairs (x, n) than this are put into cells of similar ones.
 _MOST_PAIRS = 250
@@ -101,14 +100,14 @@ def true_accuracies(
     if intervals:
         smooth = _measures(_smooth_draws(counts, np.random.default_rng([seed, 1])))
         flat = _nearly_equal(counts, best, confidence)
-        groups = _few_groups(counts, best, confidence, np.random.default_rng([seed, 2]))
+        groups = _two_groups(counts, best, confidence, np.random.default_rng([seed, 2]))
         ends = _hull([smooth, free, *groups], confidence)
-        ends = np.stack([np.minimum(ends[0], flat.min(axis=0)), np.maximum(ends[1], flat.max(axis=0))])
+        ends = _joined(ends, np.stack([flat.min(axis=0), flat.max(axis=0)]))
         place = MEASURES.index("worst")
         ends[:, place] = _joined(ends[:, place], np.quantile(worst, _tails(confidence)))
         if not equal <= EQUAL_LEVEL:
-            ends = _with_equal_classes(ends, float(right.sum()), float(n.sum()), confidence)
-        ends = np.stack([np.minimum(ends[0], values), np.maximum(ends[1], values)])
+            ends = _joined(ends, _of_equal_classes(float(right.sum()), float(n.sum()), confidence))
+        ends = _joined(ends, np.stack([values, values]))
         ends = np.clip(values + _widening(counts) * (ends - values), 0, 1)
     return TrueAccuracies(
         {name: float(values[j]) for j, name in enumerate(MEASURES)},
@@ -125,11 +124,10 @@ def _widening(counts: _Counts) -> float:
     return float(1.15 + 2 / counts.classes.sum())
 
 
-def _with_equal_classes(ends: FloatArray, right: float, n: float, confidence: float) -> FloatArray:
-    """Return intervals ``[2, 7]`` that hold the case of equal classes, too: no gap, and every class at the overall accuracy."""
+def _of_equal_classes(right: float, n: float, confidence: float) -> FloatArray:
+    """Return intervals ``[2, 7]`` if all classes are equal: no gap, and every class at the overall accuracy."""
     low, high = wilson_interval(np.array(right), np.array(n), confidence)
-    equal = np.array([(0.0, 0.0) if name in ("gap", "std", "gini") else (low, high) for name in MEASURES]).T
-    return np.stack([np.minimum(ends[0], equal[0]), np.maximum(ends[1], equal[1])])
+    return np.array([(0.0, 0.0) if name in ("gap", "std", "gini") else (low, high) for name in MEASURES]).T
 
 
 def equal_classes_p_value(right: IntArray, n: IntArray) -> float:
@@ -346,47 +344,40 @@ def _nearly_equal(counts: _Counts, best: FloatArray, confidence: float) -> Float
     )
 
 
-def _few_groups(
+def _two_groups(
     counts: _Counts, best: FloatArray, confidence: float, rng: np.random.Generator
 ) -> list[FloatArray]:
-    """Return measures ``[B, 7]`` of two groups of equal classes, if the data do not contradict them.
+    """Return measures ``[B, 7]`` of two groups of equal classes; none if the data contradict them.
 
     EM with free accuracies and shares, anew on classes with random weights (Bayesian bootstrap).
     """
     x, n = counts.x, counts.n
     weights = np.concatenate([counts.classes[None], rng.gamma(counts.classes, size=(_DRAWS, len(x)))])
     weights = weights / weights.sum(axis=1, keepdims=True)
-    limit = 2 * _LIKELIHOOD_FACTOR * normal_quantile(confidence) ** 2
-    accepted = []
-    for groups in _GROUPS:
-        quantiles = np.searchsorted(np.cumsum(best[0]), (np.arange(groups) + 0.5) / groups * best.sum())
-        centres = np.repeat(
-            counts.points[np.minimum(quantiles, len(counts.points) - 1)][None], len(weights), 0
-        )
-        centres = np.clip(
-            centres * np.linspace(0.98, 1.0, groups), 1e-6, 1 - 1e-6
-        )  # equal ones would stay equal
-        shares = np.full(centres.shape, 1 / groups)
-        for step in range(_GROUP_STEPS + 1):
-            log = x[:, None] * np.log(centres[:, None]) + (n - x)[:, None] * np.log1p(-centres[:, None])
-            part = shares[:, None] * np.exp(np.clip(log - counts.log_largest[:, None], -80, 80))
-            total = part.sum(axis=2)
-            if step == _GROUP_STEPS:
-                break
-            member = weights[:, :, None] * part / np.maximum(total, 1e-300)[:, :, None]
-            shares = np.maximum(member.sum(axis=1), 1e-12)
-            hits, tries = np.einsum("rug,u->rg", member, x), np.einsum("rug,u->rg", member, n)
-            centres = np.clip(hits / np.maximum(tries, 1e-12), 1e-6, 1 - 1e-6)
-        lost = 2 * (counts.log_likelihood(best @ counts.likelihood.T) - counts.log_likelihood(total))
-        # Draws that lost a class which the data show are none of its answers.
-        near = np.flatnonzero(lost[1:] <= limit) + 1
-        if lost[0] <= limit and len(near):
-            order = np.argsort(centres, axis=1)
-            centres, shares = (np.take_along_axis(each, order, axis=1)[near] for each in (centres, shares))
-            accepted.append(
-                _measures_of_distributions(shares, centres, centres[:, 0], int(counts.classes.sum()))
-            )
-    return accepted
+    start = counts.points[
+        np.searchsorted(np.cumsum(best[0]), np.array([0.25, 0.75]) * best.sum()).clip(max=len(best[0]) - 1)
+    ]
+    start = np.clip(start * [0.98, 1.0], 1e-6, 1 - 1e-6)  # equal ones would stay equal
+    centres, shares = np.tile(start, (len(weights), 1)), np.full((len(weights), 2), 0.5)
+    for step in range(_GROUP_STEPS + 1):
+        log = x[:, None] * np.log(centres[:, None]) + (n - x)[:, None] * np.log1p(-centres[:, None])
+        part = shares[:, None] * np.exp(np.clip(log - counts.log_largest[:, None], -80, 80))
+        total = part.sum(axis=2)
+        if step == _GROUP_STEPS:
+            break
+        member = weights[:, :, None] * part / np.maximum(total, 1e-300)[:, :, None]
+        shares = np.maximum(member.sum(axis=1), 1e-12)
+        hits, tries = np.einsum("rug,u->rg", member, x), np.einsum("rug,u->rg", member, n)
+        centres = np.clip(hits / np.maximum(tries, 1e-12), 1e-6, 1 - 1e-6)
+    lost = 2 * (counts.log_likelihood(best @ counts.likelihood.T) - counts.log_likelihood(total))
+    fits = lost <= 2 * _LIKELIHOOD_FACTOR * normal_quantile(confidence) ** 2
+    # Draws that lost a class which the data show are none of its answers.
+    near = np.flatnonzero(fits[1:]) + 1
+    if not (fits[0] and len(near)):
+        return []
+    order = np.argsort(centres, axis=1)
+    centres, shares = (np.take_along_axis(each, order, axis=1)[near] for each in (centres, shares))
+    return [_measures_of_distributions(shares, centres, centres[:, 0], int(counts.classes.sum()))]
 
 
 def _measures(accuracy: FloatArray) -> FloatArray:
@@ -435,8 +426,9 @@ def _hull(draws: list[FloatArray], confidence: float) -> FloatArray:
     return np.stack([ends[:, 0].min(axis=0), ends[:, 1].max(axis=0)])
 
 
-def _joined(ends: FloatArray, others: AnyArray) -> FloatArray:
-    return np.array([min(ends[0], others[0]), max(ends[1], others[1])])
+def _joined(ends: FloatArray, others: FloatArray) -> FloatArray:
+    """Return the smallest intervals ``[2, ...]`` that hold both."""
+    return np.stack([np.minimum(ends[0], others[0]), np.maximum(ends[1], others[1])])
 
 
 def _spread(values: FloatArray, present: AnyArray) -> FloatArray:

@@ -8,8 +8,8 @@ are divided among processes: every sample gets a priority from a hash of its ide
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +21,6 @@ from classmargin.evaluation.input_checks import (
     FloatArray,
     IntArray,
 )
-
-if TYPE_CHECKING:
-    pass
 
 # Confident learning looks for the most likely class above its own threshold. The ninth class of a row can have
 # at most probability 1/9, far below any useful threshold, so eight candidates are enough.
@@ -92,17 +89,13 @@ def score_samples(
 
 def join_scores(parts: list[SampleScores]) -> SampleScores:
     """Return the records of several chunks as one."""
-    return SampleScores(
-        **{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(SampleScores)}
-    )
+    return _of_each(lambda *arrays: np.concatenate(arrays), *parts)
 
 
-def no_scores(num_classes: int) -> SampleScores:
-    """Return the records of no samples."""
-    none, width = np.zeros(0), min(CANDIDATES, num_classes)
-    classes = np.zeros(0, dtype=np.int64)
+def _of_each(function: Callable[..., AnyArray], *parts: SampleScores) -> SampleScores:
+    """Return the records with every array made by ``function`` from those of ``parts``."""
     return SampleScores(
-        classes, none, none, none, none, np.zeros((0, width), dtype=np.int64), np.zeros((0, width))
+        **{f.name: function(*(getattr(p, f.name) for p in parts)) for f in fields(SampleScores)}
     )
 
 
@@ -243,11 +236,6 @@ class Evidence:
     sample_id: AnyArray | None
     kept: KeptFeatures
 
-    @property
-    def num_samples(self) -> int:
-        """Number of samples N."""
-        return len(self.labels)
-
     def kind(self) -> tuple[bool, bool, bool]:
         """Return whether scores, features and sample_id are there."""
         return self.scores is not None, self.feature_sums is not None, self.sample_id is not None
@@ -268,24 +256,22 @@ def gather_evidence(own: Evidence, num_classes: int, norm_order: float) -> Evide
     from classmargin._distributed import is_distributed
 
     if not is_distributed():
-        if not own.num_samples:
+        if not len(own.labels):
             raise ValueError("compute needs at least one sample, got none (call update first)")
         if own.sample_id is not None:
             _refuse_repeated(own.sample_id)
         return own
     has_scores, has_features, has_id, width = _agree(own)
-    if not own.num_samples:  # a process without samples takes part in every exchange with empty arrays
+    if not len(own.labels):  # a process without samples takes part in every exchange with empty arrays
         none = np.zeros(0, dtype=np.int64)
-        scores = no_scores(num_classes) if has_scores else None
+        scores = score_samples(np.zeros((0, num_classes)), none, are_logits=False) if has_scores else None
         sums = FeatureSums.empty(num_classes, width, norm_order) if has_features else None
         own = replace(own, scores=scores, feature_sums=sums, sample_id=none if has_id else None)
     labels, offset = _gather(own.labels)
     merged = Evidence(
         labels=labels,
         predictions=_gather(own.predictions)[0],
-        scores=None
-        if own.scores is None
-        else SampleScores(**{f.name: _gather(getattr(own.scores, f.name))[0] for f in fields(SampleScores)}),
+        scores=None if own.scores is None else _of_each(lambda array: _gather(array)[0], own.scores),
         feature_sums=None if own.feature_sums is None else _add_sums(own.feature_sums),
         sample_id=None if own.sample_id is None else _gather(_whole_numbers(own.sample_id))[0],
         kept=_gather_kept(own.kept, width, offset) if has_features else own.kept,
@@ -296,7 +282,7 @@ def gather_evidence(own: Evidence, num_classes: int, norm_order: float) -> Evide
 def _agree(own: Evidence) -> tuple[bool, bool, bool, int]:
     """Return which arrays the processes hold (scores, features, sample_id) and how many columns the features have."""
     width = 0 if own.feature_sums is None else own.feature_sums.sums.shape[1]
-    every = _gather(np.array([[own.num_samples, *own.kind(), width]], dtype=np.int64))[0]
+    every = _gather(np.array([[len(own.labels), *own.kind(), width]], dtype=np.int64))[0]
     with_samples = every[every[:, 0] > 0, 1:]
     if not len(with_samples):
         raise ValueError("compute needs at least one sample, got none in any process (call update first)")
@@ -363,9 +349,6 @@ def _in_order_of_identity(evidence: Evidence) -> Evidence:
         return evidence
     _refuse_repeated(evidence.sample_id)
     order = np.argsort(evidence.sample_id, kind="stable")
-    scores = evidence.scores
-    if scores is not None:
-        scores = SampleScores(**{f.name: getattr(scores, f.name)[order] for f in fields(SampleScores)})
     place = np.empty_like(order)
     place[order] = np.arange(len(order))
     evidence.kept.positions = place[evidence.kept.positions]
@@ -373,7 +356,7 @@ def _in_order_of_identity(evidence: Evidence) -> Evidence:
         evidence,
         labels=evidence.labels[order],
         predictions=evidence.predictions[order],
-        scores=scores,
+        scores=None if evidence.scores is None else _of_each(lambda array: array[order], evidence.scores),
         sample_id=evidence.sample_id[order],
     )
 

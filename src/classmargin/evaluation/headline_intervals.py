@@ -5,6 +5,7 @@ The settings of an audit are checked here, and the notes are written that a read
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +42,8 @@ from classmargin.evaluation.intervals import (
     with_few_in_parts,
 )
 from classmargin.evaluation.tiers import RANKINGS, REMAINDER_RULE, TIERS, tier_codes
+
+Intervals = dict[str, tuple[float, float]]
 
 
 @dataclass(frozen=True)
@@ -166,14 +169,14 @@ def estimate_headlines(table: OutcomeTable, settings: AuditSettings) -> Headline
     draws = None
     if settings.bootstrap:
         draws = resampled_headlines(table, (1,), rule, settings.bootstrap, rng, resample_runs=False)[:, 0]
-    crossfit = observed_headlines(table, (1,), TierRule("crossfit"), np.random.default_rng(settings.seed))[0]
+    values = dict(zip(HEADLINES, observed.tolist(), strict=True))
     return HeadlineEstimates(
-        values=dict(zip(HEADLINES, observed.tolist(), strict=True)),
+        values=values,
         intervals=_intervals(
             table, _measured_codes(table, codes, rule), observed, draws, settings.confidence
         ),
         codes=codes,
-        notes=_notes(table, settings, observed, crossfit),
+        notes=_notes(table, settings, values, true),
         true=true,
     )
 
@@ -184,11 +187,12 @@ def _corrected_headlines(
     total = np.array(table.n.sum())
     limits = wilson_interval(np.array(right.sum()), total, settings.confidence)
     overall = (float("nan"),) * 2 if settings.bootstrap == 0 else (float(limits[0]), float(limits[1]))
+    values = {"overall": float(right.sum() / total), **{name: true.values[name] for name in HEADLINES[1:]}}
     return HeadlineEstimates(
-        values={"overall": float(right.sum() / total), **{name: true.values[name] for name in HEADLINES[1:]}},
+        values=values,
         intervals={"overall": overall, **{name: true.intervals[name] for name in HEADLINES[1:]}},
         codes=tier_codes(true.estimate),
-        notes=_notes(table, settings, np.full(len(HEADLINES), np.nan), np.full(len(HEADLINES), np.nan)),
+        notes=_notes(table, settings, values, true),
         true=true,
     )
 
@@ -212,7 +216,7 @@ def _measured_codes(table: OutcomeTable, codes: IntArray, rule: TierRule) -> Int
 
 def _intervals(
     table: OutcomeTable, codes: IntArray, observed: FloatArray, draws: FloatArray | None, confidence: float
-) -> dict[str, tuple[float, float]]:
+) -> Intervals:
     if draws is None:
         return dict.fromkeys(HEADLINES, (float("nan"), float("nan")))
     widen = small_sample_factor(table.n)
@@ -233,10 +237,15 @@ def _intervals(
         if name != "overall":  # where every sample counts the same, not every class
             events, number = class_mean_counts(right[inside], table.n[inside])
         intervals[name] = with_few_events(intervals[name], float(events), number, confidence)
-    if any(intervals[name] != resampled[name] for name in ("easy", "hard")) and not np.isnan(observed[-1]):
-        thirds = ((float(observed[j]), *intervals[HEADLINES[j]]) for j in (1, 3))
-        intervals["gap"] = with_few_in_parts(intervals["gap"], *thirds)
-    return intervals
+    return intervals | _gap_of_thirds(resampled, intervals, observed)
+
+
+def _gap_of_thirds(resampled: Intervals, guarded: Intervals, values: FloatArray) -> Intervals:
+    """Return the interval of the gap if that of one of its thirds was widened, else nothing."""
+    if all(guarded[name] == resampled[name] for name in ("easy", "hard")) or np.isnan(values[-1]):
+        return {}
+    thirds = ((float(values[j]), *guarded[HEADLINES[j]]) for j in (1, 3))
+    return {"gap": with_few_in_parts(resampled["gap"], *thirds)}
 
 
 def _groups(table: OutcomeTable, codes: IntArray, right: FloatArray) -> dict[str, IntArray]:
@@ -252,13 +261,13 @@ def _groups(table: OutcomeTable, codes: IntArray, right: FloatArray) -> dict[str
 
 
 def _notes(
-    table: OutcomeTable, settings: AuditSettings, observed: FloatArray, crossfit: FloatArray
+    table: OutcomeTable, settings: AuditSettings, values: Mapping[str, float], true: TrueAccuracies
 ) -> tuple[str, ...]:
     n = table.n
     few = int(((n > 0) & (n < MIN_CROSSFIT_SAMPLES)).sum())
     notes = [f"Thirds: {_RULE_TEXT[settings.ranking]} Remainder: {REMAINDER_RULE}."]
-    if settings.ranking == "own" and not np.isnan(crossfit[3]):
-        notes.append(_crossfit_note(observed, crossfit, few))
+    if settings.ranking in _BIAS_TEXT:
+        notes += _distance_from_true(settings.ranking, values, true)
     absent = int((n == 0).sum())
     if absent:
         notes.append(f"{absent} of {len(n)} classes have no samples; they are left out of all means.")
@@ -276,31 +285,25 @@ def too_few_note(few: int) -> str:
     return f"{few} classes with fewer than {MIN_CROSSFIT_SAMPLES} samples are left out of the thirds."
 
 
-def _crossfit_note(observed: FloatArray, crossfit: FloatArray, few: int) -> str:
-    beginning = "On samples that took no part in the ranking (crossfit)"
+def _distance_from_true(ranking: str, values: Mapping[str, float], true: TrueAccuracies) -> list[str]:
+    """Say what the true thirds are estimated to be, where that differs from what is shown."""
     shown = {
-        name: [f"{100 * values[HEADLINES.index(name)]:.1f} %" for values in (crossfit, observed)]
-        for name in ("hard", "easy")
+        name: [f"{100 * found[name]:.1f} %" for found in (true.values, values)] for name in ("hard", "easy")
     }
     changed = [
-        f"the {name} third measures {new} instead of {old}"
-        for name, (new, old) in shown.items()
-        if new != old
+        f"{new} instead of {old} for the {name} third" for name, (new, old) in shown.items() if new != old
     ]
-    if changed and few:
-        # Both the ranking and the classes differ then, so the change cannot be attributed to either.
-        return (
-            f"{beginning} {' and '.join(changed)}; but crossfit leaves out classes with fewer than {MIN_CROSSFIT_SAMPLES} samples "
-            f"(here {few}), so the difference does not come from ranking on noise alone."
-        )
-    if not changed:
-        return f"{beginning} the hard and the easy third measure the same: no sign of ranking on noise."
-    return (
-        f"{beginning} {' and '.join(changed)}: the difference comes from ranking on noise (a half ranks with more of it than "
-        "the whole)."
-    )
+    if not changed or math.isnan(values["hard"]):
+        return []
+    return [
+        f"The true accuracies (estimated, ranking='corrected') are {' and '.join(changed)}: {_BIAS_TEXT[ranking]}."
+    ]
 
 
+_BIAS_TEXT = {
+    "own": "noise helps to rank, so thirds ranked by the accuracies that they show lie too far apart",
+    "crossfit": "half of the samples rank with more noise than all, so crossfitted thirds lie too close together",
+}
 _RULE_TEXT = {
     "corrected": (
         "estimates of the true class accuracies (ranking='corrected'). Thirds ranked by observed accuracies (ranking='own', as in the "
@@ -413,13 +416,13 @@ def _two_level_factor(
 
 
 def _guard_few_changes(
-    intervals: dict[str, tuple[float, float]],
+    intervals: Intervals,
     table: OutcomeTable,
     runs: tuple[int, int],
     difference: FloatArray,
     ranking: str,
     confidence: float,
-) -> dict[str, tuple[float, float]]:
+) -> Intervals:
     """Keep intervals honest where hardly any sample changed sides, so that there is little to resample."""
     first, second = table.patterns[..., : runs[0]].mean(axis=-1), table.patterns[..., runs[0] :].mean(axis=-1)
     gained = (table.counts * second * (1 - first)).sum(axis=1)
@@ -438,13 +441,10 @@ def _guard_few_changes(
         )
         if not np.isnan(intervals[name][0]):
             guarded[name] = with_few_changes(intervals[name], counts[0], counts[1], number, confidence)
-    if any(guarded[name] != intervals[name] for name in ("easy", "hard")) and not np.isnan(difference[-1]):
-        thirds = ((float(difference[j]), *guarded[HEADLINES[j]]) for j in (1, 3))
-        guarded["gap"] = with_few_in_parts(intervals["gap"], *thirds)
-    return {name: _possible(limits, 2.0 if name == "gap" else 1.0) for name, limits in guarded.items()}
-
-
-def _possible(limits: tuple[float, float], most: float) -> tuple[float, float]:
-    """Cut an interval at the largest difference there can be: 1 of two accuracies, 2 of two gaps."""
-    low, high = np.clip(limits, -most, most)
-    return float(low), float(high)
+    guarded |= _gap_of_thirds(intervals, guarded, difference)
+    # The largest difference there can be is 1 of two accuracies, 2 of two gaps.
+    most = {name: 2.0 if name == "gap" else 1.0 for name in guarded}
+    return {
+        name: (float(max(low, -most[name])), float(min(high, most[name])))
+        for name, (low, high) in guarded.items()
+    }

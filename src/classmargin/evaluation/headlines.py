@@ -273,12 +273,7 @@ def even_run_weights(run_counts: tuple[int, ...]) -> FloatArray:
         >>> even_run_weights((1, 2))[0].tolist()
         [[1.0, 0.0], [0.0, 0.5], [0.0, 0.5]]
     """
-    weights = np.zeros((1, sum(run_counts), len(run_counts)))
-    start = 0
-    for side, count in enumerate(run_counts):
-        weights[:, start : start + count, side] = 1.0 / count
-        start += count
-    return weights
+    return np.repeat(np.diag(1.0 / np.array(run_counts)), run_counts, axis=0)[None]
 
 
 def random_run_weights(run_counts: tuple[int, ...], replicates: int, rng: np.random.Generator) -> FloatArray:
@@ -309,7 +304,7 @@ def _thirds(accuracy: FloatArray, rule: TierRule, present: IntArray) -> FloatArr
     if rule.ranking == "own":
         return ranked_tier_means(accuracy, accuracy)
     by = accuracy[..., :1, :] if rule.ranking == "baseline" else accuracy.mean(axis=-2, keepdims=True)
-    return ranked_tier_means(accuracy, np.broadcast_to(by, accuracy.shape))
+    return ranked_tier_means(accuracy, by)
 
 
 def _crossfit_thirds(right: FloatArray, block_n: IntArray, n: IntArray) -> FloatArray:
@@ -321,8 +316,7 @@ def _crossfit_thirds(right: FloatArray, block_n: IntArray, n: IntArray) -> Float
         rest = [block for block in range(BLOCKS) if block not in half]
         one, other = (_accuracy(right, block_n, part) for part in (list(half), rest))
         for ranked, measured in ((one, other), (other, one)):
-            by = np.broadcast_to(ranked.mean(axis=1, keepdims=True), ranked.shape)
-            total += ranked_tier_means(measured, by)
+            total += ranked_tier_means(measured, ranked.mean(axis=1, keepdims=True))
     return total / (2 * len(splits))
 
 

@@ -27,15 +27,16 @@ from classmargin.evaluation.naming import (
 
 __all__ = ["AnyArray", "FloatArray", "IntArray", "check_class_names", "shared_names", "to_array"]
 
-# Rows handled at once: 4096 x 1000 logits in float64 are 32 MB.
+# Rows and values handled at once: 4096 x 1000 logits in float64 are 32 MB.
 CHUNK_ROWS = 4096
+CHUNK_VALUES = CHUNK_ROWS * 1000
 # Counts of all pairs of classes take 8 GiB then; one row of scores, some kilobytes in a file, could ask for terabytes.
 MOST_CLASSES = 32_768
 # Largest distance of a row of probabilities from one; half precision rows of 1000 classes stay below it.
 PROBABILITY_TOLERANCE = 1e-2
 # … unless they were rounded to two or three decimals, as tables of probabilities often are. The first rows tell.
 ROWS_TO_SEE_ROUNDING = 1000
-MOST_ROUNDING = 0.1
+MOST_ROUNDING = 0.5
 
 
 @dataclass(frozen=True)
@@ -199,6 +200,16 @@ def row_chunks(total: int, rows: int = CHUNK_ROWS) -> Iterator[slice]:
         yield slice(start, min(start + rows, total))
 
 
+def rows_at_once(columns: int) -> int:
+    """Return how many rows of so many columns are handled at once, fewer where they are wide.
+
+    Example:
+        >>> rows_at_once(10), rows_at_once(1000), rows_at_once(10_000)
+        (4096, 4096, 409)
+    """
+    return max(64, min(CHUNK_ROWS, CHUNK_VALUES // columns))
+
+
 def _scores(logits: Any, probabilities: Any, predictions: Any) -> AnyArray | None:
     if logits is not None and probabilities is not None:
         raise ValueError("give either logits or probabilities, got both")
@@ -238,7 +249,7 @@ def _num_classes(
     class_names: Sequence[str] | None,
     num_classes: int | None,
 ) -> int:
-    """Take K from the head or the caller; the labels seen are never asked (a class may be absent)."""
+    """Take K from the head or the caller, never from the labels: a class may be absent from them."""
     claims = {
         "num_classes": num_classes,
         "logits" if are_logits else "probabilities": None if scores is None else scores.shape[1],

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from classmargin._array_files import ArrayFileError, archive_names, read_npz_arrays
+from classmargin._array_files import ArrayFileError, archive_names, read_npy_array, read_npz_arrays
 from classmargin._atomic import atomic_path
 from classmargin._files import memory_budget, read_text
 from classmargin._printable import printable
@@ -43,7 +43,7 @@ def read_npz(path: Path, names: Iterable[str], *, max_bytes: int | None = None) 
     """
     try:
         limit = memory_budget(LARGEST) if max_bytes is None else max_bytes
-        return read_npz_arrays(path, names, max_bytes=limit)
+        return read_npz_arrays(path, names, max_bytes=limit, mapped=(*SCORES, *SCORE_ALIASES))
     except ArrayFileError as error:
         raise PredictionFileError(str(error)) from error
 
@@ -58,9 +58,16 @@ ARRAYS = (
     "class_names",
     "sample_id",
 )
+SCORES = ("logits", "probabilities")
 # What shows a sample rather than describes it: not for the audit, but for its report.
 FACES = ("image_path", "text", "images")
-SUFFIXES = (".npz", ".parquet", ".csv")
+TABLES = {".parquet": read_parquet, ".csv": read_csv}
+SUFFIXES = (".npz", *TABLES)
+# Other names of arrays; what is read by one of them is said in a note.
+SCORE_ALIASES = dict.fromkeys(("probs", "proba", "y_prob", "y_proba"), "probabilities")
+ARRAY_ALIASES = {alias: f"{name}s" for name, others in ALIASES.items() for alias in others}
+ARRAY_ALIASES |= {**SCORE_ALIASES, "sample_ids": "sample_id"}
+READ = (*ARRAYS, *FACES, *ARRAY_ALIASES)
 # How messages about the arrays begin; all others are about options of the caller.
 _ABOUT_ARRAYS = (*(f"{name} " for name in ARRAYS), "the number of classes ")
 
@@ -133,7 +140,8 @@ def read_predictions(
         path: ``.npz`` with ``labels`` and one of ``logits``, ``probabilities``, ``predictions`` (optional ``features``,
             ``classifier_weight``, ``class_names``, ``sample_id``); ``.parquet`` or ``.csv`` with a column ``label`` and
             one ``p_<class>`` or ``logit_<class>`` per class, or a column ``prediction`` (optional ``sample_id``); or a folder
-            that holds ``predictions.npz`` (or ``.parquet``, ``.csv``).
+            that holds ``predictions.npz`` (or ``.parquet``, ``.csv``), or the arrays as ``labels.npy``, ``logits.npy`` …
+            Scores of more than 256 MB are mapped rather than read, and do not count as memory unless they are compressed.
         class_names: Names in class order; they win over those of an ``.npz``.
         max_bytes: Refuse files that need more memory than this; when left out, ``CLASSMARGIN_MAX_MEMORY``, or half of
             what is free, up to 8 GiB.
@@ -150,15 +158,12 @@ def read_predictions(
     """
     file = _find(Path(path))
     max_bytes = memory_budget(LARGEST) if max_bytes is None else max_bytes
-    if file.suffix == ".npz":
-        content = _from_npz(file, max_bytes)
+    if file.suffix in TABLES:
+        content = TABLES[file.suffix](file, class_names, max_bytes)
+    else:
+        content = _from_arrays(file, max_bytes)
         if class_names is not None:
             content["class_names"] = tuple(str(name) for name in class_names)
-    else:
-        reader = read_csv if file.suffix == ".csv" else read_parquet
-        content = reader(file, class_names, max_bytes)
-    if not any(name in content for name in ("logits", "probabilities", "predictions")):
-        raise PredictionFileError(f"{file} must hold logits, probabilities or predictions, got none of them")
     predictions = Predictions(source=str(file), **content)
     if not any(name in content for name in ("logits", "probabilities", "classifier_weight", "class_names")):
         return predictions  # K is not known yet: the audit is told, or takes the classes that it sees
@@ -230,10 +235,16 @@ def _find(path: Path) -> Path:
         for suffix in SUFFIXES:
             if (path / f"predictions{suffix}").is_file():
                 return path / f"predictions{suffix}"
+        if (path / "labels.npy").is_file():
+            return path
         raise PredictionFileError(_why_no_predictions(path))
     if not path.is_file():
         words = "must be a regular file" if path.exists() else "does not exist"
         raise PredictionFileError(f"{path} {words}")
+    if path.suffix == ".npy":
+        raise PredictionFileError(
+            f"{path} is one array: give the folder that holds labels.npy and logits.npy, probabilities.npy or predictions.npy"
+        )
     if path.suffix not in SUFFIXES:
         raise PredictionFileError(f"{path} must end in {', '.join(SUFFIXES)} or be a run folder")
     return path
@@ -255,20 +266,20 @@ def _why_no_predictions(folder: Path) -> str:
     )
 
 
-def _from_npz(file: Path, max_bytes: int) -> dict[str, Any]:
-    aliases = {alias: name for name, others in ALIASES.items() for alias in others}
-    found: dict[str, Any] = read_npz(file, (*ARRAYS, *FACES, *aliases), max_bytes=max_bytes)
-    content: dict[str, Any] = {name: values for name, values in found.items() if name not in aliases}
+def _from_arrays(file: Path, max_bytes: int) -> dict[str, Any]:
+    """Return the content of an ``.npz``, or of a folder of ``.npy`` files."""
+    found = _read_folder(file, max_bytes) if file.is_dir() else read_npz(file, READ, max_bytes=max_bytes)
+    content: dict[str, Any] = {name: values for name, values in found.items() if name not in ARRAY_ALIASES}
     notes = []
-    for alias in [name for name in found if name in aliases]:
-        name = f"{aliases[alias]}s"
+    for alias in [name for name in found if name in ARRAY_ALIASES]:
+        name = ARRAY_ALIASES[alias]
         if name not in content:
             content[name] = found[alias]
             notes.append(f"{file}: the array {alias!r} was read as {name!r}.")
-    if "labels" not in content:
-        raise PredictionFileError(
-            f"{file} must hold an array 'labels' (and logits, probabilities or predictions), got {_members(file)}"
-        )
+    if "labels" not in content or not content.keys() & {*SCORES, "predictions"}:
+        wanted = "an array 'labels' (and logits, probabilities or predictions)"
+        lacking = wanted if "labels" not in content else "logits, probabilities or predictions"
+        raise PredictionFileError(f"{file} must hold {lacking}, got {_members(file)}")
     if "class_names" in content:
         names = content["class_names"]
         if names.ndim != 1 or names.dtype.kind not in "US":
@@ -289,8 +300,22 @@ def _from_npz(file: Path, max_bytes: int) -> dict[str, Any]:
     return {**content, "notes": tuple(notes)}
 
 
+def _read_folder(folder: Path, max_bytes: int) -> dict[str, AnyArray]:
+    found: dict[str, AnyArray] = {}
+    try:
+        for name in READ:
+            if (folder / f"{name}.npy").exists():
+                path, mapped = folder / f"{name}.npy", ARRAY_ALIASES.get(name, name) in SCORES
+                found[name] = read_npy_array(path, max_bytes=max_bytes, mapped=mapped)
+                max_bytes -= 0 if mapped else found[name].nbytes
+    except ArrayFileError as error:
+        raise PredictionFileError(str(error)) from error
+    return found
+
+
 def _members(file: Path) -> str:
-    names = [printable(name.removesuffix(".npy")) for name in archive_names(file)]
+    members = sorted(path.name for path in file.iterdir()) if file.is_dir() else archive_names(file)
+    names = [printable(name.removesuffix(".npy")) for name in members]
     rest = len(names) - MOST_NAMED
     more = f" and {rest} more" if rest > 0 else ""
     return f"the arrays {', '.join(names[:MOST_NAMED])}{more}" if names else "no arrays"

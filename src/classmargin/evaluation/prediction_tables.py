@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from classmargin._array_files import ArrayFileError
+from classmargin._array_files import MAPPED_FROM, ArrayFileError, spool
 from classmargin._files import UnfitFileError, open_regular, read_csv_header
 from classmargin._parquet_files import read_parquet_table
+from classmargin._progress import progress
 from classmargin.evaluation.input_checks import MOST_CLASSES, AnyArray, seen_classes_note
 
 
@@ -27,18 +28,34 @@ class PredictionFileError(ValueError):
 
 # Other names for what a file must hold; what is read by one of them is said in a note.
 ALIASES = {
-    "label": ("y_true", "target", "targets", "true", "truth", "true_label", "label_id", "ground_truth", "gt"),
-    "prediction": ("y_pred", "pred", "preds", "predicted", "predicted_label", "pred_label", "y_hat"),
+    "label": (
+        *(
+            "y_true",
+            "target",
+            "targets",
+            "true",
+            "truth",
+            "true_label",
+            "true_class",
+            "label_id",
+            "ground_truth",
+        ),
+        *("gt", "actual"),
+    ),
+    "prediction": (
+        *("y_pred", "pred", "preds", "predicted", "predicted_label", "predicted_class", "pred_label"),
+        *("pred_class", "y_hat"),
+    ),
 }
 FACE_COLUMNS = ("image_path", "text")
 SINGLE = (
     *(name for word, others in ALIASES.items() for name in (word, f"{word}s", *others)),
-    "sample_id",
-    *FACE_COLUMNS,
+    *(name for word in ("sample_id", *FACE_COLUMNS) for name in (word, f"{word}s")),
 )
 PREFIXES = {"logit_": "logits", "p_": "probabilities"}
 MOST_NAMED = 30  # a table of a thousand classes has a thousand columns
-LONGEST_NAME = 1000  # a longer text in place of a class is a slip, or somebody's mischief
+GROUP_VALUES = 2**23  # scores unpacked at once
+LONGEST_NAME = 1000  # a longer text in place of a class is a mistake or an attack
 MOST_LETTERS = 80  # of a cell in a message
 
 
@@ -56,7 +73,10 @@ def read_csv(path: Path, class_names: Sequence[str] | None, max_bytes: int) -> d
     # compression=None: a renamed gzip must not be unpacked silently.
     options: dict[str, Any] = {"compression": None, "keep_default_na": False, "skipinitialspace": True}
     # Classes and identities stay as they are written: 007 and 7, or true and True, need not be the same.
-    options |= {"dtype_backend": "numpy_nullable", "dtype": dict.fromkeys(SINGLE, str)}
+    options |= {
+        "dtype_backend": "numpy_nullable",
+        "dtype": {name: str for name in header if _is_single(name)},
+    }
     try:
         with open_regular(path) as file:
             frame = pd.read_csv(file, **options)
@@ -67,28 +87,57 @@ def read_csv(path: Path, class_names: Sequence[str] | None, max_bytes: int) -> d
     if twice is not None:  # pandas would call the second one "p_cat.1", another class
         raise PredictionFileError(f"{path} must have every column once, got {twice!r} more than once")
     columns = {str(name): frame[name].to_numpy() for name in frame.columns}
-    return _arrays(path, columns, class_names, list(columns))
+    return _arrays(path, columns, class_names, list(columns), lambda names: _matrix(path, names, columns))
 
 
 def read_parquet(path: Path, class_names: Sequence[str] | None, max_bytes: int) -> dict[str, Any]:
-    """Return the arrays of a Parquet file (needs ``pyarrow``)."""
+    """Return the arrays of a Parquet file (needs ``pyarrow``); large scores are mapped from a temporary file."""
     present: list[str] = []  # of the whole file: a message must also name columns that are not read
 
-    def wanted(schema: Any) -> list[str]:
+    def singles(schema: Any) -> list[str]:
         present.extend(schema.names)
         _check_width(path, present)
-        return [name for name in present if _is_known(name)]
+        return [name for name in present if _is_single(name)]
 
+    columns = _parquet_columns(path, singles, max_bytes)
+    rows = max((len(values) for values in columns.values()), default=0)
+    left = max_bytes - sum(values.nbytes for values in columns.values())
+
+    def read(names: Sequence[str]) -> dict[str, AnyArray]:
+        wanted = set(names)
+        return _parquet_columns(path, lambda _: [name for name in present if name in wanted], left)
+
+    def scores(names: Sequence[str]) -> AnyArray:
+        if rows * len(names) * 4 <= MAPPED_FROM:
+            return _matrix(path, names, read(names))
+        size = max(1, GROUP_VALUES // rows)
+        try:
+            with spool(str(path)) as file:
+                groups = [names[start : start + size] for start in range(0, len(names), size)]
+                for group in progress(groups, "unpacking scores"):
+                    found = read(group)
+                    for name in group:
+                        file.write(_numbers(path, name, found[name]).tobytes())
+                file.flush()
+                return np.memmap(file, np.float32, "c", 0, (rows, len(names)), order="F")
+        except ArrayFileError as error:
+            raise PredictionFileError(str(error)) from error
+
+    return _arrays(path, columns, class_names, present, scores)
+
+
+def _parquet_columns(
+    path: Path, wanted: Callable[[Any], Sequence[str]], max_bytes: int
+) -> dict[str, AnyArray]:
     try:
         table = read_parquet_table(path, max_bytes=max_bytes, columns=wanted)
-        columns = {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
+        return {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
     except ArrayFileError as error:
         raise PredictionFileError(str(error)) from error
     except PredictionFileError:
         raise
     except (ValueError, NotImplementedError) as error:
         raise PredictionFileError(f"{path} is not a readable .parquet table ({error})") from error
-    return _arrays(path, columns, class_names, present)
 
 
 def _check_width(path: Path, columns: Sequence[str]) -> None:
@@ -100,13 +149,30 @@ def _check_width(path: Path, columns: Sequence[str]) -> None:
         )
 
 
+def _is_single(name: str) -> bool:
+    return name.lower() in SINGLE
+
+
 def _is_known(name: str) -> bool:
-    return name in SINGLE or name.startswith(tuple(PREFIXES))
+    return _is_single(name) or name.startswith(tuple(PREFIXES))
 
 
 def _arrays(
-    path: Path, columns: dict[str, AnyArray], class_names: Sequence[str] | None, present: Sequence[str]
+    path: Path,
+    columns: dict[str, AnyArray],
+    class_names: Sequence[str] | None,
+    present: Sequence[str],
+    scores: Callable[[Sequence[str]], AnyArray],
 ) -> dict[str, Any]:
+    """Return the arrays of a table.
+
+    Args:
+        path: The table, for messages.
+        columns: Columns that stand alone, perhaps with others.
+        class_names: Names in class order, or ``None``.
+        present: Names of all columns.
+        scores: Makes a matrix of the columns so called.
+    """
     label, prediction = _spelled(path, columns, "label"), _spelled(path, columns, "prediction")
     if label is None:
         raise PredictionFileError(
@@ -118,10 +184,10 @@ def _arrays(
     names = None if class_names is None else tuple(str(name) for name in class_names)
     origin = "class_names"
     for prefix, kind in PREFIXES.items():
-        found = [name[len(prefix) :] for name in columns if name.startswith(prefix)]
+        found = [name[len(prefix) :] for name in present if name.startswith(prefix)]
         if found:
             names, origin = _class_order(path, found, names, prefix), f"the {prefix}<class> columns"
-            result[kind] = _matrix(path, {f"{prefix}{name}": columns[f"{prefix}{name}"] for name in names})
+            result[kind] = scores([f"{prefix}{name}" for name in names])
             break  # logits tell more than probabilities; with both, the former are taken
     if names is not None:
         result["class_names"] = names
@@ -146,14 +212,15 @@ def _arrays(
         raise PredictionFileError(
             f"{path} must have a column 'prediction' or one p_<class> or logit_<class> per class"
         )
-    if "sample_id" in columns:
-        result["sample_id"] = _identities(columns["sample_id"])
-    result |= {name: _texts(columns[name]) for name in FACE_COLUMNS if name in columns}
+    for name in ("sample_id", *FACE_COLUMNS):
+        spelled = _spelled(path, columns, name)
+        if spelled is not None:
+            result[name] = (_identities if name == "sample_id" else _texts)(columns[spelled])
     read = {"label": label, "prediction": prediction}
     result["notes"] = tuple(
         f"{path}: the column {column!r} was read as {word!r}."
         for word, column in read.items()
-        if column in ALIASES[word]
+        if column is not None and column.lower() in ALIASES[word]
     )
     result["notes"] += seen_note
     return result
@@ -167,8 +234,8 @@ def _texts(values: AnyArray) -> AnyArray:
 
 def _spelled(path: Path, columns: dict[str, AnyArray], word: str) -> str | None:
     """Return under which of its names a column is there: its own (``label`` or ``labels``), or else one of its aliases."""
-    for names in ((word, f"{word}s"), ALIASES[word]):
-        found = [name for name in names if name in columns]
+    for names in ((word, f"{word}s"), ALIASES.get(word, ())):
+        found = [name for name in columns if name.lower() in names]
         if len(found) > 1:
             raise PredictionFileError(
                 f"{path} must have one column {word!r}, got {found[0]!r} and {found[1]!r}"
@@ -198,8 +265,8 @@ def _class_order(path: Path, found: list[str], names: tuple[str, ...] | None, pr
     )
 
 
-def _matrix(path: Path, columns: dict[str, AnyArray]) -> AnyArray:
-    return np.stack([_numbers(path, name, values) for name, values in columns.items()], axis=1)
+def _matrix(path: Path, names: Sequence[str], columns: Mapping[str, AnyArray]) -> AnyArray:
+    return np.stack([_numbers(path, name, columns[name]) for name in names], axis=1)
 
 
 def _numbers(path: Path, column: str, values: AnyArray) -> AnyArray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -82,7 +83,7 @@ class GateResult:
 
 def gate(
     candidate: Audit,
-    baseline: Audit,
+    baseline: Audit | None = None,
     *,
     max_drop: float = 0.02,
     min_worst: float | None = None,
@@ -103,7 +104,7 @@ def gate(
 
     Args:
         candidate: Audit of the new model.
-        baseline: Audit of the model in use, on the same samples.
+        baseline: Audit of the model in use, on the same samples; without one only ``min_worst`` decides.
         max_drop: Tolerated drop of an accuracy, in [0, 1].
         min_worst: Accuracy below which a class fails where the data support it, or ``None``; ``notes`` name those that pass
             below it.
@@ -132,12 +133,19 @@ def gate(
     seen = min(1.0, max_drop + MUST_SEE_BEYOND) if must_see is None else check_fraction("must_see", must_see)
     if must_see is not None and must_see <= max_drop:
         raise ValueError(f"must_see must be above max_drop, got {must_see:g} and {max_drop:g}")
+    alone = baseline is None
+    if alone and (min_worst is None or no_drop_beyond is not None):
+        raise ValueError("give a baseline, or min_worst alone, got neither")
+    baseline = candidate if baseline is None else baseline
     for name, value in (("candidate", candidate), ("baseline", baseline)):
         if not isinstance(value, Audit):
             raise TypeError(f"{name} must be one Audit, got {type(value).__name__}")
     labels, correct = paired_correctness([baseline, candidate])
     found = class_differences(labels, correct, (1, 1), baseline.num_classes)
-    tests = _adjusted(_tests(found, max_drop, min_worst))
+    tests = _tests(found, max_drop, min_worst)
+    if alone:
+        found, tests = _without_baseline(found, tests)
+    tests = _adjusted(tests)
     names = shared_class_names([candidate, baseline])
     by_class = _class_frame(found, names, tests, max_drop, min_worst, alpha)
     shown = np.full(len(names), np.nan)
@@ -147,23 +155,29 @@ def gate(
     overall = _overall(found, tests, max_drop, alpha)
     reasons = [overall["reason"]] if overall["failed"] else []
     reasons += by_class.loc[by_class["failed"]].sort_values("difference", kind="stable")["reason"].tolist()
-    power, table, probability = _power(found, max_drop, seen, alpha / tests.count)
+    level = alpha / max(tests.count, 1)
+    power, table, probability = (
+        _power_alone(found, float(min_worst or 0), seen, level)
+        if alone
+        else _power(found, max_drop, seen, level)
+    )
     verdict = FAIL if reasons else PASS
     if verdict == PASS and no_drop_beyond is not None:
         reasons += _not_shown(by_class, no_drop_beyond, alpha)
     if verdict == PASS and no_drop_beyond is None and probability < POWER and not allow_blind:
         reasons.append(
-            f"a drop of {100 * seen:g} points in a class of median size would be caught with probability {probability:.2f} only; "
+            f"{'an accuracy below the minimum by' if alone else 'a drop of'} {100 * seen:g} points in a class of median size would be "
+            f"caught with probability {probability:.2f} only; "
             "collect more samples, or allow a blind gate"
         )
     if verdict == PASS and reasons:
         verdict = CANNOT_TELL
     minimum = "" if min_worst is None else ", drop and minimum"
     true_minimum = "" if min_worst is None else ", with no class truly below the minimum,"
-    counted = (
-        f"{tests.count} tests (overall and classes{minimum}), adjusted by Holm: models whose true drops are all within the "
-        f"limit{true_minimum} fail with probability of at most {alpha:g}."
-    )
+    what, good = f"overall and classes{minimum}", f"whose true drops are all within the limit{true_minimum}"
+    if alone:
+        what, good = "classes against the minimum", "with no class truly below the minimum"
+    counted = f"{tests.count} tests ({what}), adjusted by Holm: models {good} fail with probability of at most {alpha:g}."
     return GateResult(
         verdict=verdict,
         reasons=tuple(reasons),
@@ -176,7 +190,11 @@ def gate(
         must_see=seen,
         no_drop_beyond=no_drop_beyond,
         alpha=alpha,
-        notes=(*_below_without_support(by_class, min_worst, alpha), counted, _NOISE_NOTE),
+        notes=(
+            *_below_without_support(by_class, min_worst, alpha),
+            counted,
+            *(() if alone else (_NOISE_NOTE,)),
+        ),
     )
 
 
@@ -268,7 +286,10 @@ def _class_frame(
 
 def _overall(found: ClassDifferences, tests: _Tests, max_drop: float, alpha: float) -> dict[str, Any]:
     total = found.n.sum()
-    before, after = (float(np.nansum(side * found.n) / total) for side in (found.baseline, found.candidate))
+    before, after = (
+        float(np.nansum(side * found.n) / total) if not np.isnan(side).all() else float("nan")
+        for side in (found.baseline, found.candidate)
+    )
     failed = bool(tests.overall <= alpha)
     return {
         "n": int(total),
@@ -311,6 +332,16 @@ def _below_without_support(by_class: pd.DataFrame, min_worst: float | None, alph
     )
 
 
+def churn_of(found: ClassDifferences) -> float:
+    """Return the share of samples that change sides between equally good models, without bias.
+
+    Of all that change sides, the balance is a drop, not churn. Chance alone makes the square of the balance as large as the number of
+    changes, so that much is taken from it first; twice the smaller of the two counts would be too low.
+    """
+    changed, balance = float((found.gained + found.lost).sum()), float((found.lost - found.gained).sum())
+    return (changed - math.sqrt(max(balance**2 - changed, 0.0))) / float(found.n.sum())
+
+
 def _power(
     found: ClassDifferences, max_drop: float, must_see: float, level: float
 ) -> tuple[str, pd.DataFrame, float]:
@@ -318,10 +349,7 @@ def _power(
     import pandas as pd
 
     n = max(int(np.median(found.n[found.n > 0])), 1)
-    # Samples that change sides both ways happen between equally good models; only their balance is a drop. Over all classes together,
-    # because the smaller of two counts is too low on average where both are small.
-    churn = 2 * float(min(found.gained.sum(), found.lost.sum()) / found.n.sum())
-    options = {"churn": churn, "max_drop": max_drop, "level": level}
+    options = {"churn": churn_of(found), "max_drop": max_drop, "level": level}
     drops = sorted({*POWER_DROPS, must_see})
     rows = [(drop, n, catch_probability(drop, n, **options)) for drop in drops]
     smallest = smallest_caught_drop(n, **options)
@@ -332,4 +360,31 @@ def _power(
     )
     probability = next(chance for drop, _, chance in rows if drop == must_see)
     text = f"a {100 * must_see:g}-point drop in one class of {n} samples would be caught with probability {probability:.2f}; {reach}"
+    return text, pd.DataFrame(rows, columns=["drop", "n", "probability"]), probability
+
+
+def _without_baseline(found: ClassDifferences, tests: _Tests) -> tuple[ClassDifferences, _Tests]:
+    """Leave out all that is about a drop."""
+    nothing = np.full(len(found.n), np.nan)
+    count = int((~np.isnan(tests.below)).sum())
+    tests = replace(tests, overall=np.nan, raw_overall=np.nan, drop=nothing, raw_drop=nothing, count=count)
+    return replace(found, baseline=nothing), tests
+
+
+def _power_alone(
+    found: ClassDifferences, min_worst: float, must_see: float, level: float
+) -> tuple[str, pd.DataFrame, float]:
+    """Return what :func:`_power` does for classes below the minimum by so much."""
+    import pandas as pd
+    from scipy.stats import binom
+
+    n = max(int(np.median(found.n[found.n > 0])), 1)
+    most = int(binom.ppf(level, n, min_worst))
+    most -= binom.cdf(most, n, min_worst) > level  # the largest number of right samples that fails
+    rows = [
+        (drop, n, float(binom.cdf(most, n, max(min_worst - drop, 0.0))))
+        for drop in sorted({*POWER_DROPS, must_see})
+    ]
+    probability = next(chance for drop, _, chance in rows if drop == must_see)
+    text = f"a class of {n} samples {100 * must_see:g} points below the minimum would be caught with probability {probability:.2f}"
     return text, pd.DataFrame(rows, columns=["drop", "n", "probability"]), probability

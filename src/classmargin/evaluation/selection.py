@@ -8,38 +8,22 @@ result.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Real  # NumPy's numbers are among them
 from typing import Any
 
 from classmargin._checks import check_choice
 
-
-@dataclass(frozen=True)
-class SelectionRule:
-    """How a record is chosen.
-
-    Attributes:
-        split: Part of the record that is looked at, or ``None`` for the last record.
-        metric: Number that is compared.
-        higher_is_better: Direction.
-    """
-
-    split: str | None
-    metric: str = ""
-    higher_is_better: bool = True
-
-
-RULES: Mapping[str, SelectionRule] = {
-    "last": SelectionRule(None),
-    "best_overall_validation": SelectionRule("validation", "overall"),
-    "best_hard_validation": SelectionRule("validation", "hard"),
-    "best_worst_validation": SelectionRule("validation", "worst"),
-    "smallest_gap_validation": SelectionRule("validation", "gap", higher_is_better=False),
-    "oracle_best_overall_test": SelectionRule("test", "overall"),
-    "oracle_best_hard_test": SelectionRule("test", "hard"),
-    "oracle_best_worst_test": SelectionRule("test", "worst"),
+# Name -> (part of the record that is looked at, number that is compared, its best value); the last record needs none.
+RULES: Mapping[str, tuple[str, str, Callable[[list[float]], float]] | None] = {
+    "last": None,
+    "best_overall_validation": ("validation", "overall", max),
+    "best_hard_validation": ("validation", "hard", max),
+    "best_worst_validation": ("validation", "worst", max),
+    "smallest_gap_validation": ("validation", "gap", min),
+    "oracle_best_overall_test": ("test", "overall", max),
+    "oracle_best_hard_test": ("test", "hard", max),
+    "oracle_best_worst_test": ("test", "worst", max),
 }
 
 
@@ -61,16 +45,15 @@ def select(records: Sequence[Mapping[str, Any]], rule: str) -> int:
     chosen = RULES[check_choice("rule", rule, RULES)]
     if not records:
         raise ValueError("records must hold at least one record, got none")
-    if chosen.split is None:
+    if chosen is None:
         return len(records) - 1
-    values = [_number(record, position, chosen) for position, record in enumerate(records)]
-    best = max(values) if chosen.higher_is_better else min(values)
-    return values.index(best)
+    split, metric, best = chosen
+    values = [_number(record.get(split), f"records[{k}]", split, metric) for k, record in enumerate(records)]
+    return values.index(best(values))
 
 
-def _number(record: Mapping[str, Any], position: int, rule: SelectionRule) -> float:
-    part = record.get(rule.split or "")
-    value = getattr(part, rule.metric, None) if not isinstance(part, Mapping) else part.get(rule.metric)
+def _number(part: Any, place: str, split: str, metric: str) -> float:
+    value = part.get(metric) if isinstance(part, Mapping) else getattr(part, metric, None)
     if not isinstance(value, Real) or math.isnan(value):
-        raise ValueError(f"records[{position}] must hold a number {rule.split}.{rule.metric}, got {value!r}")
+        raise ValueError(f"{place} must hold a number {split}.{metric}, got {value!r}")
     return float(value)

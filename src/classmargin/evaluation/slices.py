@@ -45,7 +45,7 @@ def find_slices(
     Returns:
         One row per tested slice that is worse than the rest, the surest first: ``class_name`` ("" for all classes), ``property``,
         ``value``, ``n``, ``accuracy``, ``low``, ``high`` (Wilson), ``elsewhere`` (accuracy of the rest; across classes, what the
-        accuracies of its classes lead to expect), ``p_value``, ``q_value``, ``found``.
+        accuracies of its classes predict), ``p_value``, ``q_value``, ``found``.
 
     Example:
         >>> import pandas as pd
@@ -128,7 +128,7 @@ def _tests_of(
                 p_value[k, v],
             )
         )
-    # All classes at once: the surplus of errors over what each class lets expect.
+    # All classes at once: errors beyond what the accuracy of each class predicts.
     expected = np.asarray(n * share(rights, totals))
     pairs = np.maximum(totals - 1, 1)
     variance = np.asarray(n * (totals - n) * share(rights * (totals - rights), totals**2) / pairs)

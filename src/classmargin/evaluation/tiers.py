@@ -78,7 +78,7 @@ def ranked_tier_means(accuracy: FloatArray, ranked_by: FloatArray) -> FloatArray
 
     Args:
         accuracy: Accuracies of the classes that take part ``[..., K]``, no NaN.
-        ranked_by: What ranks them, same shape.
+        ranked_by: What ranks them, same shape or one that is broadcast to it: equal rows are sorted once.
 
     Example:
         >>> ranked_tier_means(np.array([0.2, 0.9, 0.5]), np.array([3.0, 2.0, 1.0]))
@@ -87,7 +87,7 @@ def ranked_tier_means(accuracy: FloatArray, ranked_by: FloatArray) -> FloatArray
     # A stable sort breaks ties by class index but is six times slower than the default one; a lean far below
     # any difference of two accuracies does the same.
     order = np.argsort(_TIE_LEAN * np.arange(accuracy.shape[-1]) - ranked_by, axis=-1)
-    sorted_accuracy = np.take_along_axis(accuracy, order, axis=-1)
+    sorted_accuracy = np.take_along_axis(accuracy, np.broadcast_to(order, accuracy.shape), axis=-1)
     means = np.full((*accuracy.shape[:-1], 3), np.nan)
     start = 0
     for code, size in enumerate(tier_sizes(accuracy.shape[-1])):

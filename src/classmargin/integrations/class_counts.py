@@ -1,4 +1,4 @@
-"""Right and all samples of each class, as tensors that add up over batches and processes, and the audit's numbers of them.
+"""Counts of right samples and of all samples per class, which add up over batches and processes, and the audit's numbers from them.
 
 The numbers come from the audit's own functions (:mod:`classmargin.evaluation`), so a metric in a training loop and an audit
 of the same predictions cannot disagree.
@@ -19,7 +19,7 @@ from classmargin.evaluation.tiers import TIERS, ranked_tier_means
 def count_classes(
     scores: Tensor, labels: Tensor, num_classes: int, ignore_index: int | None = None
 ) -> Tensor:
-    """Count the samples of each class that are classified right, and all of them.
+    """Count the samples of each class that are classified correctly, and all of them.
 
     Args:
         scores: Logits or probabilities ``[B, K]``, or predicted classes ``[B]``.
@@ -46,12 +46,6 @@ def count_classes(
         predictions, labels = predictions[counted], labels[counted]
     right = labels[predictions == labels]
     return torch.stack([torch.bincount(rows, minlength=num_classes) for rows in (right, labels)])
-
-
-def accuracies(counts: Tensor) -> FloatArray:
-    """Return the accuracy of each class ``[K]``, NaN for a class without samples."""
-    right, every = counts.cpu().numpy()
-    return share(right, every)
 
 
 def thirds(counts: Tensor) -> dict[str, float]:
@@ -91,5 +85,6 @@ def headlines(counts: Tensor) -> dict[str, float]:
 
 
 def _present(counts: Tensor) -> FloatArray:
-    accuracy = accuracies(counts)
+    """Return the accuracies of the classes that have samples."""
+    accuracy = share(*counts.cpu().numpy())
     return np.asarray(accuracy[~np.isnan(accuracy)])

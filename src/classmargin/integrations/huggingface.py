@@ -1,7 +1,7 @@
 """MR² in the Hugging Face ``Trainer``, for any model with a classification head, of images or of text.
 
     margin = TrainerMargin()                                        # new
-    trainer = Trainer(model, args, ..., compute_loss_func=margin, callbacks=[margin.callback],
+    trainer = Trainer(model, args, ..., compute_loss_func=margin, callbacks=[margin],
                       compute_metrics=class_tier_metrics)           # thirds at each evaluation, if wanted
 
 Data flow of a step: the model's own forward pass leaves the input of its head with the capture -> the Trainer calls
@@ -37,13 +37,18 @@ from classmargin.integrations.capture import capture_features, unwrap
 from classmargin.integrations.capture_loss import CapturedMR2Loss
 from classmargin.integrations.class_counts import count_classes, headlines
 
-FORGOTTEN = "give the Trainer the callback too: Trainer(..., callbacks=[margin.callback])"
+require_extra("transformers", "huggingface", "the Hugging Face Trainer integration")
+
+from transformers import TrainerCallback  # noqa: E402
+
+FORGOTTEN = "give the Trainer the margin as a callback too: Trainer(..., callbacks=[margin])"
+PARTS = ("logit_margin", "representation_margin")
 STATISTICS_FILE = "class_margin.safetensors"
 IGNORED_LABEL = -100  # the Trainer's
 
 
-class TrainerMargin:
-    """The loss function and the callback of one ``Trainer``.
+class TrainerMargin(TrainerCallback):
+    """The loss function of one ``Trainer`` and a callback of it: give it as both.
 
     Args:
         model: The model that the Trainer trains, e.g. from ``AutoModelForImageClassification`` or
@@ -53,7 +58,7 @@ class TrainerMargin:
         num_classes: ``K``; None takes it from the head.
         preset: Named hyper-parameters, see :meth:`classmargin.MR2Loss.preset`.
         resume_from: Folder of the checkpoint to resume from. Needed only where ``train(resume_from_checkpoint=...)`` names
-            a folder outside ``output_dir``, which callbacks are not told.
+            a folder outside ``output_dir``, because the Trainer does not tell its callbacks that name.
         require_statistics: Whether resuming from a checkpoint without class statistics is an error; False starts them
             afresh (a run that began with cross-entropy).
         **options: Arguments of :class:`classmargin.MR2Loss` that win over the preset. Without ``label_smoothing`` the
@@ -94,7 +99,6 @@ class TrainerMargin:
         self._counts_all_devices = True
         self._first_of_step: bool | None = None
         self._parts: Tensor | float = 0.0  # sums of both parts and their number, since the last log
-        self._callback: Any = None
         if model is not None:
             self.follow(model)
 
@@ -115,11 +119,9 @@ class TrainerMargin:
         return self.criterion.loss
 
     @property
-    def callback(self) -> Any:
-        """The ``TrainerCallback`` that belongs to this loss; always the same one."""
-        if self._callback is None:
-            self._callback = _make_callback(self)
-        return self._callback
+    def callback(self) -> TrainerMargin:
+        """The margin itself, by the name that earlier releases gave its callback."""
+        return self
 
     # --- the loss function of the Trainer ----------------------------------------------------------------------
 
@@ -141,7 +143,7 @@ class TrainerMargin:
                 raise RuntimeError(FORGOTTEN)
             first, self._first_of_step = self._first_of_step, False
             terms = self.criterion.terms(logits, labels, update_statistics=first)
-            parts = torch.stack([terms.logit_margin, terms.representation_margin]).detach()
+            parts = torch.stack([getattr(terms, name) for name in PARTS]).detach()
             self._parts = self._parts + torch.cat([parts, torch.ones_like(parts[:1])])
             total = terms.total
         else:
@@ -160,7 +162,7 @@ class TrainerMargin:
         rows = all_reduce_sum(rows)
         return rows / whole / world_size() if self._counts_all_devices else rows / all_reduce_sum(whole)
 
-    # --- what the callback calls -------------------------------------------------------------------------------
+    # --- the callback ------------------------------------------------------------------------------------------
 
     def follow(self, model: nn.Module) -> None:
         """Take the features and a new loss for ``model``, unless its head is the one that is captured already."""
@@ -174,8 +176,9 @@ class TrainerMargin:
         self._criterion = capture.criterion(**self._settings)
         self._criterion.smooth_probabilities = False
 
-    def configure(self, args: Any, model: nn.Module | None) -> None:
+    def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Take over the Trainer's model and settings."""
+        model = kwargs.get("model")
         if model is not None:
             self.follow(model)
         self._counts_all_devices = bool(getattr(args, "average_tokens_across_devices", False))
@@ -183,37 +186,33 @@ class TrainerMargin:
         if self._takes_smoothing_of_trainer and smoothing:
             self.loss.label_smoothing = smoothing
 
-    def begin_training(self, args: Any, state: Any, model: nn.Module | None = None) -> None:
-        """Take over the Trainer's model and settings; restore the statistics if it has resumed."""
-        self.configure(args, model)
-        self._parts = 0.0
-        if state.global_step == 0:
-            return
-        folder = self._find_checkpoint(args, state)
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Take over model and settings, which may be others by now; restore the statistics if the Trainer resumes."""
+        self.on_init_end(args, state, control, **kwargs)
+        self._parts, folder = 0.0, self._find_checkpoint(args, state) if state.global_step else None
         if folder is not None:
-            self._load(folder / STATISTICS_FILE)
-            if model is not None:
-                restore_renamed_weights(unwrap(model), folder)
+            from safetensors.torch import load_file
 
-    def begin_step(self) -> None:
+            self.loss.load_state_dict(load_file(folder / STATISTICS_FILE))
+            if kwargs.get("model") is not None:
+                restore_renamed_weights(unwrap(kwargs["model"]), folder)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """An optimiser step begins: its first micro-batch may move the statistics."""
         self._first_of_step = True
 
-    def add_parts(self, state: Any, logs: dict[str, Any] | None) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """Add the mean parts of MR² since the last time to the logs of the training loss."""
         if not logs or "loss" not in logs or not isinstance(self._parts, Tensor):
             return
-        logit_margin, representation_margin, calls = self._parts.tolist()
+        *sums, calls = self._parts.tolist()
         self._parts = 0.0
-        parts = {
-            "mr2_logit_margin": logit_margin / calls,
-            "mr2_representation_margin": representation_margin / calls,
-        }
+        parts = {f"mr2_{name}": value / calls for name, value in zip(PARTS, sums, strict=True)}
         logs.update(parts)
         if state.log_history:  # the Trainer has written a copy of the logs there already
             state.log_history[-1].update(parts)
 
-    def save(self, args: Any, state: Any) -> None:
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Write the statistics into the checkpoint folder that the Trainer has just written."""
         # A hyper-parameter search has folders of its own for each trial and never resumes.
         if not args.should_save or state.is_hyper_param_search:
@@ -243,11 +242,6 @@ class TrainerMargin:
             )
         return None
 
-    def _load(self, file: Path) -> None:
-        from safetensors.torch import load_file
-
-        self.loss.load_state_dict(load_file(file))
-
 
 def class_tier_metrics(prediction: Any) -> dict[str, float]:
     """Return overall, easy, medium, hard, worst and gap for ``Trainer(compute_metrics=class_tier_metrics)``.
@@ -265,8 +259,8 @@ def restore_renamed_weights(model: nn.Module, folder: Path) -> bool:
     """Load the weights of a checkpoint folder that the Trainer's resume has left out; return whether there were any.
 
     transformers 5 saves some models (ViT among them) under the names of older releases, and ``from_pretrained`` renames them
-    back, but ``Trainer.train(resume_from_checkpoint=...)`` does not: it warns and goes on with random weights in their
-    place (huggingface/transformers issue 43701). Nothing is done where all names of the model are in the file.
+    back, but ``Trainer.train(resume_from_checkpoint=...)`` does not: it warns and continues with random weights in their
+    place (huggingface/transformers issue 43701). Where the file has all names of the model this function does nothing.
     """
     file, load = folder / "model.safetensors", getattr(type(model), "from_pretrained", None)
     if load is None or not file.exists():
@@ -281,30 +275,6 @@ def restore_renamed_weights(model: nn.Module, folder: Path) -> bool:
         twin = load(str(folder), local_files_only=True)
     model.load_state_dict(twin.state_dict())
     return True
-
-
-def _make_callback(margin: TrainerMargin) -> Any:
-    transformers = require_extra("transformers", "huggingface", "the Hugging Face Trainer integration")
-
-    class TrainerMarginCallback(transformers.TrainerCallback):  # type: ignore[misc, name-defined]
-        """Tells the loss when steps begin, and keeps its statistics with the checkpoints."""
-
-        def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            margin.configure(args, kwargs.get("model"))
-
-        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            margin.begin_training(args, state, kwargs.get("model"))
-
-        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            margin.begin_step()
-
-        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-            margin.add_parts(state, logs)
-
-        def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            margin.save(args, state)
-
-    return TrainerMarginCallback()
 
 
 def _logits(outputs: Any) -> Tensor:

@@ -93,13 +93,10 @@ class MR2Callback(pl.Callback):
         if self._replaced is not None:
             return
         criterion = find_criterion(pl_module, self._names[0])
-        settings = {**adopt_settings(criterion), **self._options}
         self._trainer, capture = trainer, capture_features(pl_module, self._names[1])
         if self.loss is None:
-            classes = settings.pop("num_classes", capture.num_classes)
-            if classes is None:
-                raise ValueError(f"num_classes must be given: layer {capture.layer_name!r} does not tell it")
-            self.loss = MR2Loss.preset(self._preset, classes, capture.feature_dim, **settings)
+            settings = {**adopt_settings(criterion), **self._options}
+            self.loss = capture.criterion(preset=self._preset, **settings).loss
         if self._loaded is not None:
             self.loss.load_state_dict(dict(self._loaded))
             self._loaded = None
@@ -116,7 +113,7 @@ class MR2Callback(pl.Callback):
             self._last_step = None  # the next trainer counts its steps from 0 again
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """The same: Lightning calls no teardown then, and the module may be trained again."""
+        """Do as in teardown, which Lightning does not call then; the module may be trained again."""
         self.teardown(trainer, pl_module, "")
 
     def state_dict(self) -> dict[str, Any]:
@@ -156,9 +153,8 @@ class MR2Callback(pl.Callback):
         """Log the parts of the loss; refuse a module that trains with something else."""
         # A module may skip a batch; then there are no outputs, or with manual optimisation no step.
         if self._terms is not None:
-            _, logit_margin, representation_margin = self._terms
-            parts = {"logit_margin": logit_margin, "representation_margin": representation_margin}
-            pl_module.log_dict({f"mr2_{name}": value.detach() for name, value in parts.items()})
+            names = ("logit_margin", "representation_margin")
+            pl_module.log_dict({f"mr2_{name}": getattr(self._terms, name).detach() for name in names})
         elif outputs if pl_module.automatic_optimization else trainer.global_step:
             raise RuntimeError(
                 f"MR2Callback changes nothing: training_step of {type(pl_module).__name__} did not call its "
@@ -179,7 +175,7 @@ class MR2Callback(pl.Callback):
     def on_validation_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Remember whose batch it is."""
+        """Remember which data loader the batch comes from."""
         self._loader = dataloader_idx
 
     on_test_batch_start = on_validation_batch_start

@@ -25,9 +25,7 @@ from classmargin._checks import require_extra
 from classmargin.integrations.sklearn_parts.fixed_features import (
     class_sqnorm_sums,
     dense_coordinates,
-    is_sparse,
     margins_of,
-    sparse_sums,
     sqnorm_of,
 )
 from classmargin.integrations.sklearn_parts.linear_head import fit_cosine_head, fit_linear_head
@@ -39,9 +37,8 @@ from classmargin.integrations.sklearn_parts.minibatch import (
     network_arrays,
 )
 from classmargin.integrations.sklearn_parts.validation import (
-    check_features,
     check_parameters,
-    check_training_data,
+    check_rows,
     hidden_size,
     known_labels,
     pick_device,
@@ -104,7 +101,7 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
     Attributes:
         classes_: Class labels ``[K]``.
-        coef_: Weights of the head ``[K, f]`` (also for two classes); of length ``scale_`` if cosine.
+        coef_: Weights of the head ``[K, f]`` (even for two classes); of length ``scale_`` if cosine.
         intercept_: Offsets ``[K]``; 0 without ``fit_intercept``.
         hidden_coef_, hidden_intercept_: Hidden layer ``[f, d]`` and ``[f]``, or None.
         scale_: Factor of the cosines, or None.
@@ -175,21 +172,21 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
             UserWarning: Margins follow the lengths of rows, and all rows have the same: the margins are uniform.
         """
         check_parameters(self)
-        X, y = check_training_data(self, X, y, reset=True)
+        X, y = check_rows(self, X, y, reset=True)
         self.classes_, labels = np.unique(y, return_inverse=True)
         self._check_classes()
         self._forget()
         X, labels, weight = self._rows_that_count(X, labels, sample_weight)
         if self.hidden is None:
-            self._fit_head(X, labels, weight)
+            self._fit_head(self._turned(X), labels, weight)
         else:
             self._fit_network(self._on_device(X, labels, weight))
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> MR2Classifier:
-        """Go once through some rows with Adam, from where the last call (or ``fit``) ended.
+        """Train on some rows for one epoch of Adam, from where the last call (or ``fit``) ended.
 
-        Class statistics of a linear head are exact over all rows seen so far, so a row that comes twice counts twice.
+        Class statistics of a linear head are exact over all rows seen so far; a row given twice counts twice.
         ``learning_rate``, ``alpha``, ``batch_size`` and ``class_weight`` may change from call to call, the shape of the
         network and what makes its margins may not.
 
@@ -208,7 +205,7 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         if first and classes is None:
             raise ValueError("classes must be passed on the first call to partial_fit")
         self._check_structure(first)
-        X, y = check_training_data(self, X, y, reset=first)
+        X, y = check_rows(self, X, y, reset=first)
         if first:
             self.classes_ = np.unique(classes)
             self._check_classes()
@@ -216,9 +213,10 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
             raise ValueError(f"classes must be those of the first call, {self.classes_!r}; got {classes!r}")
         X, labels, weight = self._rows_that_count(X, known_labels(y, self.classes_), sample_weight)
-        data = self._on_device(X.toarray() if is_sparse(X) else X, labels, weight)
+        X = self._turned(X if isinstance(X, np.ndarray) else X.toarray())
         if self.hidden is None:
-            self._add_statistics(self._class_sums_of(data))
+            self._add_statistics(X, labels, weight)
+        data = self._on_device(X, labels, weight)
         trainer = self._resumed_trainer(data)
         dtype = trainer.network.shift.dtype  # of the first call; later ones may come in another
         data = data._replace(rows=data.rows.to(dtype), weight=data.weight.to(dtype))
@@ -251,18 +249,13 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         return (X, labels, weight) if counted.all() else (X[counted], labels[counted], weight[counted])
 
     def _on_device(self, X: Array, labels: Array, weight: Array) -> EpochData:
-        """Return the rows as tensors, of length 1 where the head compares their directions."""
-        rows = self._unit_rows(X) if self._turns_rows else X
-        parts = (rows, labels.astype(np.int64), weight.astype(rows.dtype))
+        parts = (X, labels.astype(np.int64), weight.astype(X.dtype))
         return EpochData(*(_tensor(part).to(pick_device(self.device)) for part in parts))
 
     def _fit_head(self, X: Any, labels: Array, weight: Array) -> None:
-        rows, lift = dense_coordinates(X) if is_sparse(X) else (X, None)
+        self._add_statistics(X, labels, weight)
+        rows, lift = (X, None) if isinstance(X, np.ndarray) else dense_coordinates(X)
         data = self._on_device(rows, labels, weight)
-        count, order = len(self.classes_), float(self.norm_order)
-        self._add_statistics(
-            self._class_sums_of(data) if lift is None else sparse_sums(X, labels, weight, count, order)
-        )
         self._warn_of_equal_lengths(data.rows)
         margins = torch.from_numpy(self.class_margins_).to(data.rows)
         given = (data.rows, data.labels, data.weight / data.weight.sum(), margins)
@@ -330,28 +323,16 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
     def _new_trainer(self, data: EpochData) -> MinibatchTrainer:
         self._random = check_random_state(self.random_state)
         size, count = hidden_size(self.hidden), len(self.classes_)
+        shape: dict[str, Any] = {"hidden": size, "cosine": bool(self.cosine), "scale": self.scale}
+        start: dict[str, Any] = {"seed": int(self._random.randint(2**31 - 1)), "dtype": data.rows.dtype}
         network = FeatureNetwork(
-            data.rows.shape[1],
-            count,
-            hidden=size,
-            cosine=bool(self.cosine),
-            scale=self.scale,
-            intercept=bool(self.fit_intercept),
-            seed=int(self._random.randint(2**31 - 1)),
-            dtype=data.rows.dtype,
+            data.rows.shape[1], count, intercept=bool(self.fit_intercept), **shape, **start
         )
-        loss = None
-        if size is not None:
-            loss = MR2Loss(
-                count,
-                feature_dim=size,
-                mean_margin=float(self.mean_margin),
-                norm_order=float(self.norm_order),
-                representation_weight=float(self.representation_weight),
-            )
-        trainer = MinibatchTrainer(
-            network, loss, learning_rate=float(self.learning_rate), alpha=float(self.alpha)
-        )
+        names = ("mean_margin", "norm_order", "representation_weight")
+        settings: dict[str, Any] = {name: float(getattr(self, name)) for name in names}
+        loss = None if size is None else MR2Loss(count, feature_dim=size, **settings)
+        rate, alpha = float(self.learning_rate), float(self.alpha)
+        trainer = MinibatchTrainer(network, loss, learning_rate=rate, alpha=alpha)
         trainer.to(data.rows.device)
         if not self._turns_rows:  # shift and width would turn the rows, or add an offset
             network.standardize(data.rows, data.weight)
@@ -368,7 +349,7 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         return self._trainer
 
     def _take_network(self, trainer: MinibatchTrainer) -> None:
-        trainer.to(torch.device("cpu"))  # what is pickled must load anywhere
+        trainer.to(torch.device("cpu"))  # a pickle must load anywhere
         self._trainer = trainer
         self._take_layers(network_arrays(trainer.network))
         if trainer.loss is not None:
@@ -380,13 +361,14 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         self.hidden_coef_, self.hidden_intercept_ = layers.get("hidden_coef"), layers.get("hidden_intercept")
         self.scale_ = float(np.linalg.norm(self.coef_, axis=1).max()) if self.cosine else None
 
-    def _class_sums_of(self, data: EpochData) -> Array:
+    def _add_statistics(self, X: Any, labels: Array, weight: Array) -> None:
         count, order = len(self.classes_), float(self.norm_order)
-        return class_sqnorm_sums(data.rows, data.labels, data.weight, count, order)
-
-    def _add_statistics(self, sums: Array) -> None:
-        self._class_sums = sums = self._class_sums + sums
+        self._class_sums = sums = self._class_sums + class_sqnorm_sums(X, labels, weight, count, order)
         self.class_sqnorm_, self.class_margins_ = sqnorm_of(sums), margins_of(sums, float(self.mean_margin))
+
+    def _turned(self, X: Any) -> Any:
+        """Return the rows, of length 1 where the head compares their directions."""
+        return self._unit_rows(X) if self._turns_rows else X
 
     @property
     def _turns_rows(self) -> bool:
@@ -428,7 +410,7 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
     def features(self, X: Any) -> Array:
         """Return the input of the head ``[N, f]``: what an audit calls features (and ``coef_`` the classifier weight)."""
         check_is_fitted(self)
-        rows: Array = check_features(self, X, reset=False)
+        rows: Array = check_rows(self, X, reset=False)
         if self.hidden_coef_ is not None:
             rows = np.maximum(rows @ self.hidden_coef_.T + self.hidden_intercept_, 0.0)
         return self._unit_rows(rows) if self.scale_ is not None else rows  # as fitted, whatever is set by now

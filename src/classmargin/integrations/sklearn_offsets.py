@@ -1,4 +1,4 @@
-"""Class offsets fitted on held-out scores: any classifier, made better for its hard classes at the price of others.
+"""Class offsets fitted on held-out scores: better hard classes for any classifier, at the expense of others.
 
 Data flow of ``fit``::
 
@@ -7,7 +7,7 @@ Data flow of ``fit``::
     estimator fitted on all rows ──> scores(X) + offsets_ ──> predict
 
 An offset moves the border between two classes; it makes no class easier to tell from another. What one class gains, its
-neighbours pay, so this is a *trade*, and :attr:`ClassOffsetClassifier.pareto_` is its price list.
+neighbours pay: this is a *trade*, and :attr:`ClassOffsetClassifier.pareto_` is its price list.
 """
 
 from __future__ import annotations
@@ -123,12 +123,7 @@ class ClassOffsetClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             n_jobs=self.n_jobs,
             params=fit_params or None,
         )
-        scores = self._table(held_out)
-        self.pareto_ = []
-        offsets = np.zeros(len(self.classes_))
-        for trade in sorted({*TRADES, float(self.trade)}):
-            offsets = best_offsets(scores, labels, self._value_of(labels, trade, costs), offsets)
-            self.pareto_.append({"trade": trade, **self._measure(scores, labels, offsets, costs)})
+        self.pareto_ = self._price_list(self._table(held_out), labels, costs)
         (chosen,) = [point for point in self.pareto_ if point["trade"] == float(self.trade)]
         self.offsets_ = chosen["offsets"]
         self.estimator_ = clone(self.estimator).fit(X, y, **fit_params)
@@ -194,37 +189,32 @@ class ClassOffsetClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         values = [self.costs.get(label, 1.0) for label in self.classes_.tolist()]
         return np.array([check_number("costs", value, minimum=0.0) for value in values])
 
-    def _objective(self, right: Array, counts: Array, costs: Array | None) -> Array:
-        """Return the objective for rows of right samples per class ``[..., K]``."""
-        if costs is not None:
-            paid: Array = -((counts - right) @ costs) / counts.sum()
-            return paid
+    def _price_list(self, scores: Array, labels: Array, costs: Array | None) -> list[dict[str, Any]]:
+        counts = np.bincount(labels, minlength=len(self.classes_))
+        points: list[dict[str, Any]] = []
+        offsets = np.zeros(len(counts))
+        for trade in sorted({*TRADES, float(self.trade)}):
+
+            def value(right: Array, trade: float = trade) -> Array:
+                found = self._measure(right, counts, costs)
+                return np.asarray((1.0 - trade) * found["overall"] + trade * found["objective"])
+
+            offsets = best_offsets(scores, labels, value, offsets)
+            found = self._measure(right_samples(scores + offsets, labels, len(counts)), counts, costs)
+            numbers = {name: float(number) for name, number in found.items()}
+            points.append({"trade": trade, **numbers, "offsets": offsets})
+        return points
+
+    def _measure(self, right: Array, counts: Array, costs: Array | None) -> dict[str, Array]:
+        """Return accuracies and objective ``[...]`` for right samples per class ``[..., K]``."""
         accuracy = np.sort(right / counts, axis=-1)
-        lowest = 1 if self.objective == "worst" else max(len(counts) // 3, 1)
-        mean: Array = accuracy[..., :lowest].mean(axis=-1)
-        return mean
-
-    def _value_of(self, labels: Array, trade: float, costs: Array | None) -> Any:
-        counts = np.bincount(labels, minlength=len(self.classes_))
-
-        def value(right: Array) -> Array:
-            overall = right.sum(axis=-1) / counts.sum()
-            result: Array = (1.0 - trade) * overall + trade * self._objective(right, counts, costs)
-            return result
-
-        return value
-
-    def _measure(self, scores: Array, labels: Array, offsets: Array, costs: Array | None) -> dict[str, Any]:
-        counts = np.bincount(labels, minlength=len(self.classes_))
-        right = right_samples(scores + offsets, labels, len(self.classes_))
-        accuracy = np.sort(right / counts)
-        return {
-            "overall": float(right.sum() / counts.sum()),
-            "hard": float(accuracy[: max(len(counts) // 3, 1)].mean()),
-            "worst": float(accuracy[0]),
-            "objective": float(self._objective(right, counts, costs)),
-            "offsets": offsets - offsets.mean(),
+        found = {
+            "overall": right.sum(axis=-1) / counts.sum(),
+            "hard": accuracy[..., : max(len(counts) // 3, 1)].mean(axis=-1),
+            "worst": accuracy[..., 0],
         }
+        wanted = found[self.objective] if costs is None else -((counts - right) @ costs) / counts.sum()
+        return {**found, "objective": wanted}
 
 
 def right_samples(scores: Array, labels: Array, num_classes: int) -> Array:
@@ -240,8 +230,8 @@ def right_samples(scores: Array, labels: Array, num_classes: int) -> Array:
 def best_offsets(scores: Array, labels: Array, value: Any, start: Array) -> Array:
     """Raise ``value`` class by class until no offset of a single class raises it further.
 
-    For one class all samples have a threshold: with a larger offset they are taken for it, with a smaller one for the best of
-    the others. So the right samples of every class are known for all offsets after one sort.
+    For a given class every sample has a threshold: with a larger offset the sample is assigned to the class, with a smaller one to
+    the best of the others. One sort therefore tells the right samples of every class for all offsets.
 
     Args:
         scores: Held-out scores ``[N, K]``.
@@ -272,7 +262,7 @@ def best_offsets(scores: Array, labels: Array, value: Any, start: Array) -> Arra
                 below = np.searchsorted(own, candidates)
                 right[:, j] = below if j == k else len(own) - below
             values = value(right)
-            # Of equally good offsets the one nearest to where it was: offsets without need are noise.
+            # Of equally good offsets take the one nearest to the current one: needless offsets are noise.
             good = np.flatnonzero(values >= values.max() - 1e-12)
             chosen = good[np.argmin(np.abs(candidates[good] - offsets[k]))]
             if values[chosen] > best + 1e-12:
@@ -283,7 +273,7 @@ def best_offsets(scores: Array, labels: Array, value: Any, start: Array) -> Arra
 
 
 def _between(thresholds: Array) -> Array:
-    """Return at most so many values between neighbouring thresholds, evenly by rank."""
+    """Return at most ``CANDIDATES`` values between neighbouring thresholds, evenly spaced by rank."""
     values = np.unique(thresholds)
     middles = np.concatenate([values[:1] - 1.0, (values[1:] + values[:-1]) / 2.0, values[-1:] + 1.0])
     if len(middles) <= CANDIDATES:

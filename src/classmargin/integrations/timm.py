@@ -110,7 +110,7 @@ def _keep_in_optimizer(loss_fn: CapturedMR2Loss, optimizer: torch.optim.Optimize
         if STATISTICS in optimizer.param_groups[0]:
             loss_fn.loss.load_state_dict(optimizer.param_groups[0][STATISTICS])
 
-    take(optimizer)  # train scripts may have resumed before they make their loss
+    take(optimizer)  # a train script may have resumed before it makes its loss
     optimizer.register_state_dict_pre_hook(put)
     optimizer.register_load_state_dict_post_hook(take)
 
@@ -125,9 +125,7 @@ def _keep_in_task(loss_fn: CapturedMR2Loss, task: Any) -> None:
         rest = dict(state or {})
         statistics = rest.pop(STATISTICS, None)
         load(rest or None, *args, **kwargs)
-        if statistics is not None and not kwargs.get(
-            "ema", False
-        ):  # a copy of averaged weights has none of its own
+        if statistics is not None and not kwargs.get("ema", False):  # averaged weights have none of their own
             loss_fn.loss.load_state_dict(statistics)
 
     task.get_task_state, task.load_task_state = get_task_state, load_task_state

@@ -1,7 +1,7 @@
 """The audit's numbers as torchmetrics: ``ClassTiers``, ``WorstClassAccuracy``, ``ClassAccuracyGini``.
 
 Real :class:`torchmetrics.Metric` classes: they sum over processes, work in a ``MetricCollection`` (where the three share one
-state), in ``forward`` and in ``self.log`` of Lightning. State: right and all samples of each class, which add up exactly.
+state), in ``forward`` and in ``self.log`` of Lightning. Their state counts right samples and all samples per class, which add up exactly.
 Values are those of :func:`classmargin.audit`, by the same code.
 
     metrics = MetricCollection([ClassTiers(num_classes=10), WorstClassAccuracy(num_classes=10)])
@@ -31,7 +31,7 @@ def _number(value: float, device: torch.device) -> Tensor:
 
 
 class ClassCounts(Metric):
-    """Keeps the counts; subclasses say what is made of them.
+    """Keeps the counts; subclasses compute a number from them.
 
     Args:
         num_classes: ``K``.

@@ -5,8 +5,8 @@
     log_audit(result, wandb.init(mode="offline"), step=epoch)   # Weights & Biases
     log_audit(result, mlflow, step=epoch)                       # MLflow, into the active run
 
-An audit is ten scalars, one table with a row per class, and the HTML report as an artifact. The tracker is told by what it can
-do, so nothing of it is imported before it is used. TensorBoard has no artifacts: the report lies beside its event files.
+An audit is ten scalars, one table with a row per class, and the HTML report as an artifact. The tracker is recognised by its methods,
+so nothing is imported before it is used. TensorBoard has no artifacts: the report lies beside its event files.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ SCALARS = ("overall", "easy", "medium", "hard", "worst", "gap")
 DISPARITY = ("worst_5", "std", "gini")
 COLUMNS = ("class_name", "n", "accuracy", "low", "high", "tier", "nearest_by_confusion", "verdict")
 REPORT = "audit_report.html"
+Scalars = dict[str, float]
+Rows = list[list[Any]]
 PROJECT, MLFLOW_RUN_FILE = "classmargin", "mlflow_run_id.txt"  # as in training.metric_logs
 
 
-def audit_scalars(result: Audit) -> dict[str, float]:
-    """Return the ten scalars of an audit; those that its arrays do not tell are left out.
+def audit_scalars(result: Audit) -> Scalars:
+    """Return the ten scalars of an audit; those that cannot be computed from its arrays are left out.
 
     Example:
         >>> import classmargin
@@ -43,7 +45,7 @@ def audit_scalars(result: Audit) -> dict[str, float]:
     return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
-def class_rows(result: Audit) -> list[list[Any]]:
+def class_rows(result: Audit) -> Rows:
     """Return the per-class table as rows in the order of ``COLUMNS``, plain Python values."""
     frame = result.by_class[list(COLUMNS)]
     return [[_plain(value) for value in row] for row in frame.itertuples(index=False, name=None)]
@@ -69,47 +71,36 @@ def log_audit(
 
     Raises:
         TypeError: Another kind of tracker.
-        ImportError: The report is wanted and its packages are missing; scalars and table are sent before.
+        ImportError: The report is wanted and its packages are missing; scalars and table have been sent by then.
     """
     check_int("step", step, minimum=0)
-    send = _sender(tracker)
+    send_numbers, send_report = _senders(tracker)
     scalars = {prefix + name: value for name, value in audit_scalars(result).items()}
-    send.numbers(scalars, class_rows(result), step)
+    send_numbers(tracker, scalars, class_rows(result), step)
     if report:
         with tempfile.TemporaryDirectory() as folder:
-            send.report(result.to_html(Path(folder) / REPORT), step)
+            send_report(tracker, result.to_html(Path(folder) / REPORT), step)
 
 
-def _sender(tracker: Any) -> _TensorBoard | _Wandb | _MLflow:
+def _senders(tracker: Any) -> tuple[Callable[..., None], Callable[..., None]]:
     if hasattr(tracker, "add_scalar") and hasattr(tracker, "add_text"):
-        return _TensorBoard(tracker)
+        return _numbers_to_tensorboard, _report_to_tensorboard
     if hasattr(tracker, "log_artifact") and hasattr(tracker, "log_metrics"):
-        return _MLflow(tracker)
+        return _numbers_to_mlflow, _report_to_mlflow
     if hasattr(tracker, "log_artifact") and hasattr(tracker, "log"):
-        return _Wandb(tracker)
+        return _numbers_to_wandb, _report_to_wandb
     raise TypeError(
         "tracker must be a TensorBoard SummaryWriter, a W&B run or the module mlflow, got "
         f"{type(tracker).__name__}"
     )
 
 
-class _TensorBoard:
-    def __init__(self, writer: Any) -> None:
-        self._writer = writer
-
-    def numbers(self, scalars: dict[str, float], rows: list[list[Any]], step: int) -> None:
-        for name, value in scalars.items():
-            self._writer.add_scalar(name, value, step)
-        lines = [COLUMNS, ["---"] * len(COLUMNS), *rows]
-        table = "\n".join("| " + " | ".join(_cell(value) for value in line) + " |" for line in lines)
-        self._writer.add_text("classes", table, step)
-
-    def report(self, file: Path, step: int) -> None:
-        target = Path(self._writer.log_dir) / f"{file.stem}_{step}{file.suffix}"
-        target.write_bytes(file.read_bytes())
-        self._writer.add_text(
-            "report", f"The audit report is the file {target.name} beside these events.", step
-        )
+def _numbers_to_tensorboard(writer: Any, scalars: Scalars, rows: Rows, step: int) -> None:
+    for name, value in scalars.items():
+        writer.add_scalar(name, value, step)
+    lines = [COLUMNS, ["---"] * len(COLUMNS), *rows]
+    table = "\n".join("| " + " | ".join(_cell(value) for value in line) + " |" for line in lines)
+    writer.add_text("classes", table, step)
 
 
 def _cell(value: Any) -> str:
@@ -117,44 +108,42 @@ def _cell(value: Any) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-class _Wandb:
-    def __init__(self, run: Any) -> None:
-        self._wandb = require_extra("wandb", "wandb", "logging to Weights & Biases")
-        self._run = run
-
-    def numbers(self, scalars: dict[str, float], rows: list[list[Any]], step: int) -> None:
-        table = self._wandb.Table(columns=list(COLUMNS), data=rows)
-        self._run.log({**scalars, "classes": table}, step=step)
-
-    def report(self, file: Path, step: int) -> None:
-        artifact = self._wandb.Artifact(
-            f"audit-report-{self._run.id}", type="report", metadata={"step": step}
-        )
-        artifact.add_file(str(file))
-        self._run.log_artifact(artifact)
+def _report_to_tensorboard(writer: Any, file: Path, step: int) -> None:
+    target = Path(writer.log_dir) / f"{file.stem}_{step}{file.suffix}"
+    target.write_bytes(file.read_bytes())
+    writer.add_text("report", f"The audit report is the file {target.name} beside these events.", step)
 
 
-class _MLflow:
-    def __init__(self, mlflow: Any) -> None:
-        self._mlflow = mlflow
+def _numbers_to_wandb(run: Any, scalars: Scalars, rows: Rows, step: int) -> None:
+    wandb = require_extra("wandb", "wandb", "logging to Weights & Biases")
+    run.log({**scalars, "classes": wandb.Table(columns=list(COLUMNS), data=rows)}, step=step)
 
-    def numbers(self, scalars: dict[str, float], rows: list[list[Any]], step: int) -> None:
-        self._mlflow.log_metrics(scalars, step=step)
-        columns = {name: [row[place] for row in rows] for place, name in enumerate(COLUMNS)}
-        self._mlflow.log_table(columns, f"classes_{step:08d}.json")
 
-    def report(self, file: Path, step: int) -> None:
-        self._mlflow.log_artifact(str(file), artifact_path=f"report_{step:08d}")
+def _report_to_wandb(run: Any, file: Path, step: int) -> None:
+    wandb = require_extra("wandb", "wandb", "logging to Weights & Biases")
+    artifact = wandb.Artifact(f"audit-report-{run.id}", type="report", metadata={"step": step})
+    artifact.add_file(str(file))
+    run.log_artifact(artifact)
+
+
+def _numbers_to_mlflow(mlflow: Any, scalars: Scalars, rows: Rows, step: int) -> None:
+    mlflow.log_metrics(scalars, step=step)
+    columns = {name: [row[place] for row in rows] for place, name in enumerate(COLUMNS)}
+    mlflow.log_table(columns, f"classes_{step:08d}.json")
+
+
+def _report_to_mlflow(mlflow: Any, file: Path, step: int) -> None:
+    mlflow.log_artifact(str(file), artifact_path=f"report_{step:08d}")
 
 
 def send_run_report(
     names: Sequence[str], folder: Path, report: Path, say: Callable[[str], None]
 ) -> list[str]:
-    """Give the report of a finished training run to its trackers and return the names of those that have it.
+    """Send the report of a finished training run to its trackers and return the names of those that took it.
 
-    During training :mod:`classmargin.training.metric_logs` sends scalars and the class table; the report exists only when the run has
-    been tested, after those loggers were closed. Here each tracker's own record of that run is opened again and given the file.
-    A tracker that fails costs its copy of the report, with a line that says why, and nothing else: the run is finished.
+    During training :mod:`classmargin.training.metric_logs` sends scalars and the class table; the report exists only once the run has
+    been tested, after those loggers were closed. Here each tracker's own record of the run is reopened and given the file.
+    A tracker that fails costs its copy of the report and a line that says why, nothing else: the run is finished.
 
     Args:
         names: Loggers of the run: ``tensorboard``, ``wandb``, ``mlflow``.

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from classmargin.data.errors import name_some
+from classmargin.data.raw import name_some
 from classmargin.methods import method_info
 from classmargin.recipes.measure_runs import settings_difference
 from classmargin.recipes.recipe import Block, Recipe, Row

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from classmargin.recipes.run_display import display
 from classmargin.recipes.train_run import is_helper_process
-from classmargin.training.devices import launched_layout, launched_rank
+from classmargin.training.devices import launched_layout, launched_rank, leave_group, prepare_group
 from classmargin.training.stopping import StoppedError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def serve_if_helper() -> None:
             _train(task, messages)
     except StoppedError as stopped:
         code = stopped.exit_code
-    dist.destroy_process_group()
+    _leave()
     raise SystemExit(code)
 
 
@@ -81,6 +81,7 @@ def _group() -> Any:
     if not _groups:
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         rank, processes = launched_rank()
+        prepare_group()
         dist.init_process_group(backend, rank=rank, world_size=processes)
         _groups.append(dist.new_group(backend="gloo"))
         if not is_helper_process():
@@ -92,4 +93,9 @@ def _dismiss() -> None:
     """When rank 0 has nothing more to train: let the other ranks exit."""
     with contextlib.suppress(RuntimeError):  # they are gone already
         _share(None, _groups[0])
-        dist.destroy_process_group()
+        _leave()
+
+
+def _leave() -> None:
+    _groups.clear()
+    leave_group()

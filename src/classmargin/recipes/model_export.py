@@ -14,6 +14,7 @@ import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -56,7 +57,13 @@ def export(model: SavedModel, target: str | os.PathLike[str], file_format: str) 
 
 def _example(model: SavedModel) -> Tensor:
     # Two samples: with one, a tracer takes the batch for a constant.
-    return torch.rand(2, *model.record.input_shape, generator=torch.Generator().manual_seed(0))
+    random = torch.Generator().manual_seed(0)
+    shape = (2, *model.record.input_shape)
+    if model.record.kind == "text":  # without padding: a tracer keeps the length of what it saw
+        encoder: Any = model.backbone.encoder
+        others = torch.tensor([token for token in range(encoder.vocabulary) if token != encoder.padding])
+        return others[torch.randint(len(others), shape, generator=random)]
+    return torch.rand(shape, generator=random)
 
 
 def _write_weights(model: SavedModel, path: Path) -> None:

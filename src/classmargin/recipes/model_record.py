@@ -24,8 +24,8 @@ class ModelRecord:
         class_names: In label order.
         class_counts: Training samples of each class.
         full_size: Size of the training set that stable indices point into.
-        kind: What goes into the network: ``images`` or ``features``.
-        input_shape: ``(C, H, W)`` or ``(d,)``.
+        kind: What goes into the network: ``images``, ``features`` or ``text``.
+        input_shape: ``(C, H, W)``, ``(d,)`` or ``(T,)``.
         mean: Of each channel, subtracted from images in [0, 1].
         std: Of each channel, by which they are then divided.
         encoder: Fingerprint of a frozen encoder whose weights are not in the checkpoint; empty otherwise.

@@ -11,6 +11,7 @@ from classmargin.evaluation.json_values import json_text, to_plain
 from classmargin.recipes.measure_runs import MeasuredBlock
 from classmargin.recipes.recipe import Recipe, find_recipe
 from classmargin.recipes.record import CUSTOM, BlockResult, Record, RowResult, read_record, write_record
+from classmargin.recipes.record_predictions import write_record_predictions
 from classmargin.recipes.record_tables import default_tables
 from classmargin.recipes.run_recipe import Outcome
 from classmargin.report.tables import Table, latex_report, markdown_report
@@ -175,12 +176,12 @@ def _section(path: str | Path) -> str:
 def write_outputs(
     record: Record, folder: str | Path, measured: Sequence[MeasuredBlock] = (), *, html: bool = True
 ) -> list[Path]:
-    """Write ``record.json``, ``table.md``, ``table.tex`` and pages; return what was written.
+    """Write ``record.json``, ``table.md``, ``table.tex``, predictions and pages; return what was written.
 
     Args:
         record: What is shown.
         folder: Where.
-        measured: Blocks with their comparisons, for a page with all classes each.
+        measured: Blocks with their comparisons, for a page with all classes each and the predictions of every run.
         html: Whether pages are wanted.
     """
     place = Path(folder)
@@ -188,6 +189,7 @@ def write_outputs(
     written = [write_record(record, place / "record.json"), place / "table.md", place / "table.tex"]
     write_text(written[1], record_markdown(record, level=1) + "\n")
     write_text(written[2], latex_report(verdict, tables, notes) + "\n")
+    written += write_record_predictions(measured, place / "predictions")
     if html:
         try:
             written += _write_pages(record, place, measured, tables)

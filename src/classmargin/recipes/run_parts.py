@@ -23,7 +23,7 @@ from classmargin.backbones.feature_cache import encoder_fingerprint
 from classmargin.data import BatchLoader, DataBundle, Framing, load_data, make_loader
 from classmargin.data.catalog import find_info
 from classmargin.data.formats.arrow_tables import HUB_PREFIX
-from classmargin.data.normalisation import pixels_in_units
+from classmargin.data.pixels import pixels_in_units
 from classmargin.methods import Method, Requirements, TaskInfo, create, requirements_of
 from classmargin.methods.base import SamplerKind
 from classmargin.methods.method_registry import resolve_hyperparameters, settle_hyperparameters
@@ -237,7 +237,7 @@ def build_network(config: RunConfig, record: ModelRecord, needs: Requirements) -
     if record.kind != expected:
         raise ValueError(
             f"backbone {config.backbone.name} reads {expected}, but data {config.data.name} holds {record.kind}"
-            + ("; use linear or mlp" if record.kind == "features" else "")
+            + {"features": "; use linear or mlp", "text": "; use minilm or hf-text"}.get(record.kind, "")
         )
     images = record.kind == "images"
     options = dict(config.backbone.options)
@@ -320,6 +320,22 @@ def _check_pixel_units(bundle: DataBundle, backbone: str) -> None:
             )
 
 
+def _check_tokens(config: RunConfig, bundle: DataBundle, encoder: Any) -> None:
+    """Refuse token numbers that the network has no embedding for, and mixing, which numbers of words do not allow."""
+    if bundle.kind != "text":
+        return
+    if config.data.mix != "none":
+        raise ValueError(f"data.mix must be none for texts, got {config.data.mix!r}")
+    for name in ("train", "validation", "test"):
+        tokens = bundle.split(name).inputs
+        largest = int(tokens.max()) if tokens is not None and tokens.numel() else 0
+        if largest >= encoder.vocabulary:
+            raise ValueError(
+                f"{config.backbone.name} knows {encoder.vocabulary} tokens, but the {name} part of {bundle.name} holds token "
+                f"{largest}; tokenize it with this network's tokenizer"
+            )
+
+
 def build_run(config: RunConfig) -> RunParts:
     """Build data, network and method of a run; weights depend on ``loop.seed`` alone.
 
@@ -331,6 +347,7 @@ def build_run(config: RunConfig) -> RunParts:
     record = describe(bundle)
     seed_process(config.loop.seed, "weights", 0)
     backbone = build_network(config, record, needs)
+    _check_tokens(config, bundle, backbone.encoder)
     if backbone.input_mean is not None and backbone.input_std is not None:
         _check_pixel_units(bundle, backbone.name)
         bundle = replace(bundle, mean=backbone.input_mean, std=backbone.input_std)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from classmargin.data.catalog import data_root
-from classmargin.data.errors import name_some
+from classmargin.data.raw import name_some
 from classmargin.recipes.existing_runs import find_runs, group_runs, unfinished_runs
 from classmargin.recipes.measure_runs import MeasuredBlock, measure_block
 from classmargin.recipes.recipe import SCALES, Recipe, Scale

@@ -72,8 +72,8 @@ def train_task(task: Mapping[str, Any], judge: Judge) -> dict[str, Any]:
     try:
         if task.get("wait"):
             _wait_for_folder(task["folder"])
-        options = {"test": task["test"], "notices": task["notices"], "observers": observers}
-        summary = train(config, task["folder"], resume=True, show=False, **options)
+        options = {name: task[name] for name in ("test", "notices", "validation")}
+        summary = train(config, task["folder"], resume=True, show=False, observers=observers, **options)
     except FellBehindError as error:
         return {"kind": "fell_behind", "words": str(error)}
     except DivergedError as error:

@@ -58,6 +58,7 @@ class PlannedRun:
         test: Whether the test set is looked at; without it the run ends trained and not ``done``.
         judged: Whether the source is asked after each evaluation if the run may continue.
         notices: Whether the run says what a user should know about its data.
+        validation: Keep the predictions on the validation samples beside the run.
     """
 
     title: str
@@ -67,10 +68,11 @@ class PlannedRun:
     test: bool = True
     judged: bool = False
     notices: bool = True
+    validation: bool = False
 
     def task(self) -> dict[str, Any]:
         """Return what a worker must know, as plain values."""
-        names = ("watch_spread", "test", "judged", "notices")
+        names = ("watch_spread", "test", "judged", "notices", "validation")
         flags = {name: getattr(self, name) for name in names}
         return {"folder": str(self.folder.path.resolve()), "config": self.config.to_dict(), **flags}
 

@@ -30,12 +30,14 @@ from classmargin.recipes.run_parts import RunParts, build_run, effective
 from classmargin.training import devices
 from classmargin.training.config import RunConfig, identity
 from classmargin.training.config_reader import differences
-from classmargin.training.evaluate import Arrays, finish_run, predict_arrays
+from classmargin.training.evaluate import Arrays, finish_run, predict_arrays, write_predictions
 from classmargin.training.loop import Loop
 from classmargin.training.metric_logs import Logger
 from classmargin.training.recorder import Recorder
 from classmargin.training.run_folder import RunFolder, recorded_numerics
 from classmargin.training.run_progress import Watchers, make_watchers, say, say_once
+
+VALIDATION_FILE = "validation.npz"
 
 
 @runtime_checkable
@@ -69,6 +71,7 @@ def train(
     test: bool = True,
     observers: Sequence[Logger] = (),
     notices: bool = True,
+    validation: bool = False,
 ) -> dict[str, Any]:
     """Train a run to its end and return its summary (accuracies on the test set under ``test``).
 
@@ -82,6 +85,7 @@ def train(
         observers: Told about each evaluation on validation, after the run's own files; one with ``attach`` is given
             the parts of the run first.
         notices: Whether to say what a user should know about the data.
+        validation: Also write the predictions on validation (:data:`VALIDATION_FILE`), for whoever chooses by them.
 
     Raises:
         ValueError: Bad names or values, a folder with another run, or one in use by another process.
@@ -104,7 +108,7 @@ def train(
             if config.machine.devices > 1:
                 build_run(config)  # bad input must show before other processes are started
         with devices.started(config) as fabric:
-            return _train_locked(config, run, fabric, show, test, observers, notices)
+            return _train_locked(config, run, fabric, show, test, observers, notices, validation)
 
 
 def _as_begun(config: RunConfig, run: RunFolder) -> RunConfig:
@@ -178,6 +182,7 @@ def _train_locked(
     test: bool,
     observers: Sequence[Logger],
     notices: bool,
+    validation: bool,
 ) -> dict[str, Any]:
     begin = time.perf_counter()
     session = build_run(config)
@@ -202,11 +207,16 @@ def _train_locked(
         "steps": loop.position.global_step,
         "selected_epoch": loop.weights.best_epoch,
     }
+    shown = show if rank() == 0 else False
+    if validation:
+        arrays = _arrays_of("validation", session, loop, network, fabric, shown)
+        if rank() == 0:
+            write_predictions(run.path / VALIDATION_FILE, arrays)
     if test:
-        arrays = _test_arrays(session, loop, network, fabric, show if rank() == 0 else False)
+        arrays = _arrays_of("test", session, loop, network, fabric, shown)
         summary["seconds"] = round(time.perf_counter() - begin, 3)
         norm_order = float(config.method.options.get("norm_order", 2.0))  # margins as the method gave them
-        images = _test_images(session.bundle.test, arrays["sample_id"]) if config.machine.report else None
+        images = pictures_of(session.bundle.test, arrays["sample_id"]) if config.machine.report else None
         finish_run(
             run,
             arrays,
@@ -221,8 +231,8 @@ def _train_locked(
     return read_summary(run) if test else summary
 
 
-def _test_images(split: Split, sample_id: np.ndarray[Any, Any]) -> Any:
-    """Return the pictures of the test samples in the order of ``sample_id``, or ``None`` where they are no pictures."""
+def pictures_of(split: Split, sample_id: np.ndarray[Any, Any]) -> Any:
+    """Return the pictures of samples of a split in the order of ``sample_id``, or ``None`` where they are no pictures."""
     order = np.argsort(split.index.numpy(), kind="stable")
     rows = order[np.searchsorted(split.index.numpy()[order], sample_id)]
     if split.images is not None:
@@ -251,10 +261,12 @@ def _send_report(config: RunConfig, run: RunFolder) -> None:
         send_run_report(config.machine.loggers, run.path, run.report_file, say)
 
 
-def _test_arrays(session: RunParts, loop: Loop, network: nn.Module, fabric: Any, show: bool | None) -> Arrays:
-    loader = session.loaders.evaluation("test")
-    assert loader is not None, "the data package refuses an empty test set"
-    batches = progress(loop.batches(loader), "test set", total=len(loader), show=show)
+def _arrays_of(
+    part: str, session: RunParts, loop: Loop, network: nn.Module, fabric: Any, show: bool | None
+) -> Arrays:
+    loader = session.loaders.evaluation(part)
+    assert loader is not None, f"the caller knows that there are {part} samples"
+    batches = progress(loop.batches(loader), f"{part} set", total=len(loader), show=show)
     return predict_arrays(network, session.method, batches, tuple(session.bundle.class_names), fabric)
 
 

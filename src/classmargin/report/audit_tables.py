@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import html
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from classmargin._printable import printable
 from classmargin.evaluation.audit_result import Audit
-from classmargin.report.audit_words import RANKING_WORDS
+from classmargin.report.audit_words import MOST_LINES, RANKING_WORDS, audit_verdict, headline
 from classmargin.report.tables import (
     NO_VALUE,
     Column,
@@ -15,8 +17,13 @@ from classmargin.report.tables import (
     frame_rows,
     is_missing,
     markdown_report,
+    to_html,
 )
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_SLICES = 30
 HEADLINES = {
     "overall": "all samples",
     "easy": "easy third of classes",
@@ -199,7 +206,7 @@ def failing_table(audit: Audit, top: int, *, narrow: bool = False) -> Table:
     Args:
         audit: What is shown.
         top: Most rows.
-        narrow: Whether reason and next step share a column, for 80 characters.
+        narrow: Whether the leading reason and the next step share a column, for 80 characters.
     """
     present = sorted((row for row in class_rows(audit) if row["n"] > 0), key=_accuracy_then_absent)
     lagging = [row for row in present if row["lags"]]
@@ -213,7 +220,7 @@ def failing_table(audit: Audit, top: int, *, narrow: bool = False) -> Table:
     if narrow:
         columns = (*(column for column in columns if column.key in NARROW_COLUMNS), NARROW_LAST)
         shown = [
-            {**row, "both": " → ".join(filter(None, (row["verdict"], row["next_step"])))} for row in shown
+            {**row, "both": " → ".join(filter(None, (row["reason"], row["next_step"])))} for row in shown
         ]
     title = "Classes that lag behind" if lagging else "Worst classes (none lags behind)"
     return Table(title, columns, shown, more_classes(len(rows) - len(shown)))
@@ -333,7 +340,7 @@ def bound_tables(audit: Audit) -> list[Table]:
 
 def report_tables(audit: Audit, top: int, *, full: bool = False, narrow: bool = False) -> list[Table]:
     """Return the tables for the terminal, Markdown and LaTeX: headlines and failing classes, or all."""
-    tables = [headline_table(audit), failing_table(audit, top, narrow=narrow)]
+    tables = [headline_table(audit), failing_table(audit, top, narrow=narrow and not full)]
     if not full:
         return tables
     tables += [tier_table(audit), confusion_table(audit, top), disparity_table(audit)]
@@ -372,3 +379,56 @@ def _has_value(value: Any) -> bool:
 def audit_markdown(audit: Audit, top: int) -> str:
     """Return headline numbers, the ``top`` worst classes and the notes in Markdown."""
     return markdown_report("", [headline_table(audit), failing_table(audit, top)], audit.notes) + "\n"
+
+
+def audit_fragment(audit: Audit) -> str:
+    """Return verdict, headline numbers and failing classes as a piece of HTML for notebooks; everything of the data is escaped."""
+    words = (
+        f"<p><b>{html.escape(printable(audit_verdict(audit)))}</b></p><p>{html.escape(headline(audit))}</p>"
+    )
+    return f"<div>{words}{to_html(failing_table(audit, MOST_LINES))}</div>"
+
+
+def slice_table(slices: pd.DataFrame) -> Table:
+    """Return the slices that were found, or words that there is none."""
+    found = slices[slices["found"].astype(bool)]
+    rows = frame_rows(found.head(MOST_SLICES))
+    for row in rows:
+        row["interval"] = (row["low"], row["high"])
+        row["class_name"] = row["class_name"] or "all classes"
+        row["slice"] = f"{row['property']}: {row['value']}"
+    columns = (
+        Column("class_name", "Class"),
+        Column("slice", "Slice"),
+        Column("n", "n", "count"),
+        Column("accuracy", "Accuracy", "percent"),
+        Column("interval", "Interval", "interval"),
+        Column(
+            "elsewhere",
+            "Elsewhere",
+            "percent",
+            "Accuracy of the rest, or what the accuracies of its classes predict",
+        ),
+        Column("q_value", "q", "p_value", "p after control of the false discovery rate over all slices"),
+    )
+    note = f"{len(found)} of {len(slices)} slices that are worse than the rest are so by more than chance."
+    if len(found) > MOST_SLICES:
+        note += f" The first {MOST_SLICES} are shown."
+    return Table("Slices where the model is worse", columns, rows, note)
+
+
+def group_table(groups: pd.DataFrame) -> Table:
+    """Return the super-classes, the worst first."""
+    rows = frame_rows(groups)
+    for row in rows:
+        row["interval"] = (row["low"], row["high"])
+    columns = (
+        Column("group", "Group"),
+        Column("classes", "Classes", "count"),
+        Column("n", "n", "count"),
+        Column("accuracy", "Accuracy", "percent"),
+        Column("interval", "Interval", "interval"),
+        Column("group_accuracy", "Right group", "percent", "Share of samples whose group is right"),
+        Column("inside", "Errors inside", "percent", "Share of the errors that stay in the group"),
+    )
+    return Table("Groups of classes", columns, rows)

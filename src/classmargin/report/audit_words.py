@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 
 from classmargin._printable import printable
@@ -114,7 +113,7 @@ def guide_to(reason: str) -> str:
 
 def audit_text(audit: Audit) -> str:
     """Return a short summary: verdict, headline numbers and, for each lagging class, the reason and the next step."""
-    lines = [audit_verdict(audit), "", _headline(audit)]
+    lines = [audit_verdict(audit), "", headline(audit)]
     frame = audit.by_class[audit.by_class["lags"].astype(bool)].sort_values("accuracy", kind="stable")
     for row in frame.head(MOST_LINES).to_dict("records"):
         words = f"{format_value(row['accuracy'], 'percent'):>6}  {row['class_name']} (n = {row['n']}): {row['verdict']}"
@@ -128,42 +127,11 @@ def audit_text(audit: Audit) -> str:
     return "\n".join(printable(line) for line in lines)
 
 
-def _headline(audit: Audit) -> str:
+def headline(audit: Audit) -> str:
+    """Return the headline numbers in one line."""
     parts = [
         f"{name} {format_value(getattr(audit, name), 'percent')}"
         for name in ("overall", "easy", "medium", "hard", "worst")
         if not math.isnan(getattr(audit, name))
     ]
     return f"{', '.join(parts)} ({audit.num_samples} samples, {audit.num_classes} classes)"
-
-
-def audit_fragment(audit: Audit) -> str:
-    """Return the summary as a piece of HTML for notebooks; everything of the data is escaped."""
-    frame = audit.by_class[audit.by_class["n"] > 0]
-    lagging = frame[frame["lags"].astype(bool)]
-    shown = (lagging if len(lagging) else frame).sort_values("accuracy", kind="stable").head(MOST_LINES)
-
-    limits = ("estimate_low", "estimate_high") if audit.ranking == "corrected" else ("low", "high")
-
-    def cell(value: object) -> str:
-        return f"<td style='text-align:left'>{html.escape(printable(str(value)))}</td>"
-
-    rows = "".join(
-        "<tr>"
-        + cell(row["class_name"])
-        + cell(row["n"])
-        + cell(format_value(row["accuracy"], "percent"))
-        + cell(format_value((row[limits[0]], row[limits[1]]), "interval"))
-        + cell(row["verdict"])
-        + cell(row["next_step"])
-        + "</tr>"
-        for row in shown.to_dict("records")
-    )
-    heads = ("Class", "n", "Accuracy", "Interval", "Why", "Next step")
-    head = "".join(f"<th style='text-align:left'>{title}</th>" for title in heads)
-    rest = len(lagging) - len(shown)
-    more = f"<p>… and {rest} more</p>" if rest > 0 else ""
-    return (
-        f"<div><p><b>{html.escape(printable(audit_verdict(audit)))}</b></p><p>{html.escape(_headline(audit))}</p>"
-        f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{more}</div>"
-    )

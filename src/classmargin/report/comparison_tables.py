@@ -1,14 +1,24 @@
-"""What the report says about a comparison and about a gate: tables."""
+"""What the report says about a comparison and about a gate: tables, and the decision of the gate where pipelines show it.
+
+classmargin gate new.csv --baseline old.csv --junit gate.xml --summary "$GITHUB_STEP_SUMMARY"
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
+from classmargin._atomic import atomic_path
+from classmargin._printable import escape_markdown, printable
 from classmargin.evaluation.comparison import Comparison, ComparisonSet
 from classmargin.evaluation.release_gate import GateResult
 from classmargin.report.audit_tables import HEADLINES, more_classes
-from classmargin.report.tables import Column, Table, frame_rows, is_missing
+from classmargin.report.tables import Column, Table, frame_rows, is_missing, markdown_report
+
+SUITE = "classmargin gate"
+VERDICT_WORDS = {"PASS": "passed", "FAIL": "failed", "CANNOT TELL": "cannot tell"}
 
 CLASS_COLUMNS = (
     Column("class_name", "Class"),
@@ -154,12 +164,15 @@ def gate_tables(result: GateResult, top: int) -> list[Table]:
     frame = result.by_class[result.by_class["n"] > 0]
     nearest = frame[["q_value", "q_value_minimum"]].min(axis=1)  # there is no second one without a minimum
     frame = frame.assign(passes=~frame["failed"].astype(bool), nearest=nearest)
-    frame = frame.sort_values(["passes", "nearest", "p_value", "difference"], kind="stable")
+    frame = frame.sort_values(["passes", "nearest", "p_value", "difference", "candidate"], kind="stable")
     failed = int((~frame["passes"]).sum())
     title = (
         f"Classes that failed ({failed}) or came nearest to it" if failed else "Classes nearest to failing"
     )
     rows = frame_rows(frame.head(top))
+    columns = tuple(
+        column for column in columns if column.is_text or any(not is_missing(row[column.key]) for row in rows)
+    )
     note = more_classes(len(frame) - len(rows))
     power = Table(
         "What this gate can see",
@@ -171,3 +184,91 @@ def gate_tables(result: GateResult, top: int) -> list[Table]:
         frame_rows(result.power_table),
     )
     return [table for table in (Table(title, columns, rows, note), power) if table.rows]
+
+
+def write_junit(result: GateResult, path: str | Path) -> Path:
+    """Write the gate as a JUnit file: a test for the overall accuracy and one per class, a failure for each reason.
+
+    Args:
+        result: Decision of :func:`classmargin.evaluation.release_gate.gate`.
+        path: File to write.
+
+    Example:
+        >>> import tempfile
+        >>> from classmargin.evaluation import audit
+        >>> from classmargin.evaluation.release_gate import gate
+        >>> old = audit([0, 1] * 50, predictions=[0, 1] * 50, num_classes=2, bootstrap=0)
+        >>> file = write_junit(gate(old, old), Path(tempfile.mkdtemp()) / "gate.xml")
+        >>> ElementTree.parse(file).getroot().get("tests")
+        '3'
+    """
+    cases: list[tuple[str, dict[str, Any]]] = [("overall accuracy", dict(result.overall))]
+    present = result.by_class[result.by_class["n"] > 0]
+    cases += [
+        (f"class {row['class_name']}", {str(key): value for key, value in row.items()})
+        for row in present.to_dict("records")
+    ]
+    failures = sum(bool(row["failed"]) for _, row in cases)
+    counts = {"tests": str(len(cases)), "failures": str(failures), "errors": "0", "skipped": "0"}
+    root = ElementTree.Element("testsuites", {"name": SUITE, **counts})
+    suite = ElementTree.SubElement(root, "testsuite", {"name": SUITE, **counts})
+    for name, row in cases:
+        case = ElementTree.SubElement(suite, "testcase", {"classname": SUITE, "name": _clean(name)})
+        if row["failed"]:
+            words = _clean(str(row["reason"]))
+            ElementTree.SubElement(case, "failure", {"message": words, "type": "drop"}).text = words
+        ElementTree.SubElement(case, "system-out").text = _accuracies(row)
+    ElementTree.SubElement(suite, "system-out").text = _clean("\n".join((result.power, *result.notes)))
+    ElementTree.indent(root)
+    with atomic_path(Path(path)) as file:
+        ElementTree.ElementTree(root).write(file, encoding="utf-8", xml_declaration=True)
+    return Path(path)
+
+
+def github_summary(result: GateResult, top: int = 10) -> str:
+    """Return the gate as Markdown for the summary of a job.
+
+    Args:
+        result: Decision of the gate.
+        top: Most classes in the table, those that failed or came nearest to it.
+    """
+    verdict = f"### Gate: {VERDICT_WORDS[result.verdict]}"
+    reasons = [f"- {escape_markdown(reason)}" for reason in result.reasons]
+    report = markdown_report("", gate_tables(result, top)[:1], [result.power, *result.notes])
+    return "\n".join([verdict, "", *reasons, "", report, ""])
+
+
+def append_summary(result: GateResult, path: str | Path, top: int = 10) -> Path:
+    """Append the gate as Markdown to a file, made if missing, e.g. the one that ``GITHUB_STEP_SUMMARY`` names."""
+    with Path(path).open("a", encoding="utf-8") as file:
+        file.write(github_summary(result, top))
+    return Path(path)
+
+
+def github_annotations(result: GateResult) -> list[str]:
+    """Return one workflow command per reason (``::error`` or ``::warning``), which GitHub shows beside the run.
+
+    Example:
+        >>> from classmargin.evaluation import audit, gate
+        >>> old = audit([0, 1] * 3, predictions=[0, 1] * 3, num_classes=2, bootstrap=0)
+        >>> github_annotations(gate(old, old))[0][:35]
+        '::warning title=classmargin gate::a'
+    """
+    kind = "error" if result.verdict == "FAIL" else "warning"
+    return [f"::{kind} title={SUITE}::{_command_text(reason)}" for reason in result.reasons]
+
+
+def _command_text(text: str) -> str:
+    # Names are data: a line break or a percent sign must not begin another command.
+    return printable(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _accuracies(row: dict[str, Any]) -> str:
+    values = [("baseline", ".4f"), ("candidate", ".4f"), ("n", ".0f"), ("q_value", ".3g")]
+    words = [f"{key} {row[key]:{digits}}" for key, digits in values if row[key] == row[key]]
+    return ", ".join(words).replace("q_value", "adjusted p")
+
+
+def _clean(text: str) -> str:
+    """Return text without the control characters that XML forbids."""
+    return "".join(letter for letter in text if letter in "\n\t" or letter.isprintable())

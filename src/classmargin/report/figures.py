@@ -106,10 +106,8 @@ OUTCOMES = {
     "lost": ("lost", TIER_COLOURS["hard"]),
     "noise": ("may be noise", NEUTRAL),
 }
+# Named values, each with the two ends of its interval.
 Estimates = Mapping[str, tuple[float, float, float]]
-
-
-"""Named values, each with the two ends of its interval."""
 
 
 def thirds_figure(series: Mapping[str, Estimates]) -> Figure:

@@ -1,17 +1,28 @@
-"""The samples that a page shows: which ones, and their pictures or texts, as data that the page draws on demand."""
+"""The samples that a page shows: which ones, and their pictures or texts, as data that the page draws on demand.
+
+Pictures come from a folder, from paths or from an array, and from strangers: nothing outside the folder is read, sizes are compared
+before a pixel is decoded, and what cannot be read is left out and counted. A picture in the page has been decoded and written anew, so
+nothing of the original file but its look is in it.
+"""
 
 from __future__ import annotations
 
+import base64
+import io
+import math
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from classmargin._checks import require_extra
 from classmargin._printable import printable
+from classmargin._progress import progress_if_long
 from classmargin.evaluation.audit_result import Audit
-from classmargin.evaluation.samples import KINDS
-from classmargin.report.thumbnails import MOST_BYTES, Pictures, data_uris
+from classmargin.evaluation.samples import KINDS, places_in_groups
 
 # Of each class; a page of a thousand classes shows fewer of those that do not lag.
 MOST_ERRORS, MOST_DOUBTED, MOST_TYPICAL = 30, 12, 5
@@ -19,6 +30,14 @@ FEW_ERRORS, FEW_DOUBTED, FEW_TYPICAL = 4, 2, 1
 MOST_ROWS = 8000
 MOST_LETTERS = 300
 MOST_LETTERS_IN_ALL = 2 * 2**20
+SIDE = 72  # pixels; shown a little larger
+# Both limits together bound the page: it is to be mailed and opened on a phone.
+MOST_BYTES = 6 * 2**20
+MOST_PICTURES = 4000
+LARGEST_PIXELS = 40_000_000
+# Pillow looks at the content, not at the name, and knows formats that start other programs (EPS: Ghostscript).
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
+_ENLARGED = 32  # smaller pictures are enlarged without smoothing by the page
 
 
 def sample_view(audit: Audit, *, images: Any = None, texts: Sequence[str] | None = None) -> dict[str, Any]:
@@ -44,7 +63,7 @@ def sample_view(audit: Audit, *, images: Any = None, texts: Sequence[str] | None
     chosen = _choose(audit, truth, predicted, kind, frame["rank"].to_numpy())
     shown = frame.iloc[chosen]
     positions = [int(position) for position in shown["position"]]
-    pictures = _pictures(audit, images)
+    pictures = images if images is None or isinstance(images, Pictures) else Pictures(images, audit)
     # Room for pictures goes to lagging classes first.
     lags = audit.by_class["lags"].to_numpy(dtype=bool)[truth[chosen]]
     first = [positions[row] for row in np.argsort(~lags, kind="stable").tolist()]
@@ -97,18 +116,11 @@ def _choose(
     rank: NDArray[np.int64],
 ) -> NDArray[np.int64]:
     """Return rows of the sample table: all kinds of error of a class get their turn, lagging classes first."""
-    # The place among the errors of the same pair: a rare confusion is shown as well as the usual one.
-    order = np.lexsort((rank, predicted, truth, kind))
-    key = (kind * audit.num_classes + truth) * audit.num_classes + predicted
-    in_pair = np.empty(len(rank), dtype=np.int64)
-    sorted_key = key[order]
-    starts = np.flatnonzero(np.r_[True, sorted_key[1:] != sorted_key[:-1]]) if len(key) else order
-    in_pair[order] = np.arange(len(key)) - np.repeat(starts, np.diff(np.r_[starts, len(key)]))
-    turn = np.lexsort((rank, np.where(kind == 0, in_pair, rank), kind, truth))
-    sorted_group = (truth * len(KINDS) + kind)[turn]
-    starts = np.flatnonzero(np.r_[True, sorted_group[1:] != sorted_group[:-1]]) if len(key) else turn
+    # The place among the errors of the same pair: a rare confusion is shown as well as the usual one. Rows come by rank.
+    turn = np.where(kind == 0, places_in_groups(kind, truth, predicted), rank)
+    order = np.lexsort((rank, turn))
     place = np.empty(len(rank), dtype=np.int64)
-    place[turn] = np.arange(len(key)) - np.repeat(starts, np.diff(np.r_[starts, len(key)]))
+    place[order] = places_in_groups(truth[order], kind[order])
     most = np.array([MOST_ERRORS, MOST_DOUBTED, MOST_TYPICAL])[kind]
     few = np.array([FEW_ERRORS, FEW_DOUBTED, FEW_TYPICAL])[kind]
     lags = audit.by_class["lags"].to_numpy(dtype=bool)[truth]
@@ -118,10 +130,6 @@ def _choose(
     allowed = np.flatnonzero(place < most)
     best = allowed[np.lexsort((place[allowed], accuracy[allowed], wave[allowed]))]
     return np.sort(best[:MOST_ROWS])  # as in the table: by class, kind and rank
-
-
-def _pictures(audit: Audit, images: Any) -> Pictures | None:
-    return images if images is None or isinstance(images, Pictures) else Pictures(images, audit)
 
 
 def _rounded(value: float) -> float | None:
@@ -143,3 +151,154 @@ def _words(listed: int, pictures: Pictures | None, shown: int) -> str:
         words += f"; {pictures.unreadable} could not be read or were refused"
     left = listed - shown - pictures.unreadable
     return f"{words}; {left} listed samples are without one." if left > 0 else f"{words}."
+
+
+class Pictures:
+    """Reads the picture of a sample by its position.
+
+    Args:
+        images: A folder that holds the samples under their ``sample_id`` as relative path, one path per sample, or an array
+            ``[N, H, W]``, ``[N, H, W, C]`` or ``[N, C, H, W]`` (bytes, or floats between 0 and 1), or an object whose
+            ``open(position)`` gives a path or a stream.
+        audit: Whose samples they are.
+
+    Raises:
+        ValueError: A folder that is not there, another number of samples, an array of another shape.
+    """
+
+    def __init__(self, images: Any, audit: Audit) -> None:
+        self.folder: Path | None = None
+        self.names: Sequence[str] | None = None
+        self.array: NDArray[Any] | None = None
+        self.source: Any = None
+        self.unreadable = 0
+        if isinstance(images, (str, os.PathLike)):
+            self.folder = Path(images)
+            if not self.folder.is_dir():
+                raise ValueError(
+                    f"images must be a folder, paths or an array, got {str(images)!r}, which is no folder"
+                )
+            identity = np.arange(audit.num_samples) if audit.sample_id is None else audit.sample_id
+            self.names = identity.astype(str).tolist()
+            return
+        if len(images) != audit.num_samples:
+            raise ValueError(
+                f"images must have one entry per sample ({audit.num_samples}), got {len(images)}"
+            )
+        if hasattr(images, "open"):
+            self.source = images
+        elif isinstance(images[0], (str, os.PathLike)):
+            self.names = [os.fspath(name) for name in images]
+        else:
+            self.array = np.asarray(images)
+            if self.array.ndim not in (3, 4):
+                raise ValueError(
+                    f"images must be an array [N, H, W], [N, H, W, C] or [N, C, H, W], got shape {self.array.shape}"
+                )
+
+    def inside(self, folder: str | os.PathLike[str]) -> Pictures:
+        """Read paths relative to ``folder``, and none outside of it."""
+        self.folder = Path(folder)
+        return self
+
+    def encoded(self, position: int) -> bytes | None:
+        """Return the picture of the sample at ``position`` as JPEG or PNG, or ``None`` if it cannot be read."""
+        try:
+            image = self._image(position)
+            image.thumbnail((SIDE, SIDE))
+            return _encode(image)
+        except Exception:  # damaged files raise nearly anything; the page says how many there were
+            self.unreadable += 1
+            return None
+
+    def properties(self, count: int) -> dict[str, list[float]]:
+        """Return size, brightness, contrast and sharpness of the first ``count`` pictures; NaN where one cannot be read."""
+        names = ("brightness", "contrast", "sharpness", "pixels")
+        columns: dict[str, list[float]] = {name: [] for name in names}
+        for position in progress_if_long(range(count), "measuring pictures"):
+            try:
+                values = _measure(self._image(position))
+            except Exception:  # as above: anything may be wrong with a file
+                values = (math.nan, math.nan, math.nan, math.nan)
+            for name, value in zip(names, values, strict=True):
+                columns[name].append(value)
+        return columns
+
+    def _image(self, position: int) -> Any:
+        pillow = require_extra("PIL.Image", "report", "pictures in a report")
+        if self.array is not None:
+            return pillow.fromarray(_as_pixels(self.array[position]))
+        place = self._path(position) if self.source is None else self.source.open(position)
+        with pillow.open(place, formats=FORMATS) as image:
+            if image.width * image.height > LARGEST_PIXELS:
+                raise ValueError("too many pixels")
+            image.info["size"] = image.size
+            image.draft(
+                "RGB", (2 * SIDE, 2 * SIDE)
+            )  # JPEG files are decoded small, which is ten times faster
+            return image.convert("RGB")
+
+    def _path(self, position: int) -> Path:
+        assert self.names is not None
+        name = self.names[position]
+        if self.folder is None:
+            path = Path(name)
+        else:
+            root = self.folder.resolve()
+            path = (root / name).resolve()
+            if root not in path.parents:
+                raise ValueError("outside of the folder")
+        if not path.is_file():
+            raise ValueError("not a regular file")
+        return path
+
+
+def _measure(image: Any) -> tuple[float, float, float, float]:
+    """Return mean and deviation of the grey values, how sharp the picture is, and its number of pixels."""
+    width, height = image.info.get("size", image.size)
+    grey = np.asarray(image.convert("L").resize((64, 64)), dtype=np.float64) / 255
+    # Variance of the Laplacian: blurred pictures have no fine structure.
+    inner = grey[1:-1, 1:-1]
+    edges = grey[:-2, 1:-1] + grey[2:, 1:-1] + grey[1:-1, :-2] + grey[1:-1, 2:] - 4 * inner
+    return float(grey.mean()), float(grey.std()), float(edges.var()), float(width * height)
+
+
+def _as_pixels(values: NDArray[Any]) -> NDArray[np.uint8]:
+    if values.ndim == 3 and values.shape[0] in (1, 3, 4) and values.shape[2] not in (1, 3, 4):
+        values = values.transpose(1, 2, 0)
+    if values.ndim == 3:
+        values = values[:, :, 0] if values.shape[2] == 1 else values[:, :, :3]
+    if values.dtype != np.uint8:
+        numbers = np.nan_to_num(values.astype(np.float64))
+        low, high = min(float(numbers.min()), 0.0), max(float(numbers.max()), 1.0)
+        # Values between 0 and 1 as they are; bytes in another type as bytes; standardised ones over their range.
+        scale = (0.0, 255.0) if low == 0.0 and high > 1.0 and high <= 255.0 else (low, high)
+        values = np.round(255 * (numbers - scale[0]) / (scale[1] - scale[0])).astype(np.uint8)
+    return np.ascontiguousarray(values)
+
+
+def _encode(image: Any) -> bytes:
+    stream = io.BytesIO()
+    if max(image.size) <= _ENLARGED:
+        image.save(stream, "PNG", optimize=True)  # a few hundred bytes, and no blur
+    else:
+        image.convert("RGB").save(stream, "JPEG", quality=72, optimize=True)
+    return stream.getvalue()
+
+
+def data_uris(pictures: Pictures, positions: Sequence[int]) -> dict[int, str]:
+    """Return pictures for as many of ``positions`` as fit, first come, first served."""
+    found: dict[int, str] = {}
+    size = 0
+    wanted = list(dict.fromkeys(positions))[:MOST_PICTURES]
+    for position in progress_if_long(wanted, "reading pictures") if len(wanted) > 50 else wanted:
+        content = pictures.encoded(position)
+        if content is None:
+            continue
+        kind = "png" if content.startswith(b"\x89PNG") else "jpeg"
+        text = f"data:image/{kind};base64,{base64.b64encode(content).decode('ascii')}"
+        size += len(text)
+        if size > MOST_BYTES:
+            break
+        found[position] = text
+    return found

@@ -6,10 +6,11 @@ format shows the same digits. JSON has no tables: it gets the unrounded values o
 
 from __future__ import annotations
 
+import html
 import math
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Literal
 
@@ -175,6 +176,24 @@ def to_markdown(table: Table) -> str:
 
 def _markdown_row(cells: Any) -> str:
     return "| " + " | ".join(escape_markdown(cell) for cell in cells) + " |"
+
+
+def to_html(table: Table) -> str:
+    """Return the table as a piece of HTML, with everything of the data escaped."""
+
+    def line(tag: str, texts: Iterable[str]) -> str:
+        return "".join(
+            (
+                "<tr>",
+                *(f"<{tag} style='text-align:left'>{html.escape(text)}</{tag}>" for text in texts),
+                "</tr>",
+            )
+        )
+
+    head = line("th", (column.title for column in table.columns))
+    rows = "".join(line("td", table.cells(row)) for row in table.rows)
+    note = f"<p>{html.escape(table.note)}</p>" if table.note else ""
+    return f"<table><thead>{head}</thead><tbody>{rows}</tbody></table>{note}"
 
 
 def to_latex(table: Table) -> str:

@@ -11,10 +11,11 @@ from classmargin.theory.margin_losses import (
     surrogate_loss,
     zero_one_loss,
 )
-from classmargin.theory.norm_constants import khintchine_constant, norm_constant
 from classmargin.theory.optimal_margins import margin_objective, minimise_margins, optimal_margins
 from classmargin.theory.rademacher import (
     MonteCarloEstimate,
+    khintchine_constant,
+    norm_constant,
     rademacher_bound,
     rademacher_bound_from_statistics,
     rademacher_monte_carlo,

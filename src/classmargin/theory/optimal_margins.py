@@ -56,7 +56,7 @@ def optimal_margins(
 
     **Unequal class sizes.** The bound then weighs a class by its share N_k/N, so α_k = N_k·r²_k and γ_k ∝
     (N_k·r²_k)^(1/3): for the risk over all samples *frequent* classes get the larger margins, as errors on
-    them cost more. Who wants all classes to count alike minimises the mean of the class bounds,
+    them cost more. If all classes should count alike, minimise the mean of the class bounds,
     ``objective="balanced"``: γ_k ∝ r_k^(1/2)·N_k^(−1/4), larger for *rare* classes (the exponent of LDAM).
     With equal sizes the two give r_k^(2/3) and r_k^(1/2). The constant C(p) is taken as the same for all
     classes and does not matter.
@@ -140,7 +140,7 @@ def minimise_margins(
         value_and_slope, start, jac=True, hess=curvature, method="trust-ncg", options={"gtol": 1e-7}
     ).x
     for _ in range(4):
-        # Rounding of the value stops any descent at slopes of about 1e-8; Newton steps on the slope go on.
+        # Rounding of the value stops any descent at slopes of about 1e-8; Newton steps on the slope continue.
         # Adding 1 to the curvature settles the direction (1, …, 1), along which the softmax does not change.
         theta = theta - np.linalg.solve(curvature(theta) + 1.0, value_and_slope(theta)[1])
     slope = float(np.abs(value_and_slope(theta)[1]).max())

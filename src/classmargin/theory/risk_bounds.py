@@ -31,8 +31,7 @@ from classmargin.theory._inputs import (
     check_constants,
 )
 from classmargin.theory.margin_losses import class_margin_loss, surrogate_loss
-from classmargin.theory.norm_constants import norm_constant
-from classmargin.theory.rademacher import rademacher_bound
+from classmargin.theory.rademacher import norm_constant, rademacher_bound
 
 EmpiricalLoss: TypeAlias = Literal["cross_entropy", "margin"]
 
@@ -82,7 +81,7 @@ def risk_bound(
     Lemma 1 is ``empirical_loss="margin"``: R̂ is the mean of ℓ_γ (Eq. 9). Proposition 1 is
     ``"cross_entropy"``: R̂ is the mean of ℓ_{γ,ce}/ln 2, which is larger by Lemma 3. R̂ad is
     :func:`~classmargin.theory.rademacher.rademacher_bound` unless ``complexity`` is given. Class sizes may
-    differ; how this changes R̂ad is said there.
+    differ; how this changes R̂ad is explained there.
 
     Proof, with c = 4. Let g_i(z) = Φ_{γ_{y_i}}(z_{y_i} − max_{y'≠y_i} z_{y'}) in [0, 1], never below the
     0-1 loss. By the standard bound for such classes (Mohri et al., Theorem 3.3), R(f) <= R̂ + 2·R̂ad(G) +

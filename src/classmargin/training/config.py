@@ -15,16 +15,21 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from classmargin._checks import LARGEST_SIDE, check_choice, check_int, check_number
 
-OPTIMIZERS = ("sgd", "adamw")
-SCHEDULES = ("cosine", "step", "constant")
-MODES = ("scratch", "fine-tune", "probe")
-SELECTIONS = ("last", "overall", "hard", "worst")
+# Of the machine part, what changes the last bits and is kept when a run resumes.
+NUMERICS = ("threads", "memory_format")
+# Larger numbers are typing errors that would otherwise surface after days, or inside a C library.
+MOST_EPOCHS = 1_000_000
+LARGEST_BATCH = 2**31 - 1
+LARGEST_SEED = 2**63 - 1
+LARGEST_COUNT = 2**31 - 1
+# Processes and threads of one machine; thousands of them end in the C library, or with the machine.
+MOST_PROCESSES = 1024
 PRECISIONS = (
     "default",
     "auto",
@@ -36,21 +41,30 @@ PRECISIONS = (
     "16-true",
     "64-true",
 )
-MIXES = ("none", "mixup", "cutmix", "both")
-MEMORY_FORMATS = ("auto", "contiguous", "channels_last")
-# Of the machine part, what changes the last bits and is kept when a run resumes.
-NUMERICS = ("threads", "memory_format")
-# Beyond these a number is a slip of the keyboard, and would be found out after days or in a C library.
-MOST_EPOCHS = 1_000_000
-LARGEST_BATCH = 2**31 - 1
-LARGEST_SEED = 2**63 - 1
-LARGEST_COUNT = 2**31 - 1
-# Processes and threads of one machine; thousands of them end in the C library, or with the machine.
-MOST_PROCESSES = 1024
+
+
+def _limited(default: Any, **limits: Any) -> Any:
+    """Return a field whose value must lie within ``limits``, in the words of ``check_int`` and ``check_number``."""
+    return field(default=default, metadata=limits)
 
 
 @dataclass(frozen=True)
-class DataConfig:
+class _Part:
+    """A table of settings: limits stand beside the defaults, choices in the types; None is always within limits."""
+
+    def __post_init__(self) -> None:
+        part, hints = type(self).__name__.removesuffix("Config").lower(), get_type_hints(type(self))
+        for item in dataclasses.fields(self):
+            name, value, hint = f"{part}.{item.name}", getattr(self, item.name), hints[item.name]
+            if get_origin(hint) is Literal:
+                check_choice(name, value, get_args(hint))
+            elif item.metadata and value is not None:
+                check: Callable[..., Any] = check_int if int in (hint, *get_args(hint)) else check_number
+                check(name, value, **item.metadata)
+
+
+@dataclass(frozen=True)
+class DataConfig(_Part):
     """Which samples, and how they are shown to the network.
 
     Attributes:
@@ -73,42 +87,31 @@ class DataConfig:
         mix_alpha: ``α`` of ``Beta(α, α)``, from which the shares are drawn.
         soft_labels: Prediction file (``classmargin predict RUN DATA --split train``) whose probabilities replace the
             classes of the training samples, for distillation.
-        allow_absent: Train although some classes have no test sample, so that nothing can be said about them.
+        allow_absent: Train although some classes have no test sample, so that their accuracy stays unknown.
     """
 
     name: str = "fashion-mnist-mini"
     root: str | None = None
-    fraction: float = 1.0
-    imbalance: float = 1.0
-    validation: float | None = None
-    seed: int = 0
+    fraction: float = _limited(1.0, above=0.0, maximum=1.0)
+    imbalance: float = _limited(1.0, minimum=1.0)
+    validation: float | None = _limited(None, minimum=0.0, below=1.0)
+    seed: int = _limited(0, minimum=0, maximum=LARGEST_SEED)
     download: bool = False
     skip_corrupt: bool = False
-    image_size: int | None = None
+    image_size: int | None = _limited(None, minimum=1, maximum=LARGEST_SIDE)
     augmentation: str = "standard"
     crop_scale: tuple[float, float] = (0.08, 1.0)
     centre_share: float = 0.875
     interpolation: str = "bilinear"
     flip: bool = True
     mix: Literal["none", "mixup", "cutmix", "both"] = "none"
-    mix_alpha: float = 1.0
+    mix_alpha: float = _limited(1.0, above=0.0)
     soft_labels: str | None = None
     allow_absent: bool = False
 
-    def __post_init__(self) -> None:
-        check_int("data.seed", self.seed, minimum=0, maximum=LARGEST_SEED)
-        check_number("data.fraction", self.fraction, above=0.0, maximum=1.0)
-        check_number("data.imbalance", self.imbalance, minimum=1.0)
-        check_choice("data.mix", self.mix, MIXES)
-        check_number("data.mix_alpha", self.mix_alpha, above=0.0)
-        if self.validation is not None:
-            check_number("data.validation", self.validation, minimum=0.0, below=1.0)
-        if self.image_size is not None:
-            check_int("data.image_size", self.image_size, minimum=1, maximum=LARGEST_SIDE)
-
 
 @dataclass(frozen=True)
-class BackboneConfig:
+class BackboneConfig(_Part):
     """Which network.
 
     Attributes:
@@ -130,9 +133,6 @@ class BackboneConfig:
     cache: bool = True
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        check_choice("backbone.mode", self.mode, MODES)
-
 
 @dataclass(frozen=True)
 class MethodConfig:
@@ -144,7 +144,7 @@ class MethodConfig:
 
 
 @dataclass(frozen=True)
-class OptimizerConfig:
+class OptimizerConfig(_Part):
     """How weights move.
 
     Attributes:
@@ -157,36 +157,28 @@ class OptimizerConfig:
         decay_norms: Also decay biases and the weights of normalisation layers.
         layer_decay: Factor on the learning rate from each layer to the one below it (MAE); 1 switches it off.
         scale_batch: If given, ``learning_rate`` is meant for this many samples per step and grows with them.
-        clip_norm: Largest norm of the gradient; None does not clip.
+        clip_norm: Largest norm of the gradient; None: no clipping.
     """
 
     name: Literal["sgd", "adamw"] = "sgd"
-    learning_rate: float = 0.1
-    momentum: float = 0.9
+    learning_rate: float = _limited(0.1, above=0.0)
+    momentum: float = _limited(0.9, minimum=0.0, below=1.0)
     nesterov: bool = False
     betas: tuple[float, float] = (0.9, 0.999)
-    weight_decay: float = 5e-4
+    weight_decay: float = _limited(5e-4, minimum=0.0)
     decay_norms: bool = True
-    layer_decay: float = 1.0
-    scale_batch: int | None = None
-    clip_norm: float | None = None
+    layer_decay: float = _limited(1.0, above=0.0, maximum=1.0)
+    scale_batch: int | None = _limited(None, minimum=1, maximum=LARGEST_COUNT)
+    clip_norm: float | None = _limited(None, above=0.0)
 
     def __post_init__(self) -> None:
-        check_choice("optimizer.name", self.name, OPTIMIZERS)
-        check_number("optimizer.learning_rate", self.learning_rate, above=0.0)
-        check_number("optimizer.momentum", self.momentum, minimum=0.0, below=1.0)
-        check_number("optimizer.weight_decay", self.weight_decay, minimum=0.0)
-        check_number("optimizer.layer_decay", self.layer_decay, above=0.0, maximum=1.0)
-        if self.scale_batch is not None:
-            check_int("optimizer.scale_batch", self.scale_batch, minimum=1, maximum=LARGEST_COUNT)
-        if self.clip_norm is not None:
-            check_number("optimizer.clip_norm", self.clip_norm, above=0.0)
+        super().__post_init__()
         if self.nesterov and self.momentum == 0.0:
             raise ValueError("optimizer.nesterov needs optimizer.momentum > 0, got 0")
 
 
 @dataclass(frozen=True)
-class ScheduleConfig:
+class ScheduleConfig(_Part):
     """How the learning rate changes over a stage.
 
     Attributes:
@@ -200,26 +192,21 @@ class ScheduleConfig:
     """
 
     name: Literal["cosine", "step", "constant"] = "cosine"
-    warmup_epochs: float = 0.0
-    warmup_steps: int = 0
-    warmup_start: float = 0.0
-    minimum: float = 0.0
+    warmup_epochs: float = _limited(0.0, minimum=0.0)
+    warmup_steps: int = _limited(0, minimum=0, maximum=LARGEST_COUNT)
+    warmup_start: float = _limited(0.0, minimum=0.0, maximum=1.0)
+    minimum: float = _limited(0.0, minimum=0.0)
     milestones: tuple[int, ...] = ()
-    factor: float = 0.1
+    factor: float = _limited(0.1, above=0.0)
 
     def __post_init__(self) -> None:
-        check_choice("schedule.name", self.name, SCHEDULES)
-        check_number("schedule.warmup_epochs", self.warmup_epochs, minimum=0.0)
-        check_int("schedule.warmup_steps", self.warmup_steps, minimum=0, maximum=LARGEST_COUNT)
-        check_number("schedule.warmup_start", self.warmup_start, minimum=0.0, maximum=1.0)
-        check_number("schedule.minimum", self.minimum, minimum=0.0)
-        check_number("schedule.factor", self.factor, above=0.0)
+        super().__post_init__()
         if self.warmup_epochs and self.warmup_steps:
             raise ValueError("give schedule.warmup_epochs or schedule.warmup_steps, not both")
 
 
 @dataclass(frozen=True)
-class LoopConfig:
+class LoopConfig(_Part):
     """Length, batches, precision and bookkeeping of the training.
 
     Attributes:
@@ -233,9 +220,9 @@ class LoopConfig:
             there and ``32-true`` elsewhere; ``auto``: bfloat16 autocast where the device computes in it natively
             and ``32-true`` elsewhere, so that the result depends on the machine.
         compile: Compile the network with ``torch.compile``.
-        ema_decay: Keep a moving average of the weights and evaluate that; None does not.
+        ema_decay: Keep a moving average of the weights and evaluate that; None: off.
         swa_start: Share of the epochs after which the weights at the end of each epoch are averaged equally
-            (stochastic weight averaging); their running statistics are those of one more pass. None does not.
+            (stochastic weight averaging); their running statistics are those of one more pass. None: off.
         select: Which weights are kept: the ``last``, or those of the epoch with the best ``overall``,
             ``hard`` or ``worst`` accuracy **on validation**.
         evaluate_every: Epochs between evaluations on validation.
@@ -243,42 +230,31 @@ class LoopConfig:
         checkpoint_seconds: Save when this much time has passed since the last checkpoint; 0 never.
     """
 
-    epochs: int = 30
-    batch_size: int = 128
-    accumulate: int = 1
-    seed: int = 0
+    epochs: int = _limited(30, minimum=1, maximum=MOST_EPOCHS)
+    batch_size: int = _limited(128, minimum=1, maximum=LARGEST_BATCH)
+    accumulate: int = _limited(1, minimum=1, maximum=LARGEST_COUNT)
+    seed: int = _limited(0, minimum=0, maximum=LARGEST_SEED)
     precision: str = "default"
     compile: bool = False
-    ema_decay: float | None = None
-    swa_start: float | None = None
+    ema_decay: float | None = _limited(None, minimum=0.0, below=1.0)
+    swa_start: float | None = _limited(None, minimum=0.0, below=1.0)
     select: Literal["last", "overall", "hard", "worst"] = "last"
-    evaluate_every: int = 1
-    checkpoint_steps: int = 0
-    checkpoint_seconds: float = 300.0
+    evaluate_every: int = _limited(1, minimum=1, maximum=LARGEST_COUNT)
+    checkpoint_steps: int = _limited(0, minimum=0, maximum=LARGEST_COUNT)
+    checkpoint_seconds: float = _limited(300.0, minimum=0.0)
 
     def __post_init__(self) -> None:
-        check_int("loop.epochs", self.epochs, minimum=1, maximum=MOST_EPOCHS)
-        check_int("loop.batch_size", self.batch_size, minimum=1, maximum=LARGEST_BATCH)
-        check_int("loop.accumulate", self.accumulate, minimum=1, maximum=LARGEST_COUNT)
-        check_int("loop.seed", self.seed, minimum=0, maximum=LARGEST_SEED)
+        super().__post_init__()
         check_choice("loop.precision", self.precision, PRECISIONS)
-        check_choice("loop.select", self.select, SELECTIONS)
-        check_int("loop.evaluate_every", self.evaluate_every, minimum=1, maximum=LARGEST_COUNT)
-        check_int("loop.checkpoint_steps", self.checkpoint_steps, minimum=0, maximum=LARGEST_COUNT)
-        check_number("loop.checkpoint_seconds", self.checkpoint_seconds, minimum=0.0)
-        if self.ema_decay is not None:
-            check_number("loop.ema_decay", self.ema_decay, minimum=0.0, below=1.0)
-        if self.swa_start is not None:
-            check_number("loop.swa_start", self.swa_start, minimum=0.0, below=1.0)
-            if self.ema_decay is not None:
-                raise ValueError("give loop.ema_decay or loop.swa_start, not both")
+        if self.ema_decay is not None and self.swa_start is not None:
+            raise ValueError("give loop.ema_decay or loop.swa_start, not both")
 
 
 @dataclass(frozen=True)
-class MachineConfig:
+class MachineConfig(_Part):
     """Where it runs; nothing here changes what is computed beyond rounding.
 
-    Rounding can still move a class by a sample or two, so what rounds otherwise (``NUMERICS``) belongs to the identity of a run.
+    Rounding can still move a class by a sample or two, so settings that change the rounding (``NUMERICS``) belong to the identity of a run.
 
     Attributes:
         devices: Processes on this machine.
@@ -291,23 +267,17 @@ class MachineConfig:
         report: Write ``report.html`` at the end.
     """
 
-    devices: int = 1
-    nodes: int = 1
+    devices: int = _limited(1, minimum=1, maximum=MOST_PROCESSES)
+    nodes: int = _limited(1, minimum=1, maximum=LARGEST_COUNT)
     accelerator: Literal["auto", "cpu", "cuda"] = "auto"
-    threads: int = 0
-    workers: int | None = None
+    threads: int = _limited(0, minimum=0, maximum=MOST_PROCESSES)
+    workers: int | None = _limited(None, minimum=0, maximum=MOST_PROCESSES)
     memory_format: Literal["auto", "contiguous", "channels_last"] = "auto"
     loggers: tuple[str, ...] = ()
     report: bool = True
 
     def __post_init__(self) -> None:
-        check_int("machine.devices", self.devices, minimum=1, maximum=MOST_PROCESSES)
-        check_int("machine.nodes", self.nodes, minimum=1, maximum=LARGEST_COUNT)
-        check_int("machine.threads", self.threads, minimum=0, maximum=MOST_PROCESSES)
-        if self.workers is not None:
-            check_int("machine.workers", self.workers, minimum=0, maximum=MOST_PROCESSES)
-        check_choice("machine.accelerator", self.accelerator, ("auto", "cpu", "cuda"))
-        check_choice("machine.memory_format", self.memory_format, MEMORY_FORMATS)
+        super().__post_init__()
         for name in self.loggers:
             check_choice("machine.loggers", name, ("tensorboard", "wandb", "mlflow"))
 

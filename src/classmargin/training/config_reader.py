@@ -121,7 +121,7 @@ def _typed(name: str, value: Any, hint: Any) -> Any:
     """Return ``value`` as the type of ``hint``, or say what was expected. Ints pass as floats, never back."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        if value is None or value == "none":  # TOML has no word for nothing
+        if value is None or value == "none":  # TOML has no null
             return None
         hint = next(option for option in arguments if option is not type(None))
         return _typed(name, value, hint)
@@ -145,11 +145,11 @@ def _typed(name: str, value: Any, hint: Any) -> Any:
 
 def _expect(name: str, value: Any, cls: type) -> Any:
     if not isinstance(value, cls) or (isinstance(value, bool) and cls is not bool):
-        raise TypeError(f"{name} must be {_words(cls)}, got {type(value).__name__} ({value!r})")
+        raise TypeError(f"{name} must be {_type_name(cls)}, got {type(value).__name__} ({value!r})")
     return value
 
 
-def _words(cls: type) -> str:
+def _type_name(cls: type) -> str:
     known = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
     return known.get(cls, cls.__name__)
 

@@ -1,9 +1,9 @@
-"""Devices, processes, precision and threads, all through Lightning Fabric, and the rules for what is left open.
+"""Devices, processes, precision and threads, all through Lightning Fabric, and the rules for settings that are left open.
 
 ``start`` gives the one object that moves modules, averages gradients and casts; on one CPU it does almost
 nothing. ``settled`` decides threads, memory format and precision where the settings leave them open. All three
-change the last bits of a result, so they follow from network and machine alone: a stopwatch would let the
-other work on the machine decide what a run computes.
+change the last bits of a result, so they follow from network and machine alone: a stopwatch would let other
+work on the machine decide what a run computes.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
+import gc
+import importlib
 import inspect
 import logging
 import os
@@ -36,9 +38,11 @@ def start(config: RunConfig) -> Any:
     fabric_module = require_extra("lightning.fabric", "train", "training")
     machine = config.machine
     devices, nodes = launched_layout() or (machine.devices, machine.nodes)
-    # Which process is which number is of no interest beside a progress bar.
+    # Which process has which rank is of no interest beside a progress bar.
     for name in ("lightning.fabric", "lightning.pytorch"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    if devices * nodes > 1:
+        prepare_group()
     with warnings.catch_warnings():
         # Fabric advises a launcher's command line here; several devices in one command is what was asked for.
         warnings.simplefilter("ignore")
@@ -62,8 +66,8 @@ def _fabric_precision(config: RunConfig) -> str:
 def started(config: RunConfig) -> Iterator[Any]:
     """Yield what :func:`start` returns, and leave the group of processes that it formed.
 
-    Threads of a group that is still there when the interpreter ends can abort the process (SIGABRT): a run that saved its
-    state and wants to say 143 or 130 would say 134.
+    Threads of a group that is still there when the interpreter ends can abort the process (SIGABRT): a run that is finished,
+    or saved its state and wants to say 143 or 130, would say 134.
     """
     formed_before = dist.is_available() and dist.is_initialized()
     _forget_former_group()
@@ -79,18 +83,33 @@ def started(config: RunConfig) -> Iterator[Any]:
         for switch, before in zip(switches, tf32_before, strict=True):
             switch.allow_tf32 = before
         if not formed_before and dist.is_available() and dist.is_initialized():
-            _former_group.append(dist.group.WORLD)
-            dist.destroy_process_group()
+            leave_group()
 
 
-# After an error or a stop the traceback keeps the data-parallel network, which would then be the last to know its group. Let go
-# by it, a group waits for its thread without letting other threads run Python, and if its thread has a tensor of
-# Python's to let go, both wait for ever. So the group is kept until the traceback is gone.
+def prepare_group() -> None:
+    """Import what would otherwise hold the group to the very end: the default arguments of this module are the group at import.
+
+    To be called before a group is formed; the data-parallel network imports it in any case.
+    """
+    importlib.import_module("torch.distributed.nn.functional")
+
+
+def leave_group() -> None:
+    """Leave the group of processes; its threads end when the last reference to it is gone, at the latest when Python exits."""
+    _former_group.append(dist.group.WORLD)
+    dist.destroy_process_group()
+
+
+# After an error or a stop the traceback keeps the data-parallel network alive, and with it the last reference to its group. A
+# group that is destroyed from there waits for its thread without releasing the GIL; if that thread holds a tensor that Python
+# owns, both wait for ever. So the group is kept until the traceback is gone.
 _former_group: list[Any] = []
 
 
 @atexit.register
 def _forget_former_group() -> None:
+    if _former_group:
+        gc.collect()  # data-parallel networks are parts of cycles
     _former_group.clear()
 
 
@@ -100,7 +119,7 @@ def launched_layout() -> tuple[int, int] | None:
         local = int(os.environ["LOCAL_WORLD_SIZE"])
         return local, int(os.environ["WORLD_SIZE"]) // local
     tasks = int(os.environ.get("SLURM_NTASKS", "1"))
-    # Lightning takes a job of this name for somebody's shell.
+    # Lightning takes a job of this name for an interactive shell.
     if (
         "SLURM_PROCID" in os.environ
         and tasks > 1

@@ -103,8 +103,10 @@ def forward_batches(
     """
     dtype = next((p.dtype for p in network.parameters()), torch.float32)
     for batch in batches:
+        # Token numbers stay whole.
+        inputs = batch.inputs if batch.inputs.dtype == torch.int64 else batch.inputs.to(dtype)
         with place.autocast():
-            output = network.forward(batch.inputs.to(dtype))
+            output = network.forward(inputs)
         yield batch, output
 
 

@@ -29,15 +29,6 @@ from classmargin.training.devices import apply_memory_format, memory_format
 from classmargin.training.evaluate import Accuracies, measure_accuracies
 from classmargin.training.ingredients import BatchLoader, HookContext, Ingredients, Position
 from classmargin.training.metric_logs import Evaluation, LossMeter, few_scalars
-from classmargin.training.optimizers import (
-    Schedule,
-    choose_trainable,
-    is_probe,
-    load_optimizer,
-    make_optimizer,
-    make_schedule,
-    set_learning_rate,
-)
 from classmargin.training.process_state import (
     average_running_statistics,
     averaged,
@@ -57,7 +48,17 @@ from classmargin.training.step import (
     steps_between_checks,
 )
 from classmargin.training.stopping import DivergedError, StoppedError, StopRequest
-from classmargin.training.weights import WeightKeeper, load_weights
+from classmargin.training.weights import (
+    Schedule,
+    WeightKeeper,
+    choose_trainable,
+    is_probe,
+    load_optimizer,
+    load_weights,
+    make_optimizer,
+    make_schedule,
+    set_learning_rate,
+)
 
 
 class Loop:
@@ -68,7 +69,7 @@ class Loop:
         ingredients: Data, network and method.
         fabric: Devices and precision (see :mod:`classmargin.training.devices`).
         recorder: Files of the run.
-        watchers: Who is told about the progress.
+        watchers: Progress file and bar.
     """
 
     def __init__(
@@ -256,7 +257,7 @@ class Loop:
         self._meter.add(loss)
         self.position = after
         if self.watchers.due:
-            self._tell()
+            self._report_progress()
         if agreed.stop:
             self._save()
             raise self._stopped()
@@ -313,9 +314,9 @@ class Loop:
         by_class = self._last.by_class.tolist() if self._last else []
         scalars = few_scalars(accuracies, self._meter.means(), self._rate)
         self.recorder.log(Evaluation(at.epoch, at.global_step, scalars, by_class))
-        self._tell()
+        self._report_progress()
 
-    def _tell(self) -> None:
+    def _report_progress(self) -> None:
         accuracies: dict[str, Any] = {}
         if self._last is not None:
             names = ("overall", "easy", "medium", "hard", "worst")
@@ -386,6 +387,6 @@ class Loop:
         return position
 
 
-def _some(indices: list[int], shown: int = 16) -> str:
-    text = ", ".join(map(str, indices[:shown]))
-    return text if len(indices) <= shown else f"{text} and {len(indices) - shown} more"
+def _some(indices: list[int]) -> str:
+    text = ", ".join(map(str, indices[:16]))
+    return text if len(indices) <= 16 else f"{text} and {len(indices) - 16} more"

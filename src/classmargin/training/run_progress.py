@@ -1,4 +1,4 @@
-"""What a run reports while it is under way: lines, a bar on a terminal, and a small file for whoever watches from outside.
+"""What a run reports while it is under way: lines, a bar on a terminal, and a small file for other processes.
 
 Bar and file are throttled: a bar redrawn at each step of a small network costs more than the step.
 """
@@ -10,9 +10,9 @@ import functools
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from classmargin._distributed import rank
 from classmargin._printable import printable
@@ -29,19 +29,6 @@ def say(line: str) -> None:
 def say_once(line: str) -> None:
     """Print a line unless this process has printed it before: runs that differ by their seed share their notices."""
     say(line)
-
-
-class Watcher(Protocol):
-    """What the loop tells about its progress."""
-
-    def start(self, total_steps: int, done_steps: int) -> None:
-        """Begin or resume a run of ``total_steps`` optimiser steps."""
-
-    def advance(self, done_steps: int, words: str) -> None:
-        """Tell the number of finished steps and what to show beside the bar."""
-
-    def close(self) -> None:
-        """End the display."""
 
 
 class Bar:
@@ -67,7 +54,7 @@ class Bar:
         self._progress.start()
 
     def advance(self, done_steps: int, words: str) -> None:
-        """Move the bar."""
+        """Advance the bar."""
         self._progress.update(self._task, completed=done_steps, words=words)
 
     def close(self) -> None:
@@ -96,12 +83,15 @@ class ProgressFile:
         """Nothing is held open."""
 
 
-class Watchers:
-    """Several watchers, each told at most every ``interval`` seconds."""
+# Seconds between two updates.
+INTERVAL = 0.3
 
-    def __init__(self, watchers: list[Watcher], interval: float = 0.3) -> None:
+
+class Watchers:
+    """A progress file and perhaps a bar, each updated every 0.3 seconds at most."""
+
+    def __init__(self, watchers: Sequence[Bar | ProgressFile]) -> None:
         self._watchers = watchers
-        self._interval = interval
         self._next = 0.0
 
     def start(self, total_steps: int, done_steps: int) -> None:
@@ -111,12 +101,12 @@ class Watchers:
 
     @property
     def due(self) -> bool:
-        """Whether it is time to tell again; asked first, because the words cost something to make."""
+        """Whether the next update is due; ask first, because its text takes time to build."""
         return bool(self._watchers) and time.monotonic() >= self._next
 
     def advance(self, done_steps: int, words: str) -> None:
-        """Tell all of them now."""
-        self._next = time.monotonic() + self._interval
+        """Update all of them now."""
+        self._next = time.monotonic() + INTERVAL
         for watcher in self._watchers:
             watcher.advance(done_steps, words)
 
@@ -128,7 +118,7 @@ class Watchers:
 
 def make_watchers(progress_file: Path, title: str, *, show: bool | None = None) -> Watchers:
     """Return the file and, where standard error is a terminal (or ``show``), the bar."""
-    watchers: list[Watcher] = [ProgressFile(progress_file)]
+    watchers: list[Bar | ProgressFile] = [ProgressFile(progress_file)]
     if sys.stderr.isatty() if show is None else show:
         watchers.append(Bar(title))
     return Watchers(watchers)

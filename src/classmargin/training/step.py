@@ -6,7 +6,7 @@ One module, because data-parallel wrappers synchronise the gradients of what the
 The processes of a run must agree on three things: whether the loss is still a number, whether someone asked to stop, and
 whether it is time to save. One small all-reduce carries all three. Reading a number from an accelerator makes the host
 wait for it, so there they are read every ``CHECK_EVERY`` steps; a broken loss is then found some steps late, and
-told with the step and the samples it came from.
+reported with the step and the samples it came from.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _rows(batch: Batch, rows: Tensor, samples: int) -> Batch:
     return Batch(batch.inputs[every_view], batch.labels[every_view], batch.index[every_view], batch.views)
 
 
-# Steps between two looks at the loss beside an accelerator; on the CPU nothing is gained by waiting.
+# Steps between two readings of the loss on an accelerator; on the CPU nothing is gained by waiting.
 CHECK_EVERY = 16
 
 
@@ -255,7 +255,7 @@ class Stepper:
         plain: bool,
         check: bool,
     ) -> MethodLoss:
-        # As zero_grad does, without its hooks: they are a twentieth of a small step.
+        # As zero_grad does, without its hooks: they take a twentieth of the time of a small step.
         for parameter in self._parameters:
             parameter.grad = None
         losses: list[tuple[float, MethodLoss]] = []
@@ -326,7 +326,7 @@ class Stepper:
 
 
 def _wrapper_adds_nothing(fabric: Any) -> bool:
-    """Return whether Fabric's wrapper would only hand the call on: it costs a tenth of a small step."""
+    """Return whether Fabric's wrapper would only hand the call on: it takes a tenth of the time of a small step."""
     return bool(fabric.world_size == 1 and fabric.strategy.precision.precision == "32-true")
 
 

@@ -28,11 +28,16 @@ class StopRequest:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Listen while the block runs (in the main thread; elsewhere signals cannot be caught)."""
+        """Listen while the block runs (in the main thread; elsewhere signals cannot be caught).
+
+        A signal that is ignored stays ignored: shells start background jobs of a script that way, so that Ctrl-C, which is
+        meant for the job in the foreground, does not reach them.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: handler for number, handler in before.items() if handler != signal.SIG_IGN}
 
         def note(number: int, frame: FrameType | None) -> None:
             self.signal_number = number

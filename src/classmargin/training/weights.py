@@ -1,15 +1,222 @@
-"""Which weights count at the end: the last, an average of them, or those that did best on validation."""
+"""Which weights move, how and at which rate; and which count at the end: the last, an average, or the best on validation.
+
+Optimisers work over the parameter groups of network and method. Every group carries ``lr_scale``; the loop sets
+``lr = schedule(step) x lr_scale`` at each step. Networks may offer ``parameter_groups(weight_decay, layer_decay)``;
+methods always offer theirs. The schedule is a pure function of the position in a stage: nothing to save, nothing to
+drift on resume. With ``t`` the optimiser step in the stage, ``W`` the steps of warm-up, ``T`` the steps of the stage
+and ``η`` the peak::
+
+    t < W      η · (start + (1 − start) · (t + 1) / W)
+    cosine     min + (η − min) · (1 + cos(π · (t − W) / (T − W))) / 2
+    step       η · factor^(milestones passed)
+    constant   η
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from classmargin.training.config import LoopConfig
+from classmargin._checks import check_number
+from classmargin.methods.base import Method
+from classmargin.training.config import LoopConfig, OptimizerConfig, ScheduleConfig
 from classmargin.training.evaluate import Accuracies
+
+Group = dict[str, Any]
+
+
+def make_optimizer(
+    config: OptimizerConfig, network: nn.Module, method: Method, learning_rate: float
+) -> torch.optim.Optimizer:
+    """Return the optimiser of a run.
+
+    Args:
+        config: Name and settings.
+        network: Whose parameters move.
+        method: Whose own parameters move with them, by the groups it declares.
+        learning_rate: Peak learning rate.
+
+    Example:
+        >>> from classmargin.methods.base import TaskInfo
+        >>> task = TaskInfo(2, 3, torch.ones(2), torch.zeros(2))
+        >>> optimizer = make_optimizer(OptimizerConfig("adamw"), nn.Linear(3, 2), Method(task), 0.001)
+        >>> type(optimizer).__name__, optimizer.param_groups[0]["lr_scale"]
+        ('AdamW', 1.0)
+    """
+    groups = _network_groups(network, config) + _method_groups(method, config)
+    for group in groups:
+        group["params"] = list(group["params"])
+        group.setdefault("lr_scale", 1.0)
+    groups = [group for group in groups if group["params"]]
+    common = {"lr": learning_rate, "weight_decay": config.weight_decay}
+    # One fused call for all tensors: the loop over them otherwise costs as much as a step of a linear probe.
+    if config.name == "adamw":
+        return torch.optim.AdamW(groups, betas=config.betas, fused=True, **common)  # type: ignore[arg-type]
+    # PyTorch's fused SGD leaves most half-precision weights on the CPU where they are (seen with 2.13).
+    halves = [
+        p for group in groups for p in group["params"] if p.element_size() < 4 and p.device.type == "cpu"
+    ]
+    options = {"momentum": config.momentum, "nesterov": config.nesterov, "fused": not halves, **common}
+    return torch.optim.SGD(groups, **options)  # type: ignore[arg-type]
+
+
+def _network_groups(network: nn.Module, config: OptimizerConfig) -> list[Group]:
+    grouped = getattr(network, "parameter_groups", None)
+    if grouped is not None:
+        decay = config.layer_decay if config.layer_decay < 1.0 else None
+        return list(grouped(config.weight_decay, decay, decay_norms_and_biases=config.decay_norms))
+    if config.layer_decay < 1.0:
+        raise ValueError(
+            f"optimizer.layer_decay needs a network that orders its layers, got {type(network).__name__}"
+        )
+    return [{"params": [p for p in network.parameters() if p.requires_grad]}]
+
+
+def _method_groups(method: Method, config: OptimizerConfig) -> list[Group]:
+    """Return what the method declares, under the rules of the run.
+
+    A network of the method (a twin) has the groups of the network that is trained. Where biases and norms are not
+    decayed, those of the method are not either, unless it says what their decay is.
+    """
+    declared = method.parameter_groups()
+    moving = {parameter for group in declared for parameter in group["params"]}
+    inside = [m for m in method.modules() if hasattr(m, "parameter_groups") and not isinstance(m, Method)]
+    networks = [network for network in inside if not moving.isdisjoint(network.parameters())]
+    theirs = {parameter for network in networks for parameter in network.parameters()}
+    groups: list[Group] = []
+    for group in declared:
+        own = [parameter for parameter in group["params"] if parameter not in theirs]
+        if config.decay_norms or "weight_decay" in group:
+            groups.append({**group, "params": own})
+        else:
+            groups.append({**group, "params": [p for p in own if p.dim() >= 2]})
+            groups.append({**group, "params": [p for p in own if p.dim() < 2], "weight_decay": 0.0})
+    return groups + [group for network in networks for group in _network_groups(network, config)]
+
+
+# What each optimiser keeps for a parameter: fused kernels read it by the size of the parameter, without looking.
+_KEPT = {"AdamW": {"step", "exp_avg", "exp_avg_sq"}, "SGD": {"momentum_buffer"}}
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, state: Group) -> None:
+    """Put a saved state back; settings stay those of this run, only the rates of the last step come with it.
+
+    Raises:
+        ValueError: It belongs to other parameters.
+    """
+    moving = ("params", "lr")
+    own = [{k: v for k, v in group.items() if k not in moving} for group in optimizer.param_groups]
+    optimizer.load_state_dict(state)
+    for group, settings in zip(optimizer.param_groups, own, strict=True):
+        group.update(settings)
+        check_number("the learning rate in the checkpoint", group["lr"], minimum=0.0)
+    for parameter, kept in optimizer.state.items():
+        _lay_out_like(parameter, kept)
+        fits = set(kept) == _KEPT[type(optimizer).__name__] and all(
+            _fits(name, value, parameter) for name, value in kept.items() if value is not None
+        )
+        if not fits:
+            raise ValueError(
+                "the checkpoint does not fit the optimiser: its state is of another shape or kind"
+            )
+
+
+def _lay_out_like(parameter: torch.Tensor, kept: Group) -> None:
+    """Give the state of a parameter its strides: fused kernels walk through the memory of both side by side.
+
+    Files hold tensors in plain order. Beside channels-last weights that would be the moments of other weights.
+    """
+    for name, value in kept.items():
+        if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+            kept[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+
+
+def _fits(name: str, value: Any, parameter: torch.Tensor) -> bool:
+    shape = torch.Size([]) if name == "step" else parameter.shape
+    return isinstance(value, torch.Tensor) and value.shape == shape and value.is_floating_point()
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Give every group its learning rate."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group["lr_scale"]
+
+
+Schedule = Callable[[int], float]
+
+
+def make_schedule(config: ScheduleConfig, *, peak: float, epochs: int, steps_per_epoch: int) -> Schedule:
+    """Return the learning rate of each optimiser step of a stage (0-based).
+
+    Args:
+        config: Name and shape.
+        peak: Largest learning rate.
+        epochs: Length of the stage.
+        steps_per_epoch: Optimiser steps in an epoch.
+
+    Example:
+        >>> rate = make_schedule(ScheduleConfig("cosine"), peak=1.0, epochs=2, steps_per_epoch=5)
+        >>> rate(0), round(rate(5), 6)
+        (1.0, 0.5)
+    """
+    total = max(1, epochs * steps_per_epoch)
+    warmup = config.warmup_steps or round(config.warmup_epochs * steps_per_epoch)
+    # A warm-up longer than the whole stage (a smoke run of a paper preset) would never reach the peak.
+    warmup = min(warmup, total // 2)
+    milestones = sorted(config.milestones)
+
+    def rate(step: int) -> float:
+        if step < warmup:
+            return peak * (config.warmup_start + (1.0 - config.warmup_start) * (step + 1) / warmup)
+        if config.name == "step":
+            return peak * config.factor ** bisect_right(milestones, step // steps_per_epoch)
+        if config.name == "constant":
+            return peak
+        progress = min(1.0, (step - warmup) / max(1, total - warmup))
+        return config.minimum + (peak - config.minimum) * 0.5 * (1.0 + math.cos(math.pi * progress))
+
+    return rate
+
+
+def is_probe(network: nn.Module) -> bool:
+    """Whether the encoder was frozen before the training began, and has to stay so."""
+    return bool(getattr(network, "encoder_frozen", False))
+
+
+def choose_trainable(network: nn.Module, which: str, *, probe: bool) -> None:
+    """Let all parameters move, or only those of the encoder, or only those of the head.
+
+    Args:
+        network: Has ``head``, ``freeze_encoder()`` and ``unfreeze_encoder()`` unless ``which`` is ``"all"``
+            throughout. A frozen encoder stays in evaluation mode while the rest trains.
+        which: ``all``, ``encoder`` or ``head``.
+        probe: Keep the encoder frozen whatever the stage says.
+
+    Raises:
+        ValueError: A stage that trains the encoder alone, in a probe.
+    """
+    if probe and which == "encoder":
+        raise ValueError("this method has a stage that trains the encoder, so it cannot probe a frozen one")
+    if hasattr(network, "freeze_encoder"):
+        if which == "head" or probe:
+            network.freeze_encoder()  # type: ignore[operator]
+        else:
+            network.unfreeze_encoder()  # type: ignore[operator]
+    elif which != "all":
+        name = type(network).__name__
+        raise TypeError(f"a stage trains the {which} alone, and {name} does not tell encoder and head apart")
+    if which != "all" or hasattr(network, "freeze_encoder"):
+        head: nn.Module = network.head  # type: ignore[assignment]
+        head.requires_grad_(which != "encoder")
+    for parameter in network.parameters():
+        if not parameter.requires_grad:
+            parameter.grad = None
 
 
 class WeightKeeper:
@@ -36,7 +243,7 @@ class WeightKeeper:
         self.best_epoch: int | None = None
 
     def after_step(self) -> None:
-        """Move a moving average on."""
+        """Update a moving average."""
         if self._average is not None and self._swa_start is None:
             self._average.update_parameters(self._network)
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from classmargin.data.errors import DataError
-from classmargin.data.formats import arrays, arrow_tables, cifar, idx, image_folder
-from classmargin.data.raw import RawData
+from classmargin.data.formats import arrays, arrow_tables, cifar, image_folder
+from classmargin.data.raw import DataError, RawData
 
 Reader = Callable[[Path], RawData]
 
 # Asked in this order; the image tree comes last because it is satisfied with any folder of folders.
 _FOLDER_READERS: tuple[tuple[Callable[[Path], bool], Reader], ...] = (
-    (idx.looks_like_idx, idx.read_idx_folder),
+    (arrays.looks_like_idx, arrays.read_idx_folder),
     (cifar.looks_like_cifar10, cifar.read_cifar10),
     (cifar.looks_like_cifar100, cifar.read_cifar100),
     (arrays.looks_like_npy_folder, arrays.read_npy),

@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 
 from classmargin._files import LONG_FILE, SMALL_FILE, UnfitFileError, open_regular, read_text
-from classmargin.data.errors import DataError
 from classmargin.data.formats.image_folder import class_folder_names, read_class_folders
 from classmargin.data.images import ImageFiles
-from classmargin.data.raw import RawData, RawPart
+from classmargin.data.raw import DataError, RawData, RawPart
 
 
 def read_oxford_pets(folder: Path) -> RawData:
@@ -77,7 +76,7 @@ def read_fgvc_aircraft(folder: Path) -> RawData:
 
 
 def read_flowers102(folder: Path) -> RawData:
-    """Read Flowers-102; the distributed files name no classes, ``class_names.txt`` may (one a line)."""
+    """Read Flowers-102; the distributed files name no classes, ``class_names.txt`` may (one per line)."""
     labels = read_mat(folder / "imagelabels.mat")["labels"].ravel().astype(np.int64) - 1
     sets = read_mat(folder / "setid.mat")
 

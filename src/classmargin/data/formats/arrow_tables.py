@@ -21,9 +21,8 @@ from classmargin._array_files import ArrayFileError
 from classmargin._checks import require_extra
 from classmargin._files import check_folder, memory_budget
 from classmargin._parquet_files import read_parquet_table
-from classmargin.data.errors import DataError, DataNotFoundError, name_some
 from classmargin.data.images import EncodedImages
-from classmargin.data.raw import RawData, RawPart
+from classmargin.data.raw import DataError, DataNotFoundError, RawData, RawPart, name_some
 
 HUB_PREFIX = "hf:"
 _SPLIT_NAMES = {
@@ -71,7 +70,7 @@ def read_saved_dataset(folder: Path) -> RawData:
 def read_parquet(place: Path) -> RawData:
     """Read parquet files; the part is in the name of the file or its folder (``train-00000-of-00002``).
 
-    Files that name no part are the training part, unless others name it: then they are left aside.
+    Files that name no part are the training part, unless others name it: then they are ignored.
     """
     arrow = require_extra("pyarrow", "data", _PURPOSE)
     named = {file: _split_of(file, place) for file in _parquet_files(place)}
@@ -92,9 +91,9 @@ def read_parquet(place: Path) -> RawData:
         joined = {name: arrow.concat_tables(tables) for name, tables in grouped.items()}
     except arrow.ArrowException as error:
         raise DataError(f"the parquet files of {place} do not fit together: {error}") from error
-    aside = [file.name for file, split in named.items() if split is None and other is None]
+    ignored = [file.name for file, split in named.items() if split is None and other is None]
     raw = tables_to_raw(joined, str(place))
-    return replace(raw, notes=(*raw.notes, *_note_aside("the files", aside)))
+    return replace(raw, notes=(*raw.notes, *_note_ignored("the files", ignored)))
 
 
 def hub_folder(root: Path, name: str) -> Path:
@@ -138,14 +137,14 @@ def tables_to_raw(tables: dict[str, Any], place: str) -> RawData:
     label = _label_column(schema, features, place)
     columns = _input_columns(schema, label, place)
     parts = {name: _part(table, label, columns[0], f"{place} ({name})") for name, table in named.items()}
-    notes = _note_aside(
+    notes = _note_ignored(
         "the parts", [name for name in tables if name not in _SPLIT_NAMES and len(tables) > 1]
     )
     if len(columns) > 1:
         notes = (*notes, f"the inputs are the column {columns[0]!r}, not {', '.join(map(repr, columns[1:]))}")
     if "test" in parts and len(parts["test"]) and np.all(parts["test"].labels == -1):
         del parts["test"]
-        notes = (*notes, "the test part has no labels and is left aside")
+        notes = (*notes, "the test part has no labels and is ignored")
     names = features.get(label, {}).get("names")
     if names is not None and not isinstance(names, list):
         raise DataError(f"{place}: the names of the classes must be a list, got {type(names).__name__}")
@@ -183,10 +182,10 @@ def _split_of(file: Path, place: Path) -> str | None:
     return None
 
 
-def _note_aside(what: str, names: list[str]) -> tuple[str, ...]:
+def _note_ignored(what: str, names: list[str]) -> tuple[str, ...]:
     if not names:
         return ()
-    return (f"{what} {name_some(names)} are neither training, validation nor test part and are left aside",)
+    return (f"{what} {name_some(names)} are neither training, validation nor test part and are ignored",)
 
 
 def _used_columns(schema: Any, *, place: str) -> list[str]:

@@ -22,8 +22,7 @@ import numpy as np
 
 from classmargin._array_files import ArrayFileError, check_pickle
 from classmargin._files import UnfitFileError, memory_budget, read_bytes
-from classmargin.data.errors import DataError
-from classmargin.data.raw import RawData, RawPart
+from classmargin.data.raw import DataError, RawData, RawPart
 
 CIFAR10_FOLDER = "cifar-10-batches-py"
 CIFAR100_FOLDER = "cifar-100-python"

@@ -1,4 +1,4 @@
-"""Trees of image files in which a folder is a class (the ImageFolder habit).
+"""Trees of image files in which a folder is a class (the ImageFolder convention).
 
 Either ``train/<class>/*``, with ``val`` and ``test`` beside it (or ``Training``, ``Valid``, ``Testing`` ...), or
 ``<class>/*`` directly. A tree with ``train`` and ``val`` but no ``test`` is judged on ``val``: its validation
@@ -13,12 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from classmargin.data.errors import DataError, name_some
 from classmargin.data.images import ImageFiles
-from classmargin.data.raw import RawData, RawPart
+from classmargin.data.raw import DataError, RawData, RawPart, name_some
 
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
-# Photographs of telephones and browsers that are not read; to lose them without a word would bias classes.
+# Formats of phones and browsers that are not read; skipping them silently would bias classes.
 UNREAD_ENDINGS = (".heic", ".heif", ".avif", ".jxl", ".jp2", ".dng")
 # In lower case; where a tree has several folders for one part, the first name wins.
 PART_NAMES = {
@@ -44,14 +43,14 @@ def read_image_tree(folder: Path) -> RawData:
         return RawData(train=train, class_names=classes, notes=_note_unread([folder], classes))
     classes = class_folder_names(places["train"])
     parts = {name: read_class_folders(place, classes) for name, place in places.items()}
-    aside = (place.name for name, place in _named_folders(folder).items() if name not in places)
+    ignored = (place.name for name, place in _named_folders(folder).items() if name not in places)
     return RawData(
         parts["train"],
         parts.get("validation"),
         parts.get("test"),
         class_names=classes,
         notes=(
-            *(f"the folder {name} has no class folders with images and is left aside" for name in aside),
+            *(f"the folder {name} has no class folders with images and is ignored" for name in ignored),
             *_note_unread(list(places.values()), classes),
         ),
     )
@@ -80,7 +79,7 @@ def _named_folders(folder: Path) -> dict[str, Path]:
 
 
 def _part_folders(folder: Path) -> dict[str, Path]:
-    """Return the folders that are parts: ``train`` may also be a class, and ``test`` a heap without labels."""
+    """Return the folders that are parts: ``train`` may also be a class, and ``test`` a pile of unlabelled images."""
     return {
         part: place
         for part, place in _named_folders(folder).items()

@@ -1,6 +1,6 @@
 """Fixed features, dense or sparse: exact class statistics of a whole training set, and the margins that follow.
 
-Features that no training changes need no moving average. Sums of weights and of ``weight · ‖φ‖_p²`` add up over the
+Features that training does not change need no moving average. Sums of weights and of ``weight · ‖φ‖_p²`` add up over the
 batches of ``partial_fit`` and give ``r²_{k,p}`` (Eq. 17) exactly; a row of weight 2 counts as two rows.
 
 Sparse rows (TF-IDF, counts) are fitted in the few directions that they span. The weights of the minimum are sums of rows, because
@@ -17,43 +17,54 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from classmargin.mr2 import class_margins
 from classmargin.mr2.equations import squared_norm
 
 Array = NDArray[Any]
 CHUNK_ROWS = 8192
-# A dense copy (more rows than columns) or the table of products of rows (fewer) may take so much.
+# Limit of a dense copy (more rows than columns) or of the table of products of rows (fewer).
 MOST_BYTES = 4 * 2**30
 
 
 def class_sqnorm_sums(
-    rows: Tensor, labels: Tensor, row_weight: Tensor, num_classes: int, norm_order: float
+    X: Array, labels: Array, row_weight: Array, num_classes: int, norm_order: float
 ) -> Array:
     """Return the sums of weights and of weighted squared norms of each class, ``[2, K]``.
 
     Args:
-        rows: Features ``[N, d]``.
+        X: Features ``[N, d]``, an array or a CSR matrix.
         labels: Classes ``[N]``.
         row_weight: Weight of each row ``[N]``.
         num_classes: ``K``.
         norm_order: ``p``.
 
     Example:
-        >>> phi = torch.tensor([[1.0, 0.0], [0.0, 2.0], [1.0, 2.0]])
-        >>> class_sqnorm_sums(phi, torch.tensor([0, 1, 0]), torch.ones(3), 2, 2.0).round(6).tolist()
+        >>> from scipy import sparse
+        >>> phi = np.array([[1.0, 0.0], [0.0, 2.0], [1.0, 2.0]])
+        >>> for X in (phi, sparse.csr_matrix(phi)):
+        ...     class_sqnorm_sums(X, np.array([0, 1, 0]), np.ones(3), 2, 2.0).round(6).tolist()
+        [[2.0, 1.0], [6.0, 4.0]]
         [[2.0, 1.0], [6.0, 4.0]]
     """
-    sums = torch.zeros(2, num_classes, dtype=torch.float64, device=rows.device)
-    for start in range(0, rows.shape[0], CHUNK_ROWS):  # norms of order 3 copy what they read
+    squares = np.empty(X.shape[0])
+    for start in range(0, X.shape[0], CHUNK_ROWS):  # norms of order 3 copy what they read
         part = slice(start, start + CHUNK_ROWS)
-        weight = row_weight[part].double()
-        # In float64: squares of large float32 features overflow.
-        values = torch.stack((weight, weight * squared_norm(rows[part].double(), norm_order)))
-        sums.index_add_(1, labels[part], values)
-    result: Array = sums.cpu().numpy()
-    return result
+        squares[part] = _squared_norms(X[part], norm_order)
+    values = (row_weight, row_weight * squares)
+    return np.stack([np.bincount(labels, weights=value, minlength=num_classes) for value in values])
+
+
+def _squared_norms(X: Any, norm_order: float) -> Array:
+    X = X.astype(np.float64)  # squares of large float32 features overflow
+    if isinstance(X, np.ndarray):
+        return squared_norm(torch.from_numpy(X), norm_order).numpy()
+    sizes = abs(X)
+    if np.isinf(norm_order):
+        norms = sizes.max(axis=1).toarray().ravel()
+    else:
+        norms = np.asarray(sizes.power(norm_order).sum(axis=1)).ravel() ** (1.0 / norm_order)
+    return np.asarray(norms**2)
 
 
 def sqnorm_of(sums: Array) -> Array:
@@ -75,36 +86,6 @@ def margins_of(sums: Array, mean_margin: float) -> Array:
     return result
 
 
-def is_sparse(X: Any) -> bool:
-    """Whether ``X`` is a sparse matrix or array of SciPy.
-
-    Example:
-        >>> is_sparse(np.eye(2))
-        False
-    """
-    from scipy import sparse
-
-    return bool(sparse.issparse(X))
-
-
-def sparse_sums(X: Any, labels: Array, row_weight: Array, num_classes: int, norm_order: float) -> Array:
-    """Return the sums of :func:`class_sqnorm_sums` for sparse rows ``[N, d]``, ``[2, K]``.
-
-    Example:
-        >>> from scipy import sparse
-        >>> X = sparse.csr_matrix(np.array([[1.0, 0.0], [0.0, 2.0], [1.0, 2.0]]))
-        >>> sparse_sums(X, np.array([0, 1, 0]), np.ones(3), 2, 2.0).round(6).tolist()
-        [[2.0, 1.0], [6.0, 4.0]]
-    """
-    sizes = abs(X.astype(np.float64))
-    if np.isinf(norm_order):
-        norms = sizes.max(axis=1).toarray().ravel()
-    else:
-        norms = np.asarray(sizes.power(norm_order).sum(axis=1)).ravel() ** (1.0 / norm_order)
-    values = (row_weight, row_weight * norms**2)
-    return np.stack([np.bincount(labels, weights=value, minlength=num_classes) for value in values])
-
-
 def dense_coordinates(X: Any) -> tuple[Array, Callable[[Array], Array]]:
     """Return rows to fit on and the function that takes weights for them ``[K, r]`` to weights for ``X`` ``[K, d]``.
 
@@ -112,7 +93,7 @@ def dense_coordinates(X: Any) -> tuple[Array, Callable[[Array], Array]]:
         X: Sparse rows ``[N, d]`` in CSR format.
 
     Raises:
-        ValueError: Too many rows and columns to hold either of them against the other.
+        ValueError: Too many rows and columns for either way.
 
     Example:
         >>> from scipy import sparse
@@ -133,7 +114,7 @@ def dense_coordinates(X: Any) -> tuple[Array, Callable[[Array], Array]]:
         return X.toarray(), lambda coef: coef
     products = (X @ X.T).toarray().astype(np.float64)
     values, vectors = np.linalg.eigh(products)
-    # Products square the lengths, so digits end at the root of the precision: smaller directions are rounding.
+    # Products square the lengths, which leaves half of the digits: smaller directions are rounding.
     kept = values > np.finfo(np.float64).eps * count * max(float(values[-1]), np.finfo(np.float64).tiny)
     if not kept.any():
         return np.zeros((count, 1), X.dtype), lambda coef: np.zeros((len(coef), columns), coef.dtype)

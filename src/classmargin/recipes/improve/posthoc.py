@@ -1,0 +1,115 @@
+"""Remedies that need predictions alone: class offsets fitted on validation, tested once. No training, no torch."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from classmargin.evaluation.prediction_files import read_predictions
+from classmargin.recipes.improve.improvement import Improvement, assemble
+from classmargin.recipes.improve.improvement_page import write_improvement
+from classmargin.recipes.improve.judging import (
+    Row,
+    Samples,
+    broken_guard,
+    changes,
+    fit_offsets,
+    held_out_offsets,
+    log_probabilities,
+    make_aim,
+    simultaneous,
+    sure_gain,
+)
+
+
+def improve_predictions(
+    validation: str | os.PathLike[str],
+    test: str | os.PathLike[str],
+    *,
+    objective: str = "hard",
+    keep: str = "easy:0.5",
+    out: str | os.PathLike[str] | None = None,
+) -> Improvement:
+    """Fit class offsets on the predictions of any model on validation, and test them once. Nothing is trained.
+
+    Args:
+        validation: Prediction file with scores.
+        test: Prediction file of the same model with scores.
+        objective: As for :func:`improve`.
+        keep: As for :func:`improve`.
+        out: Folder for page, Markdown, JSON and the offsets; None writes nothing.
+
+    Raises:
+        ValueError: No scores, or other classes.
+    """
+    from classmargin.recipes.out_folder import make_folder
+
+    found = [read_predictions(validation), read_predictions(test)]
+    scores = [log_probabilities(one) for one in found]
+    parts = [Samples.of(one) for one in found]
+    if scores[0].shape[1] != scores[1].shape[1] or parts[0].class_names != parts[1].class_names:
+        raise ValueError(
+            f"{validation} and {test} must have the same classes, got {scores[0].shape[1]} and {scores[1].shape[1]}"
+        )
+    aim = make_aim(objective, keep, parts[0].class_names)
+    before = parts[0].lean_audit(scores[0])
+    rows, fitted = [], {}
+    goals = (
+        {"cost"}
+        if aim.objective == "cost"
+        else {aim.objective, "hard", "worst"} & {"hard", "worst"} or {"hard"}
+    )
+    for goal in sorted(goals):
+        fitted[goal] = fit_offsets(scores[0], parts[0].labels, goal, aim.costs)
+        after = parts[0].lean_audit(held_out_offsets(scores[0], parts[0].labels, goal, aim.costs))
+        deltas, _ = changes(aim, [before], [after])
+        lost = broken_guard(aim, deltas)
+        note = f"loses {lost}" if lost else ""
+        title = f"Class offsets for {goal}"
+        rows.append(
+            Row(
+                goal,
+                title,
+                "offsets",
+                "finalist",
+                1,
+                0.0,
+                1,
+                simultaneous(deltas, len(goals)),
+                note,
+                bool(lost),
+                sure_gain(deltas),
+            )
+        )
+    able = [row for row in rows if not row.broken and row.gain > 0]
+    row = max(able, key=lambda one: one.gain, default=None)
+    runs = {"baseline": [scores[1]]}
+    if row is not None:
+        runs["choice"] = [scores[1] + fitted[row.name]]
+    notes = [
+        f"{len(parts[0].labels):,} validation and {len(parts[1].labels):,} test samples; nothing was trained.",
+        "Offsets are chosen by what those fitted on one half of validation do on the other; those that are given are fitted on all of it.",
+    ]
+    result = assemble(
+        aim,
+        parts[1],
+        runs,
+        {},
+        rows,
+        (None if row is None else row.title, row),
+        facts={"data": Path(test).stem, "objective": aim.words, "keep": keep, "seeds": 1},
+        notes=notes,
+        folder=None if out is None else Path(out),
+        winner=(),
+        commands=(),
+        offsets=np.zeros(0) if row is None else fitted[row.name],
+        images=None,
+        trade=True,
+        baseline="the model as it is",
+    )
+    if out is not None:
+        make_folder(Path(out))
+        write_improvement(result, Path(out))
+    return result

@@ -1,0 +1,354 @@
+"""The ladder of remedies, cheap ones first: what each changes, what it costs, what it risks, and for which data it is.
+
+A remedy is a record in a registry. Most are settings that are laid over those of the tuned baseline; the others say by their ``kind``
+which step of the ladder makes them. Adding one of settings is one call of :func:`register`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from classmargin._checks import did_you_mean
+from classmargin.backbones import backbone_info, create_backbone
+from classmargin.data import DataBundle
+from classmargin.methods import requirements_of
+from classmargin.training.config import MethodConfig, RunConfig
+from classmargin.training.config_reader import with_values
+
+Tables = Mapping[str, Mapping[str, Any]]
+# Parts of the training samples that take turns to be predicted by a network that has not seen them.
+FOLDS = 3
+# Classes are unbalanced where the largest has so many times the samples of the smallest.
+UNBALANCED = 1.5
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """One thing that may help.
+
+    Attributes:
+        name: On the command line.
+        title: In tables.
+        changes: What it does, in a few words.
+        risk: What may go wrong.
+        kind: ``settings`` of a run, ``tuning`` of the baseline, new ``labels`` of training samples, an ``ensemble`` of runs, the
+            ``distillation`` of one, or class ``offsets`` on scores.
+        cost: Training time relative to a run of the baseline.
+        settings: What is laid over the tuned baseline.
+        unfit: Why it cannot be used with a configuration and data; empty where it can.
+        default: Whether it is tried without being asked for.
+    """
+
+    name: str
+    title: str
+    changes: str
+    risk: str
+    kind: Literal["settings", "tuning", "labels", "ensemble", "distillation", "offsets"] = "settings"
+    cost: float = 1.0
+    settings: Callable[[RunConfig, DataBundle], Tables] = lambda config, bundle: {}
+    unfit: Callable[[RunConfig, DataBundle], str] = lambda config, bundle: ""
+    default: bool = True
+
+
+REMEDIES: dict[str, Remedy] = {}
+
+
+def register(remedy: Remedy) -> Remedy:
+    """Add a remedy; it is tried after those registered before.
+
+    Raises:
+        ValueError: Its name is taken.
+    """
+    if remedy.name in REMEDIES:
+        raise ValueError(f"remedy {remedy.name!r} is registered twice")
+    REMEDIES[remedy.name] = remedy
+    return remedy
+
+
+def find_remedies(words: str | Collection[str]) -> list[Remedy]:
+    """Return the remedies of ``default``, ``all`` or a list of names, in the order of the ladder.
+
+    Example:
+        >>> [remedy.name for remedy in find_remedies("mr2,label-smoothing")]
+        ['mr2', 'label-smoothing']
+    """
+    if words in ("default", "all"):
+        return [remedy for remedy in REMEDIES.values() if remedy.default or words == "all"]
+    names = words.split(",") if isinstance(words, str) else list(words)
+    wanted = [name.strip() for name in names if name.strip()]
+    for name in wanted:
+        if name not in REMEDIES:
+            raise ValueError(
+                f"remedies must be default, all or names among {', '.join(REMEDIES)}; got {name!r}"
+                f"{did_you_mean(name, REMEDIES)}"
+            )
+    if not wanted:
+        raise ValueError("remedies must name at least one remedy, got none")
+    return [remedy for remedy in REMEDIES.values() if remedy.name in wanted]
+
+
+def lay(config: RunConfig, tables: Tables) -> RunConfig:
+    """Return a configuration with settings on top; hyper-parameters of another method do not carry over.
+
+    Example:
+        >>> lay(RunConfig(), {"method": {"name": "mr2"}, "loop": {"epochs": 3}}).method.name
+        'mr2'
+    """
+    name = tables.get("method", {}).get("name", config.method.name)
+    if name != config.method.name:
+        config = replace(config, method=MethodConfig(name))
+    return with_values(config, tables)
+
+
+def tuning_steps(config: RunConfig) -> list[list[tuple[str, Tables]]]:
+    """Return what is tried to tune the baseline: the steps one after another, the values of a step side by side."""
+    rate, decay = config.optimizer.learning_rate, config.optimizer.weight_decay
+    decays = (decay / 10, decay * 10) if decay else (1e-4, 1e-2)
+    rates: list[tuple[str, Tables]] = [
+        (f"learning rate {value:.2g}", {"optimizer": {"learning_rate": value}})
+        for value in (rate * 3, rate / 3, rate * 10)
+    ]
+    more = 2 * config.loop.epochs
+    others: list[tuple[str, Tables]] = [
+        (f"weight decay {value:.2g}", {"optimizer": {"weight_decay": value}}) for value in decays
+    ]
+    return [rates, [*others, (f"{more} epochs", {"loop": {"epochs": more}})]]
+
+
+# Why a remedy does not suit
+
+
+def _for_images(config: RunConfig, bundle: DataBundle) -> str:
+    cached = config.backbone.mode == "probe" and config.backbone.cache
+    return "" if bundle.kind == "images" and not cached else "for images that a network is trained on"
+
+
+def _for_soft_labels(config: RunConfig, bundle: DataBundle) -> str:
+    soft = requirements_of(config.method.name).soft_labels
+    return "" if soft else f"the method {config.method.name} needs one class per sample"
+
+
+def _for_soft_images(config: RunConfig, bundle: DataBundle) -> str:
+    return _for_images(config, bundle) or _for_soft_labels(config, bundle)
+
+
+def _for_unbalanced(config: RunConfig, bundle: DataBundle) -> str:
+    counts = bundle.train.class_counts
+    most, least = int(counts.max()), max(int(counts.min()), 1)
+    return "" if most >= UNBALANCED * least else "for unbalanced classes"
+
+
+def _for_memory(config: RunConfig, bundle: DataBundle) -> str:
+    if bundle.train.inputs is None:
+        return "for data in memory"
+    few = int(bundle.train.class_counts.min()) < 2 * FOLDS
+    return f"needs {2 * FOLDS} samples per class" if few else _for_soft_labels(config, bundle)
+
+
+def _for_weights(config: RunConfig, bundle: DataBundle) -> str:
+    if bundle.kind != "images" or config.backbone.pretrained or config.backbone.checkpoint:
+        return "for networks of images from scratch"
+    size = backbone_info(config.backbone.name).input_size or bundle.input_shape[1:]
+    try:
+        create_backbone(
+            config.backbone.name,
+            num_classes=bundle.num_classes,
+            in_channels=bundle.input_shape[0],
+            input_size=tuple(size),
+            pretrained=True,
+            **dict(config.backbone.options),
+        )
+    except (ValueError, TypeError, ImportError, OSError, RuntimeError):
+        return f"no weights of {config.backbone.name} at hand"
+    return ""
+
+
+# The ladder
+
+
+def _moving_average(config: RunConfig, bundle: DataBundle) -> Tables:
+    """Average over the last twentieth of the steps, whatever their number."""
+    steps = config.loop.epochs * len(bundle.train) / config.loop.batch_size
+    return {"loop": {"ema_decay": round(min(max(1.0 - 20.0 / steps, 0.8), 0.9998), 5), "swa_start": None}}
+
+
+def _late_average(config: RunConfig, bundle: DataBundle) -> Tables:
+    """Average late epochs; the weights must still move then."""
+    tables: dict[str, dict[str, Any]] = {"loop": {"swa_start": 0.75, "ema_decay": None}}
+    if config.schedule.name == "cosine":
+        tables["schedule"] = {"minimum": config.optimizer.learning_rate / 10}
+    return tables
+
+
+def _fixed(**tables: Mapping[str, Any]) -> Callable[[RunConfig, DataBundle], Tables]:
+    return lambda config, bundle: tables
+
+
+register(
+    Remedy(
+        "tuning",
+        "Tuned baseline",
+        "learning rate, weight decay and epochs of the baseline",
+        "none; every other remedy is laid over its result and compared with it",
+        kind="tuning",
+    )
+)
+register(
+    Remedy(
+        "mr2",
+        "MR²",
+        "a representation margin on standardised features, and label smoothing 0.1",
+        "probabilities are less sure",
+        cost=1.2,
+        settings=_fixed(method={"name": "mr2"}),
+    )
+)
+register(
+    Remedy(
+        "label-smoothing",
+        "Label smoothing",
+        "targets of 0.9 instead of 1",
+        "probabilities are less sure",
+        settings=_fixed(method={"name": "erm", "label_smoothing": 0.1}),
+    )
+)
+register(
+    Remedy(
+        "mixup",
+        "Mixup",
+        "trains on mixtures of two samples",
+        "underfits short trainings",
+        settings=_fixed(data={"mix": "mixup", "mix_alpha": 0.4}),
+        unfit=_for_soft_labels,
+    )
+)
+register(
+    Remedy(
+        "cutmix",
+        "CutMix",
+        "pastes boxes of other images",
+        "underfits short trainings; hides small objects",
+        settings=_fixed(data={"mix": "cutmix"}),
+        unfit=_for_soft_images,
+    )
+)
+register(
+    Remedy(
+        "strong-augmentation",
+        "RandAugment",
+        "stronger augmentation",
+        "may turn a class into another",
+        settings=_fixed(data={"augmentation": "randaugment"}),
+        unfit=_for_images,
+    )
+)
+register(
+    Remedy(
+        "swa",
+        "SWA",
+        "averages the weights of late epochs",
+        "none where the learning rate is large enough then",
+        settings=_late_average,
+    )
+)
+register(
+    Remedy("ema", "EMA", "keeps a moving average of the weights", "little effect", settings=_moving_average)
+)
+register(
+    Remedy(
+        "logit-adjustment",
+        "Logit adjustment",
+        "adds the log frequency of each class to its logit in training",
+        "frequent classes lose",
+        settings=_fixed(method={"name": "logit-adjustment"}),
+        unfit=_for_unbalanced,
+    )
+)
+register(
+    Remedy(
+        "pretrained",
+        "Pretrained weights",
+        "starts from published weights instead of at random",
+        "inherits what the weights were trained on",
+        cost=2.0,
+        settings=lambda config, bundle: {
+            "backbone": {"pretrained": True, "mode": "fine-tune"},
+            "optimizer": {"learning_rate": config.optimizer.learning_rate / 10},
+        },
+        unfit=_for_weights,
+    )
+)
+register(
+    Remedy(
+        "mr2-plain",
+        "MR² without smoothing",
+        "the representation margin alone",
+        "little effect",
+        cost=1.2,
+        settings=_fixed(method={"name": "mr2", "label_smoothing": 0.0}),
+    )
+)
+register(
+    Remedy(
+        "relabel",
+        "Doubted samples relabelled",
+        f"training samples whose label {FOLDS} networks that have not seen them doubt get their probabilities as labels",
+        "hard samples with right labels are taken for wrong ones",
+        kind="labels",
+        cost=1.0 + (FOLDS - 1),
+        unfit=_for_memory,
+    )
+)
+register(
+    Remedy(
+        "fair-dro",
+        "FairDRO",
+        "weighs classes by their training loss",
+        "easy classes and the mean lose",
+        cost=1.3,
+        settings=_fixed(method={"name": "fair-dro"}),
+        default=False,
+    )
+)
+register(
+    Remedy(
+        "group-dro",
+        "Group DRO",
+        "raises the weight of the class with the largest loss",
+        "easy classes and the mean lose",
+        settings=_fixed(method={"name": "group-dro"}),
+        default=False,
+    )
+)
+register(
+    Remedy(
+        "ensemble",
+        "Ensemble",
+        "averages the probabilities of several runs",
+        "prediction takes as many times longer",
+        kind="ensemble",
+        cost=0.0,
+    )
+)
+register(
+    Remedy(
+        "distillation",
+        "Distilled ensemble",
+        "one network learns the probabilities of the best ensemble",
+        "keeps a part of the gain only",
+        kind="distillation",
+        unfit=_for_soft_labels,
+    )
+)
+register(
+    Remedy(
+        "offsets",
+        "Class offsets",
+        "shifts the borders between classes by a number for each class, fitted on validation",
+        "a trade: what one class gains its neighbours pay",
+        kind="offsets",
+        cost=0.0,
+    )
+)
