@@ -12,7 +12,7 @@ export MKL_NUM_THREADS ?= 1
 .PHONY: demo test test-oldest test-newest licences test-timm test-trackers test-ray check lint types layers docs bench soak hashes hashes-check install-hashed test-slow clean help
 
 help:
-	@echo "make demo   train ERM and MR2 side by side on the embedded data and write report.html"
+	@echo "make demo   look for a remedy for the weak classes of the embedded data (classmargin improve) and write report.html"
 	@echo "make test   checks and the test suite"
 	@echo "make test-oldest, make test-newest  the core on the lowest and on the newest versions of every package (environments of their own)"
 	@echo "make licences  licences of everything installed, as Markdown"

@@ -118,6 +118,39 @@ def reviewers_page() -> str:
     return "\n".join([*lines, ""])
 
 
+def why_page() -> str:
+    """Return the text of ``docs/why.md``: what was concluded, and the table behind it."""
+    folder = ROOT / "results" / "benchmarks"
+    record = json.loads((folder / "why_smoothing.json").read_text(encoding="utf-8"))
+    rows = record["result"]["rows"]
+    lines = [
+        (folder / "why.md").read_text(encoding="utf-8").strip(),
+        "",
+        "## The table",
+        "",
+        (
+            "Banking77 through MiniLM, one hidden layer, learning rate and weight decay tuned for cross-entropy, "
+            f"{rows[0]['seeds']} seeds,"
+        ),
+        f"a fifth of each training class held out. Made by `{record['command']}`, where `$CLASSMARGIN_DATA` holds",
+        "`banking77_minilm.npz`; record `results/benchmarks/why_smoothing.json`. Changes in points with standard errors;",
+        "calibration error before and after one temperature, negative log-likelihood after it.",
+        "",
+        (
+            "| objective | overall | hard third | variance | spread / variance | confidence | calibration error | temperature | "
+            "likelihood after |"
+        ),
+        "|---|---|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    lines += [
+        f"| {row['candidate']} | {_with_error(row, 'overall')} | {_with_error(row, 'hard')} | {row['variance']:.1f} | "
+        f"{row['spread_share']:.2f} | {row['confidence']:.2f} | {row['error']:.3f}, {row['error_after']:.3f} | "
+        f"{row['temperature']:.2f} | {row['likelihood_after']:.3f} |"
+        for row in rows
+    ]
+    return "\n".join([*lines, ""])
+
+
 def _with_error(row: dict[str, Any], part: str) -> str:
     return f"{row[part]:.1f}, {row[part + '_change']:+.1f} ± {row[part + '_error']:.1f}"
 
@@ -155,6 +188,6 @@ def choice_table(choice: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    for page in (results_page, history_page, no_harm_page, reviewers_page):
+    for page in (results_page, history_page, no_harm_page, reviewers_page, why_page):
         name = page.__name__.removesuffix("_page") + ".md"
         (ROOT / "docs" / name).write_text(page(), encoding="utf-8")

@@ -21,7 +21,7 @@ OPTIONAL = {
     "torchmetrics": {"integrations"},
     "fairlearn": {"evaluation"},  # Audit.to_metric_frame
     "polars": {"evaluation"},  # Audit.to_polars
-    "timm": {"backbones", "integrations"},
+    "timm": {"backbones"},
     "open_clip": {"backbones"},
     "optuna": {"recipes"},  # sweeps
     "sqlalchemy": {"recipes"},  # comes with optuna: its errors
@@ -36,16 +36,11 @@ OPTIONAL = {
     "jinja2": {"report", "cli"},
     "markupsafe": {"report"},
     "plotly": {"report", "cli"},  # the command line asks for it before a long run
-    "matplotlib": {"report"},
-    "openTSNE": {"report"},
     # records and export
-    "tensorboard": {"training", "integrations"},
     "wandb": {"training", "integrations"},
     "mlflow": {"training", "integrations"},
-    "onnx": {"recipes"},
     "onnxruntime": {"recipes"},
     "onnxscript": {"recipes"},
-    "psutil": {"training", "recipes"},
 }
 
 OUTSIDE = [found for found in all_imports() if not found.is_ours]
@@ -66,6 +61,13 @@ def test_optional_package_is_imported_late_and_only_where_it_belongs(package):
     early = [found for found in uses if not found.late and not found.typing]
     assert [str(found) for found in early if FACES.get(found.importer) != package] == []
     assert [str(found) for found in uses if top(found.importer) not in OPTIONAL[package]] == []
+
+
+def test_every_optional_package_is_used_in_each_place_it_is_listed_for():
+    """An entry that is not needed any more must go; what torch imports for us (TensorBoard, ONNX) is no entry."""
+    used = {(top(found.target), top(found.importer)) for found in OUTSIDE}
+    listed = {(package, place) for package, places in OPTIONAL.items() for place in places}
+    assert listed - used == set()
 
 
 @pytest.mark.parametrize("package", sorted(SLOW_CORE))

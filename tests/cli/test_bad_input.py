@@ -306,7 +306,7 @@ def test_names_with_html_and_escape_sequences_are_harmless_everywhere(run, predi
     names = np.array(["<script>alert(1)</script>", "[red]x[/red]", "\x1b[31mred", "a|b\\c", "50% & $x_1$"])
     path = predictions(class_names=names)
     out = tmp_path / "r.html"
-    shown = run("audit", path, "--bootstrap", 100, "--out", out).out
+    shown = run("audit", path, "--bootstrap", 100, "--full", "--out", out).out
     assert "\x1b" not in shown
     assert "[red]x[/red]" in shown
     assert "<script>alert(1)" not in out.read_text("utf-8")

@@ -19,7 +19,7 @@ def script():
     return module
 
 
-@pytest.mark.parametrize("page", ["results", "history", "no_harm", "reviewers"])
+@pytest.mark.parametrize("page", ["results", "history", "no_harm", "reviewers", "why"])
 def test_a_page_is_the_one_its_records_make(script, page):
     made = getattr(script, f"{page}_page")()
     assert (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8") == made

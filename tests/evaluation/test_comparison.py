@@ -437,7 +437,7 @@ def test_words_do_not_change_where_zero_only_just_leaves_the_interval():
         )
         for low in (-0.0002, 0.0, 0.0002, 0.003, -0.005)
     }
-    near = "B is perhaps, near the noise, better than A"
+    near = "B is possibly better (near the noise) than A"
     assert all(words[low].startswith(near) for low in (-0.0002, 0.0, 0.0002))
     assert words[0.003].startswith("B is better than A")
     assert words[-0.005].startswith("B is not clearly different from A")

@@ -2,7 +2,7 @@ import json
 
 import numpy as np
 import pytest
-from scipy.stats import binom
+from scipy.stats import binom, multinomial
 from simulated_sets import predictions_with
 
 from classmargin.evaluation import audit, gate
@@ -229,6 +229,19 @@ def test_a_true_drop_at_the_limit_fails_at_most_alpha_however_many_samples_there
         )
         failures += holm(p_values).min() <= 0.05
     assert failures <= 6
+
+
+@pytest.mark.parametrize("limit", [0.02, 0.05, 0.1])
+def test_the_chance_of_failing_at_the_limit_is_at_most_the_level_of_each_test(limit):
+    # Exact: all outcomes of 20 samples, over chances of a gain.
+    n = 20
+    gained, lost = np.array([(g, k) for g in range(n + 1) for k in range(n + 1 - g)]).T
+    p_values = margin_p_values(gained, lost, np.full(len(lost), n), limit)
+    outcomes = np.stack([gained, lost, n - gained - lost], axis=1)
+    for gain in (0.0, 0.01, 0.03, 0.1, 0.3, (1 - limit) / 2):
+        chance = multinomial.pmf(outcomes, n, [gain, gain + limit, max(0.0, 1 - 2 * gain - limit)])
+        for level in (0.05, 0.05 / 11, 0.05 / 101):
+            assert np.nansum(chance[p_values <= level]) <= level
 
 
 def test_few_samples_cannot_tell_unless_a_blind_gate_is_allowed():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -200,6 +202,14 @@ def test_predictions_alone_get_class_offsets_labelled_as_a_trade(tmp_path, capsy
     assert found["offsets"][2] == max(found["offsets"])
     assert (tmp_path / "out" / "offsets.csv").read_text().startswith("class_name,offset\na,")
     assert (tmp_path / "out" / "report.html").exists()
+
+
+def test_predictions_alone_need_no_torch(tmp_path):
+    first, second = write_scores(tmp_path / "val.npz", -2, 0), write_scores(tmp_path / "test.npz", -2, 1)
+    words = ["improve", "--baseline", f"{first},{second}", "--out", str(tmp_path / "out")]
+    script = f"import sys; from classmargin.cli.main import main; assert main({words!r}) == 0; assert 'torch' not in sys.modules"
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stderr
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,13 @@ def test_the_verdict_has_the_gain_of_the_test_set_first_and_that_of_validation_b
     assert "+1.0 to +3.0; +4.0 on validation" in words
 
 
+def test_a_clear_gain_beside_the_objective_is_said():
+    test = {"objective": FLAT, "overall": UP, "easy": UP, "hard": FLAT, "worst": FLAT}
+    answer, words = verdict_of(Aim(), "MR²", test, test, 5)
+    assert answer == "no clear gain"
+    assert words.endswith("What is clear is the gain in overall and easy accuracy.")
+
+
 def test_no_choice_is_an_answer():
     answer, words = verdict_of(Aim(), None, {}, {}, 7)
     assert answer == "no clear gain"

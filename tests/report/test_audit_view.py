@@ -41,10 +41,10 @@ def test_the_worst_classes_are_shown_where_none_lags():
     assert table.note == "and 1 more class"
 
 
-def test_a_narrow_table_has_reason_and_step_in_one_column(small_audit):
+def test_a_narrow_table_has_the_leading_reason_and_its_step_in_one_column(small_audit):
     table = audit_tables.failing_table(small_audit, 1, narrow=True)
     row = table.rows[0]
-    assert table.cells(row)[-1] == f"{row['verdict']} → {row['next_step']}"
+    assert table.cells(row)[-1] == f"{row['reason']} → {row['next_step']}"
 
 
 def test_class_table_holds_every_class_worst_first(small_audit):
@@ -65,6 +65,23 @@ def test_absent_classes_are_last_and_never_worst():
     result = audit_of([0, 0, 2, 2], [0, 1, 2, 2], 3, class_names=["a", "absent one", "c"])
     assert [row["class_name"] for row in audit_tables.class_table(result).rows] == ["a", "c", "absent one"]
     assert "absent one" not in to_markdown(audit_tables.failing_table(result, 10))
+
+
+@pytest.mark.parametrize(
+    ("ranking", "words"), [("corrected", "lowest true accuracy"), ("own", "lowest observed accuracy")]
+)
+def test_the_worst_class_has_one_interval_on_a_page_that_of_its_row(ranking, words, make_audit):
+    # The card said "worst class: NAME 61.5-72.0", the row of that class 52.2-77.6.
+    found = make_audit(ranking=ranking)
+    (row,) = (
+        row for row in audit_tables.headline_table(found).rows if row["interval"] == found.interval("worst")
+    )
+    assert row["metric"] == words
+    names = [str(row["metric"]) for row in audit_tables.headline_table(found).rows]
+    assert not set(names) & set(found.class_names)
+    limits = ("estimate_low", "estimate_high") if ranking == "corrected" else ("low", "high")
+    for shown, row in zip(audit_tables.class_rows(found), found.by_class.to_dict("records"), strict=True):
+        assert shown["interval"] == tuple(row[name] for name in limits)
 
 
 def test_verdict_names_the_thirds_and_the_worst_class(small_audit):

@@ -85,12 +85,14 @@ def improve(
     An interrupted search resumes with the same command; finished runs are never lost.
     """
     from classmargin.recipes.improve.improving import improve as search
-    from classmargin.recipes.launched_ranks import serve_if_helper
     from classmargin.training.config_reader import merge, parse_overrides
 
     if data is None and baseline is None:
         raise ValueError("--data must be a data set, or --baseline a run or predictions; got neither")
-    serve_if_helper()
+    if data is not None or "," not in str(baseline):  # two prediction files need no torch
+        from classmargin.recipes.launched_ranks import serve_if_helper
+
+        serve_if_helper()
     tables = options.run_tables(epochs=epochs, fraction=fraction, imbalance=imbalance, root=root)
     found = search(
         data,

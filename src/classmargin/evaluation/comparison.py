@@ -420,17 +420,17 @@ def _strength(delta: Delta) -> float:
 
 
 def judgement(delta: Delta) -> str:
-    """Return what to think of a difference: "better than", "worse than", either of them near the noise, or "not clearly different from".
+    """Return what to think of a difference: "better than", "worse than", possibly so, or "not clearly different from".
 
     Example:
         >>> judgement((0.02, 0.01, 0.03)), judgement((0.005, 0.0001, 0.01))
-        ('better than', 'perhaps, near the noise, better than')
+        ('better than', 'possibly better (near the noise) than')
     """
     strength = _strength(delta)
     if strength < _BAND[0]:
         return "not clearly different from"
-    way = "better than" if delta[0] > 0 else "worse than"
-    return way if strength > _BAND[1] else f"perhaps, near the noise, {way}"
+    way = "better" if delta[0] > 0 else "worse"
+    return f"{way} than" if strength > _BAND[1] else f"possibly {way} (near the noise) than"
 
 
 def _hard_part(delta: Delta) -> str:

@@ -3,7 +3,8 @@
 Class k has ``x_k`` of ``n_k`` samples right, a binomial draw from its true accuracy. A third ranked by observed accuracies, or the
 lowest of them, describes mostly the noise: 100 classes that are all right 80 % of the time, with 50 samples each, show a gap of 12
 points. Here the observed counts of all classes together tell how much true accuracies vary (empirical Bayes), and whole vectors of true
-accuracies are drawn given the counts. Nobody knows the shape of that variation, so five answers are formed and an interval is their hull:
+accuracies are drawn given the counts. The shape of that variation is unknown, so it is estimated in five ways, and each interval is the
+hull of their answers:
 
 - *smooth*: true accuracies follow a beta distribution; its mean and strength are drawn from their posterior;
 - *free*: any distribution on a grid (nonparametric maximum likelihood by EM), estimated anew on classes with random weights (Bayesian
@@ -120,7 +121,7 @@ def true_accuracies(
 
 
 def _widening(counts: _Counts) -> float:
-    """Return the factor on intervals: their ends come from draws given *estimated* distributions, known worst where classes are few."""
+    """Return the factor on intervals: their ends come from draws given *estimated* distributions, least certain where classes are few."""
     return float(1.15 + 2 / counts.classes.sum())
 
 
@@ -371,7 +372,7 @@ def _two_groups(
         centres = np.clip(hits / np.maximum(tries, 1e-12), 1e-6, 1 - 1e-6)
     lost = 2 * (counts.log_likelihood(best @ counts.likelihood.T) - counts.log_likelihood(total))
     fits = lost <= 2 * _LIKELIHOOD_FACTOR * normal_quantile(confidence) ** 2
-    # Draws that lost a class which the data show are none of its answers.
+    # Draws in which a group that the data show has vanished are left out.
     near = np.flatnonzero(fits[1:]) + 1
     if not (fits[0] and len(near)):
         return []

@@ -144,9 +144,9 @@ def _t_test(labels: IntArray, first: AnyArray, second: AnyArray, n: IntArray) ->
 
     A model with one run is taken to vary from run to run as much as the other.
 
-    Runs and samples are crossed, so what is peculiar to a run on a sample is in the variance over samples and in that over runs; it
-    is taken out once. Degrees of freedom by Satterthwaite. Where nothing varies (a class that all runs of one model have wrong and all of
-    the other right) or where the samples cannot tell (there is one), it is the sign test of n equal changes, 2 / 2^n.
+    Runs and samples are crossed, so what is peculiar to a run on a sample counts in the variance over samples and in that over runs; it
+    is subtracted once. Degrees of freedom by Satterthwaite. Where nothing varies (all runs of one model wrong, all of the other right) or
+    there is only one sample, it is the sign test of n equal changes, 2 / 2^n.
     """
     from scipy.special import stdtr
 
@@ -280,29 +280,39 @@ _SLACK = 1e-9  # 0.50 - 0.48 is a little more than 0.02 in floating point
 
 
 def _margin_tail(gained: int, lost: int, n: int, margin: float) -> float:
-    # The likeliest chance of a gain, given that of a loss is larger by the margin, solves a quadratic equation (Tango 1998).
+    gain = float(likeliest_gain(gained, lost, n, margin))
+    return chance_of_few_gains(np.arange(n + 1) - (lost - gained), gain, gain + margin)
+
+
+def likeliest_gain(
+    gained: AnyArray | int, lost: AnyArray | int, n: AnyArray | int, margin: float
+) -> FloatArray:
+    """Return the likeliest chance of a gain if that of a loss is larger by the margin: a quadratic equation (Tango 1998)."""
     linear = 2 * (n - lost - gained) * margin - (lost + gained) * (1 - margin) + 2 * gained * margin
-    constant = gained * margin * (1 - margin)
-    gain = (-linear + np.sqrt(max(linear**2 + 8 * n * constant, 0.0))) / (4 * n)
-    gain = float(np.clip(gain, max(0.0, -margin), (1 - margin) / 2))
-    return balance_tail(lost - gained, n, gain, gain + margin)
+    root = np.sqrt(np.maximum(linear**2 + 8.0 * n * gained * margin * (1 - margin), 0.0))
+    return np.asarray(np.clip((root - linear) / (4 * n), max(0.0, -margin), (1 - margin) / 2))
 
 
-def balance_tail(balance: int, n: int, gain: float, loss: float) -> float:
-    """Return the probability that losses exceed gains by at least ``balance`` among ``n`` samples.
+def chance_of_few_gains(most: IntArray, gain: float, loss: float) -> float:
+    """Return the probability that at most ``most[k]`` of n samples are gained where k are lost, over all k.
+
+    Args:
+        most: Largest number of gained samples for 0, 1, … n lost ones ``[n + 1]``; below 0 for none.
+        gain: Chance of a gain.
+        loss: Chance of a loss.
 
     Example:
-        >>> round(balance_tail(5, 100, 0.0, 0.02), 3)
+        >>> round(chance_of_few_gains(np.arange(101) - 5, 0.0, 0.02), 3)
         0.051
     """
     from scipy.special import bdtr
 
+    n = len(most) - 1
     lost = np.arange(n + 1)
-    chance = np.diff(bdtr(lost, n, loss), prepend=0.0)
-    most, rest = lost - balance, n - lost
+    chance, rest = np.diff(bdtr(lost, n, loss), prepend=0.0), n - lost
     share_of_rest = min(1.0, gain / (1 - loss)) if loss < 1 else 0.0
     few_gains = np.where(most >= rest, 1.0, bdtr(np.clip(most, 0, rest), rest, share_of_rest))
-    return float((chance * np.where(most >= 0, few_gains, 0.0)).sum())
+    return float(np.clip((chance * np.where(most >= 0, few_gains, 0.0)).sum(), 0.0, 1.0))
 
 
 def benjamini_hochberg(p_values: FloatArray) -> FloatArray:

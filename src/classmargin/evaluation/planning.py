@@ -13,7 +13,7 @@ import numpy as np
 from classmargin._checks import check_int, check_number
 from classmargin.evaluation.input_checks import IntArray, check_fraction
 from classmargin.evaluation.intervals import normal_quantile
-from classmargin.evaluation.paired_tests import margin_p_values
+from classmargin.evaluation.paired_tests import chance_of_few_gains, likeliest_gain, margin_p_values
 
 POWER = 0.8
 # Up to this many samples the region in which the gate fails is exact; above it is that of the normal distribution.
@@ -39,16 +39,9 @@ def catch_probability(drop: float, n: int, *, churn: float, max_drop: float, lev
         >>> round(catch_probability(0.05, 100, churn=0.0, max_drop=0.0, level=0.05), 3)
         0.564
     """
-    from scipy.special import bdtr
-
     gain = min(churn / 2, max(1 - drop, 0.0) / 2)
-    loss = min(gain + drop, 1 - gain)
-    lost = np.arange(n + 1)
     most = np.array(_largest_gain_still_caught(n, max_drop, level))
-    chance = np.diff(bdtr(lost, n, loss), prepend=0.0)
-    rest = gain / (1 - loss) if loss < 1 else 0.0
-    caught = np.where(most >= n - lost, 1.0, bdtr(np.clip(most, 0, n - lost), n - lost, rest))
-    return float(np.clip((chance * np.where(most >= 0, caught, 0.0)).sum(), 0.0, 1.0))
+    return chance_of_few_gains(most, gain, min(gain + drop, 1 - gain))
 
 
 def smallest_caught_drop(
@@ -56,13 +49,9 @@ def smallest_caught_drop(
 ) -> float:
     """Return the smallest drop (in steps of half a point) that is caught with the given probability, NaN if none is."""
     steps = range(1, 201)
-    first = (
-        bisect_left(  # the probability grows with the drop, so halving finds the first step that reaches it
-            steps,
-            probability,
-            key=lambda step: catch_probability(step / 200, n, churn=churn, max_drop=max_drop, level=level),
-        )
-    )
+    options = {"churn": churn, "max_drop": max_drop, "level": level}
+    # The probability grows with the drop, so halving finds the first step that reaches it.
+    first = bisect_left(steps, probability, key=lambda step: catch_probability(step / 200, n, **options))
     return steps[first] / 200 if first < len(steps) else float("nan")
 
 
@@ -83,9 +72,7 @@ def _fails(gained: IntArray, lost: IntArray, n: int, max_drop: float, level: flo
     if n <= _EXACT_SAMPLES or max_drop == 0:
         return np.asarray(margin_p_values(gained, lost, np.full(len(lost), n), max_drop) <= level)
     z = -NormalDist().inv_cdf(level)
-    linear = 2 * (n - lost - gained) * max_drop - (lost + gained) * (1 - max_drop) + 2 * gained * max_drop
-    root = linear**2 + 8.0 * n * gained * max_drop * (1 - max_drop)
-    gain = (np.sqrt(root) - linear) / (4 * n)
+    gain = likeliest_gain(gained, lost, n, max_drop)
     deviation = np.sqrt(np.maximum(n * (2 * gain + max_drop * (1 - max_drop)), 1e-12))
     return np.asarray(lost - gained - n * max_drop >= z * deviation)
 
@@ -115,10 +102,8 @@ def samples_for_drop(see: float, *, churn: float, max_drop: float, level: float,
     quantiles = -NormalDist().inv_cdf(level) * alone + NormalDist().inv_cdf(power) * there
     n = min(_MOST_SAMPLES, max(1, math.ceil((quantiles / extra) ** 2)))
     # The exact test needs a little more.
-    while (
-        n < _CHECKED_SAMPLES
-        and catch_probability(see, n, churn=churn, max_drop=max_drop, level=level) < power
-    ):
+    options = {"churn": churn, "max_drop": max_drop, "level": level}
+    while n < _CHECKED_SAMPLES and catch_probability(see, n, **options) < power:
         n += max(1, n // 40)
     return n
 

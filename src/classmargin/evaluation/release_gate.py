@@ -1,4 +1,4 @@
-"""A release gate: fails where the data show a drop beyond the limit, passes where they would have, and says so if they cannot tell."""
+"""A release gate: FAIL where the data show a drop beyond the limit, PASS where they would have shown it, CANNOT TELL where not."""
 
 from __future__ import annotations
 

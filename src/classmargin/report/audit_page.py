@@ -38,7 +38,7 @@ CARD_LABELS = {
     "easy": "Easy third",
     "medium": "Medium third",
     "hard": "Hard third",
-    "worst": "Worst class",
+    "worst": "Lowest accuracy",
     "gap": "Gap, easy − hard",
 }
 BOUNDS_STATEMENT = (
@@ -140,23 +140,16 @@ def _marked_names(audit: Audit) -> tuple[str, ...]:
 
 
 def _cards(audit: Audit) -> list[dict[str, str]]:
-    cards = []
-    for key, label in CARD_LABELS.items():
-        named = (
-            key == "worst" and audit.ranking != "corrected"
-        )  # otherwise the lowest, whichever class has it
-        name = f": {printable(str(audit.disparity['worst_class']))}" if named else ""
-        value = format_value(getattr(audit, key), "percent")
-        interval = format_value(audit.interval(key), "interval")
-        cards.append(
-            {
-                "key": key,
-                "label": "Lowest true accuracy" if key == "worst" and not named else label + name,
-                "value": value,
-                "range": interval,
-            }
-        )
-    return cards
+    labels = CARD_LABELS | {"worst": audit_tables.LOWEST[audit.ranking == "corrected"].capitalize()}
+    return [
+        {
+            "key": key,
+            "label": label,
+            "value": format_value(getattr(audit, key), "percent"),
+            "range": format_value(audit.interval(key), "interval"),
+        }
+        for key, label in labels.items()
+    ]
 
 
 def _thirds(audit: Audit, baseline: Audit | None, comparison: Comparison | None) -> Figure:

@@ -303,7 +303,7 @@ def json_line(record: Mapping[str, Any]) -> str:
 
 
 # The sign that makes a spreadsheet compute, in its wide form too, where a cell begins: at the start, or behind a
-# separator of another country's tables (a comma or a line break is quoted by the writer).
+# separator of other locales (a comma or a line break is quoted by the writer).
 _FORMULA = re.compile(r"(^|[;\t])(?=[\s\0\ufeff\u200b]*[=+\-@＝＋－＠])")
 
 

@@ -230,7 +230,9 @@ def verdict_of(
         for name in others
     )
     begin = {"better": "Better", "a trade": "A trade", "no clear gain": "No clear gain"}[answer]
-    return answer, f"{begin}: {choice} against {baseline} gives {numbers}; {rest}."
+    clear = [name for name in others if test[name][1] > 0] if answer == "no clear gain" else []
+    beside = f" What is clear is the gain in {' and '.join(clear)} accuracy." if clear else ""
+    return answer, f"{begin}: {choice} against {baseline} gives {numbers}; {rest}.{beside}"
 
 
 def still_lagging(audit: Audit, gained: Sequence[str]) -> pd.DataFrame:

@@ -91,8 +91,8 @@ class Search:
 
     @property
     def estimate(self) -> int:
-        """How many runs there will be, roughly; for the display."""
-        return int(self._journal.budget.runs or len(self.remedies) + 12)
+        """How many runs there will be at most, roughly; for the display. Screening may take several short ones in place of a long one."""
+        return int(self._journal.budget.runs or 20) + len(self.remedies) + 6
 
     # Runs
 

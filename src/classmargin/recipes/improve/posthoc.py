@@ -44,8 +44,8 @@ def improve_predictions(
     Raises:
         ValueError: No scores, or other classes.
     """
-    from classmargin.recipes.out_folder import make_folder
-
+    if out is not None and os.path.lexists(out) and not os.path.isdir(out):
+        raise ValueError(f"--out must be a folder, got the file {str(out)!r}")
     found = [read_predictions(validation), read_predictions(test)]
     scores = [log_probabilities(one) for one in found]
     parts = [Samples.of(one) for one in found]
@@ -110,6 +110,5 @@ def improve_predictions(
         baseline="the model as it is",
     )
     if out is not None:
-        make_folder(Path(out))
         write_improvement(result, Path(out))
     return result
