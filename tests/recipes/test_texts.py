@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from classmargin.recipes.model_export import export, run_onnx, run_script
-from classmargin.recipes.model_predict import predict
 from classmargin.recipes.run_parts import build_run
-from classmargin.recipes.saved_model import load_model
+from classmargin.recipes.saved_model import load_model, predict
 from classmargin.recipes.train_run import train
 
 VOCABULARY = 20
