@@ -233,7 +233,7 @@ def verdict_of(
     begin = {"better": "Better", "a trade": "A trade", "no clear gain": "No clear gain"}[answer]
     clear = [name for name in others if test[name][1] > 0] if answer == "no clear gain" else []
     beside = f" What is clear is the gain in {' and '.join(clear)} accuracy." if clear else ""
-    return answer, f"{begin}: {choice} against {baseline} gives {numbers}; {rest}.{beside}"
+    return answer, f"{begin}: {choice} gives {numbers} against {baseline}; {rest}.{beside}"
 
 
 def still_lagging(audit: Audit, gained: Sequence[str]) -> pd.DataFrame:
