@@ -214,7 +214,9 @@ def verdict_of(
     """Return the answer and the sentence that says it with its numbers."""
     what = aim.words
     if choice is None:
-        words = f"none of {tried} candidates raises the {what} on validation by more than its error"
+        words = (
+            f"none of {tried} candidates raises the {what} on validation by more than half its standard error"
+        )
         return (
             "no clear gain",
             f"No clear gain: {words}; {baseline} stays, and more data for the classes that lag is the next step.",
