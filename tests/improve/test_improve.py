@@ -173,6 +173,20 @@ def test_predictions_of_any_model_are_compared_on_the_same_test_samples(features
     assert not (tmp_path / "none").exists()
 
 
+def test_a_finished_run_gives_the_settings_and_is_a_second_baseline(searched, tmp_path, asked):
+    found, folder = searched
+    run = next(run for run in runs_of(folder, "baseline") if (run / "done").exists())
+    again = improve(
+        baseline=run,
+        out=tmp_path / "out",
+        **{**asked, "remedies": "label-smoothing", "budget": "3 runs", "settings": None},
+    )
+    assert again.facts["samples"] == found.facts["samples"]
+    change = again.comparisons["the given baseline"].delta("overall")
+    assert change[1] <= change[0] <= change[2]
+    assert "Against the given baseline:" in again.verdict
+
+
 def write_scores(path, shift, seed):
     rng = np.random.default_rng(seed)
     labels = np.repeat(np.arange(3), 200)
@@ -197,7 +211,7 @@ def test_predictions_alone_get_class_offsets_labelled_as_a_trade(tmp_path, capsy
     assert main(words) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["answer"] == "a trade"
-    assert found["verdict"].startswith("A trade: Class offsets")
+    assert found["verdict"].startswith("A trade: Class offsets for")
     assert found["test"]["objective"][1] > 0.1
     assert found["offsets"][2] == max(found["offsets"])
     assert (tmp_path / "out" / "offsets.csv").read_text().startswith("class_name,offset\na,")

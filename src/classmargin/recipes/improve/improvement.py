@@ -213,7 +213,9 @@ def verdict_of(
     """Return the answer and the sentence that says it with its numbers."""
     what = aim.words
     if choice is None:
-        words = f"none of {tried} candidates raises the {what} on validation by more than its error"
+        words = (
+            f"none of {tried} candidates raises the {what} on validation by more than half its standard error"
+        )
         return (
             "no clear gain",
             f"No clear gain: {words}; {baseline} stays, and more data for the classes that lag is the next step.",
@@ -232,7 +234,7 @@ def verdict_of(
     begin = {"better": "Better", "a trade": "A trade", "no clear gain": "No clear gain"}[answer]
     clear = [name for name in others if test[name][1] > 0] if answer == "no clear gain" else []
     beside = f" What is clear is the gain in {' and '.join(clear)} accuracy." if clear else ""
-    return answer, f"{begin}: {choice} against {baseline} gives {numbers}; {rest}.{beside}"
+    return answer, f"{begin}: {choice} gives {numbers} against {baseline}; {rest}.{beside}"
 
 
 def still_lagging(audit: Audit, gained: Sequence[str]) -> pd.DataFrame:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from classmargin.report.figures import (
     plotly_text,
     titled_axis,
 )
-from classmargin.report.tables import Column, Table, frame_rows
+from classmargin.report.tables import NO_VALUE, Column, Table, frame_rows
 
 RESULT_FILE, TABLE_FILE, PAGE_FILE, CLASSES_FILE = (
     "improvement.json",
@@ -43,7 +43,13 @@ MOST_CHANGED = 20
 
 def tables_of(found: Improvement) -> list[Table]:
     """Return the test, the remedies, who gained with samples, what is left to do, and the commands."""
-    tables = [_test_table(found), remedy_table(found), _gained_table(found), _advice_table(found)]
+    tables = [
+        _test_table(found),
+        remedy_table(found),
+        _gained_table(found),
+        _advice_table(found),
+        _not_tried_table(found),
+    ]
     rows = [{"command": command} for command in found.commands]
     commands = Table("Train the winner anew", (Column("command", "Command"),), rows)
     return [table for table in (*tables, commands) if table.rows]
@@ -81,28 +87,40 @@ def _test_table(found: Improvement) -> Table:
 
 def remedy_table(found: Improvement) -> Table:
     """Return every remedy with its cost and its changes on validation."""
-    rows = []
-    for row in frame_rows(found.table):
-        for name in SHOWN:
-            row[f"{name}_interval"] = (row.get(f"{name}_low"), row.get(f"{name}_high"))
-        rows.append({**row, "chosen": "chosen" if row["title"] == found.choice else row["stage"]})
+    rows = [
+        {
+            **row,
+            "chosen": "chosen" if row["title"] == found.choice else row["stage"],
+            **{name: _with_interval(row, name) for name in SHOWN},
+        }
+        for row in frame_rows(found.table)
+        if row["stage"] != "not tried"
+    ]
     columns = [
         Column("title", "Remedy"),
         Column("chosen", "Stage"),
         Column("cost", "Cost", "number", "Training time relative to one run of the baseline as given"),
         Column("members", "Networks", "count", "Networks behind one prediction"),
         Column("runs", "Runs", "count", "Repetitions that were compared"),
+        *(Column(name, name.capitalize(), "value") for name in SHOWN),
     ]
-    for name in SHOWN:
-        columns += [
-            Column(name, name.capitalize(), "points"),
-            Column(f"{name}_interval", "Interval", "points_interval"),
-        ]
+    if any(row["note"] for row in rows):
+        columns.append(Column("note", "Guard"))
     note = (
         "Changes on validation against the tuned baseline, in points. Intervals of finalists and combinations hold for all of them at "
         "once; screened remedies had one run each."
     )
-    return Table("Remedies", (*columns, Column("note", "Note")), rows, note)
+    return Table("Remedies", tuple(columns), rows, note)
+
+
+def _with_interval(row: Mapping[str, Any], name: str) -> str:
+    value, low, high = (row[f"{name}{end}"] for end in ("", "_low", "_high"))
+    return NO_VALUE if value != value else f"{points(value)} ({points(low)} to {points(high)})"
+
+
+def _not_tried_table(found: Improvement) -> Table:
+    rows = [row for row in frame_rows(found.table) if row["stage"] == "not tried"]
+    return Table("Not tried", (Column("title", "Remedy"), Column("note", "Reason")), rows)
 
 
 def _gained_table(found: Improvement) -> Table:

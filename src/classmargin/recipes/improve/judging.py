@@ -253,7 +253,7 @@ class Row:
         deltas: Changes with intervals; empty where nothing was compared.
         note: What it lost beyond the guard, or why it was not tried.
         broken: Whether it lost beyond the guard.
-        gain: Of the objective, less its standard error.
+        gain: Of the objective, less half its standard error.
     """
 
     name: str
@@ -285,9 +285,12 @@ def broken_guard(aim: Aim, deltas: Mapping[str, Delta]) -> str:
 
 
 def sure_gain(deltas: Mapping[str, Delta]) -> float:
-    """Return the gain of the objective minus its standard error: what candidates are ranked by."""
+    """Return the gain of the objective minus half its standard error: what candidates are ranked by.
+
+    Above zero a gain is about twice as likely as a loss.
+    """
     value, low, high = deltas["objective"]
-    return value - (high - low) / 2 / Z
+    return value - 0.5 * (high - low) / 2 / Z
 
 
 def answer_of(aim: Aim, deltas: Mapping[str, Delta], *, trade: bool) -> str:

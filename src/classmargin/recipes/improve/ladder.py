@@ -50,6 +50,7 @@ PLANS = (
 # Of the budget, what tuning may take.
 TUNING_SHARE = 0.25
 TOO_SMALL = "the budget was too small"
+BASELINE = "Tuned baseline"
 Stage = Generator[list[PlannedRun], None, Any]
 
 
@@ -364,11 +365,10 @@ class Search:
         assert base is not None
         found = []
         for entry in (base, *self._entries):
-            name = "the baseline" if entry is base else entry.title
-            title = f"Ensemble of {len(entry.members)}: {name}"
+            title = f"{BASELINE if entry is base else entry.title}, ensemble of {len(entry.members)}"
             found.append(averaged(f"ensemble-{entry.name}", title, remedy, [entry]))
         if len(self._entries) > 1:
-            title = f"Ensemble of all {len(self._entries)} finalists"
+            title = f"All {len(self._entries)} finalists, ensemble of {len(self._entries) * self.seeds}"
             found.append(averaged("ensemble-finalists", title, remedy, self._entries))
         return found
 
@@ -392,7 +392,7 @@ class Search:
             models = [load_model(run.path) for run in teacher.runs]
             write_predictions(file, teach(models, self.tuned.config, 1.0))
         config = lay(self.tuned.config, {"data": {"soft_labels": str(file)}})
-        one = Candidate("distillation", f"Student of {teacher.title}", remedy, config, cost)
+        one = Candidate("distillation", f"{teacher.title}, distilled", remedy, config, cost)
         yield self._ask([self._run(one, seed) for seed in range(seeds)])
         found = self._made(one, seeds)
         return found
@@ -406,7 +406,7 @@ class Search:
         return [
             Entry(
                 f"offsets-{entry.name}",
-                f"Class offsets on {'the baseline' if entry is base else entry.title}",
+                f"{BASELINE if entry is base else entry.title}, class offsets",
                 remedy,
                 entry.config,
                 entry.members,
