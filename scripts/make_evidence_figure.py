@@ -32,6 +32,8 @@ METHODS = {
     "mr2, label_smoothing=0": ("MR² without smoothing", "#8fb4ef"),
 }
 THIRDS = {"hard": "hard third", "easy": "easy third"}
+# Points of either side that are shown; an arrow says that an interval goes on.
+REACH = 3.0
 SHIFTS = (-0.24, 0.0, 0.24)
 
 
@@ -62,9 +64,13 @@ def draw(changes: dict[str, dict[str, Any]]) -> None:
             for at, rows in enumerate(changes.values()):
                 if key in rows:
                     value, low, high = (100 * number for number in rows[key]["change"]["crossfit"][part])
-                    axes.hlines(at + shift, low, high, color=colour, lw=2)
+                    axes.hlines(at + shift, max(low, -REACH), min(high, REACH), color=colour, lw=2)
+                    beyond = [(-REACH, "<")] * (low < -REACH) + [(REACH, ">")] * (high > REACH)
+                    for edge, arrow in beyond:
+                        axes.plot(edge, at + shift, arrow, color=colour, ms=6)
                     axes.plot(value, at + shift, "o", color=colour, ms=5)
             axes.plot([], [], "o-", color=colour, label=label)
+        axes.set_xlim(-1.05 * REACH, 1.05 * REACH)
         axes.axvline(0, color="#444444", lw=0.8)
         axes.grid(axis="x", alpha=0.3)
         axes.set_xlabel(f"change of the {title}, points")
