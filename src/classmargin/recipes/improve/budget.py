@@ -71,7 +71,7 @@ class Journal:
             found = read_json(self._file)
             if not isinstance(found, dict):
                 raise ValueError(
-                    f"{self._file} is damaged; delete it, and the same command goes on with the runs that are there"
+                    f"{self._file} is damaged; delete it, and the same command resumes with the runs that are there"
                 )
         if found.get("asked") != asked:  # runs stay, what was decided for another budget does not
             found = {"asked": asked, "elapsed": 0.0, "runs": found.get("runs", {}), "decisions": {}}

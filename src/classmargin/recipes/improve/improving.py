@@ -60,7 +60,7 @@ def improve(
     """Find the remedy that lifts the weak classes without hurting the rest, and say how sure that is.
 
     The baseline is tuned, remedies are tried on it and chosen on validation under the guard ``keep``; the test set is read once, for
-    the tuned baseline and the choice. The same call goes on where it was interrupted.
+    the tuned baseline and the choice. The same call resumes where it was interrupted.
 
     Args:
         data: Name or path of a data set, or arrays: ``(X, y)`` or a mapping with ``x_train``, ``y_train`` and so on. None with a
@@ -82,7 +82,7 @@ def improve(
 
     Raises:
         ValueError: Bad names or values, a budget that is too small, a baseline on other samples, a folder with something else.
-        StoppedError: A signal asked to stop; the same call goes on.
+        StoppedError: A signal asked to stop; the same call resumes.
 
     Example:
         >>> from classmargin import improve

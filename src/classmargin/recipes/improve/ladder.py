@@ -2,11 +2,11 @@
 
 ::
 
-    stages()   yields the runs of each step; what they came to is read from their folders when it goes on
+    stages()   yields the runs of each step; what they came to is read from their folders when it resumes
     Ladder     hands them to the one runner (local, ray, inline), which resumes, retries and stops
 
 Everything up to the choice looks at validation samples alone. A run that is there is not made again, and what depends on the budget
-is decided once (:class:`~classmargin.recipes.improve.budget.Journal`), so the same command goes on where it was.
+is decided once (:class:`~classmargin.recipes.improve.budget.Journal`), so the same command resumes where it was.
 """
 
 from __future__ import annotations
