@@ -37,6 +37,7 @@ def words_of(command, data, out):
         "compare-methods": ["compare-methods", "--data", data, *COMMON, "--seeds", "1"],
         "reproduce": ["reproduce", "table-long-tail", "--scale", "smoke", "--seeds", "1", "--rows", "mr2-la"],
         "sweep": ["sweep", "--data", data, *COMMON, "--search", "mean_margin=1,2"],
+        "improve": ["improve", "--data", data, *COMMON, "--budget", "3 runs", "--remedies", "mr2"],
     }
     return [str(word) for word in [*own[command], "--out", out]]
 
@@ -56,8 +57,8 @@ def check_runs(out, count):
         assert [session["numerics"]["processes"] for session in sessions] == [2] * len(sessions)
 
 
-# The reference and the trials of a sweep; the chosen one has a second session, which tests it.
-RUNS = {"train": 1, "compare-methods": 2, "reproduce": 2, "sweep": 3}
+# The reference and the trials of a sweep; the chosen one has a second session, which tests it. Improve screens with fewer epochs first.
+RUNS = {"train": 1, "compare-methods": 2, "reproduce": 2, "sweep": 3, "improve": 4}
 
 
 @pytest.mark.slow

@@ -145,10 +145,10 @@ def run_tables(
 
 def _check_machine(**counts: int | None) -> None:
     """Refuse processes or threads that would only stand in one another's way until memory or patience ends."""
-    from classmargin.training.devices import usable_cores
-
     if all(count is None for count in counts.values()):
         return
+    from classmargin.training.devices import usable_cores
+
     most = max(8, 4 * usable_cores())
     for name, count in counts.items():
         if count is not None and count > most:

@@ -75,6 +75,7 @@ def improve(
     epochs: options.Epochs = None,
     fraction: options.Fraction = None,
     imbalance: options.Imbalance = None,
+    devices: options.Devices = None,
     overrides: options.Overrides = None,
     root: options.Root = None,
     output: FormatOption = OutputFormat.table,
@@ -93,7 +94,9 @@ def improve(
         from classmargin.recipes.launched_ranks import serve_if_helper
 
         serve_if_helper()
-    tables = options.run_tables(epochs=epochs, fraction=fraction, imbalance=imbalance, root=root)
+    tables = options.run_tables(
+        epochs=epochs, fraction=fraction, imbalance=imbalance, root=root, devices=devices
+    )
     found = search(
         data,
         baseline=baseline,
