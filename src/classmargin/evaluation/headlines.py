@@ -10,6 +10,7 @@ belongs to the number beside it. Axes: ``B`` copies, ``K`` classes, ``C`` patter
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 
@@ -309,16 +310,22 @@ def _thirds(accuracy: FloatArray, rule: TierRule, present: IntArray) -> FloatArr
 
 def _crossfit_thirds(right: FloatArray, block_n: IntArray, n: IntArray) -> FloatArray:
     usable = n >= MIN_CROSSFIT_SAMPLES
-    right, block_n = right[:, :, usable], block_n[usable]
+    by_block = np.ascontiguousarray(np.moveaxis(right[:, :, usable], -1, 0))  # [blocks, B, S, K]
+    block_n = np.ascontiguousarray(block_n[usable].T)
     total = np.zeros((*right.shape[:2], 3))
     splits = [half for half in combinations(range(BLOCKS), BLOCKS // 2) if 0 in half]
     for half in splits:
         rest = [block for block in range(BLOCKS) if block not in half]
-        one, other = (_accuracy(right, block_n, part) for part in (list(half), rest))
+        one, other = (_accuracy(by_block, block_n, part) for part in (half, rest))
         for ranked, measured in ((one, other), (other, one)):
             total += ranked_tier_means(measured, ranked.mean(axis=1, keepdims=True))
     return total / (2 * len(splits))
 
 
-def _accuracy(right: FloatArray, block_n: IntArray, blocks: list[int]) -> FloatArray:
-    return np.asarray(right[..., blocks].sum(axis=-1) / block_n[:, blocks].sum(axis=-1))
+def _accuracy(by_block: FloatArray, block_n: IntArray, blocks: Sequence[int]) -> FloatArray:
+    # Whole arrays added to one another: a sum over a short last axis takes four times as long.
+    right = by_block[blocks[0]].copy()
+    for block in blocks[1:]:
+        right += by_block[block]
+    right /= block_n[list(blocks)].sum(axis=0)
+    return right
