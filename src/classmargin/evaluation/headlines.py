@@ -324,7 +324,7 @@ def _crossfit_thirds(right: FloatArray, block_n: IntArray, n: IntArray) -> Float
 
 def _accuracy(by_block: FloatArray, block_n: IntArray, blocks: Sequence[int]) -> FloatArray:
     # Whole arrays added to one another: a sum over a short last axis takes four times as long.
-    right = by_block[blocks[0]].copy()
+    right: FloatArray = by_block[blocks[0]].copy()
     for block in blocks[1:]:
         right += by_block[block]
     right /= block_n[list(blocks)].sum(axis=0)
