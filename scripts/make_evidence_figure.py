@@ -24,6 +24,7 @@ DATA_SETS = {
     "cifar100_recommended_0_5": "CIFAR-100\nEfficientNet features",
     "pets_recommended_0_5": "Pets\nEfficientNet features",
     "embedded_recommended_0_5": "Embedded data\nsmall network",
+    "cifar10_10pct_resnet20_0_5": "CIFAR-10, 10 %\nResNet-20, 25 epochs",
     "banking77_10shot_fine_tuned_0_5": "Banking77, 10-shot\nMiniLM fine-tuned",
 }
 METHODS = {
