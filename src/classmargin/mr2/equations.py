@@ -58,18 +58,17 @@ def squared_norm(rows: Tensor, norm_order: float) -> Tensor:
 
 
 def class_sums(values: Tensor, labels: Tensor, num_classes: int) -> Tensor:
-    """Return the sum of ``values`` over the rows of each class: ``[B, c] -> [K, c]``.
+    """Return the sum of ``values`` over the rows of each class: ``[B, ...] -> [K, ...]``.
 
     Args:
-        values: One row per sample ``[B, c]``.
-        labels: Classes ``[B]``, where ``K`` means "of no class"; or weights ``[B, K]``.
+        values: One row per sample ``[B, c]``, or one number ``[B]``.
+        labels: Classes ``[B]``, or weights ``[B, K]``.
         num_classes: ``K``.
     """
     if labels.is_floating_point():
         with full_float32(values):
             return labels.to(values.dtype).T @ values
-    sums = values.new_zeros(num_classes + 1, values.shape[1])
-    return sums.index_add_(0, labels.long(), values)[:num_classes]
+    return values.new_zeros(num_classes, *values.shape[1:]).index_add_(0, labels.long(), values)
 
 
 def of_class(per_class: Tensor, labels: Tensor) -> Tensor:
@@ -344,7 +343,9 @@ def pair_losses(
 # --- representation margin in closed form ----------------------------------------------------------------------------
 
 
-def moment_losses(points: Tensor, class_mean: Tensor, spread: Tensor, mean_spread: Tensor | float) -> Tensor:
+def moment_losses(
+    points: Tensor, class_mean: Tensor, spread: Tensor, mean_spread: Tensor | float, spread_slack: float = 1.0
+) -> Tensor:
     """Return ``ln[1 + exp(‖φ̃ - μ̃_y‖² + s̃_y - 2 s̄̃)]`` per row, ``[B]``: Eq. 2 with one average classmate.
 
     ``‖φ̃ - μ̃_y‖² + s̃_y`` is the expected squared distance of ``φ̃`` to a classmate. By Jensen's inequality the result lies below
@@ -355,10 +356,11 @@ def moment_losses(points: Tensor, class_mean: Tensor, spread: Tensor, mean_sprea
         class_mean: ``μ̃_y`` of the class of each row ``[B, d]``.
         spread: ``s̃_y`` of that class ``[B]``.
         mean_spread: ``s̄̃``.
+        spread_slack: Factor on it.
 
     Example:
         >>> moment_losses(torch.ones(1, 1), torch.zeros(1, 1), torch.ones(1), 1.0)
         tensor([0.6931])
     """
     distance = F.mse_loss(points, class_mean, reduction="none").sum(1)
-    return F.softplus(torch.sub(distance + spread, mean_spread, alpha=2.0))
+    return F.softplus(torch.sub(distance + spread, mean_spread, alpha=2.0 * spread_slack))

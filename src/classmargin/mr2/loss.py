@@ -307,7 +307,7 @@ class MR2Loss(FullPrecisionModule):
         elif pairs:
             pulls = self._pair_losses(batch, points, self.spread_slack * now.mean_spread.to(points.dtype))
         else:
-            pulls = self._moment_losses(rows, points, now) * probability
+            pulls = self._moment_losses(rows, points, now, probability)
 
         shares = centred.shares  # of the rows in means over all processes
         if own is not None:
@@ -327,14 +327,14 @@ class MR2Loss(FullPrecisionModule):
             source, self.margin_power, now.num_seen, self.smallest_margin
         )
 
-    def _moment_losses(self, rows: Rows, points: Tensor, now: Current) -> Tensor:
-        """Eq. 2 in closed form, per row ``[B]``; 0 for classes without statistics."""
+    def _moment_losses(self, rows: Rows, points: Tensor, now: Current, probability: Tensor) -> Tensor:
+        """Eq. 2 in closed form, weighed by the probability of the class, per row ``[B]``; 0 for classes without statistics."""
         mean, spread, seen = (
             of_class(statistic.to(points.dtype), rows.labels)
             for statistic in (self.statistics.class_mean, now.spread, now.seen)
         )
-        slack = self.spread_slack * now.mean_spread.to(points.dtype)
-        return moment_losses(points, mean, spread, slack) * seen
+        mean_spread = now.mean_spread.to(points.dtype)
+        return moment_losses(points, mean, spread, mean_spread, self.spread_slack) * (seen * probability)
 
     def _pair_losses(self, batch: Rows, points: Tensor, slack: Tensor) -> Tensor:
         """Eq. 2 over the pairs of the batch (of all processes), per row."""
@@ -374,8 +374,8 @@ class MR2Loss(FullPrecisionModule):
         if labels.is_floating_point():
             labels, weight = labels.detach().to(rows.dtype), rows.new_ones(rows.shape[0])
         else:
-            ignored = labels == self.ignore_index
-            labels, weight = labels.long().masked_fill(ignored, 0), (~ignored).to(rows.dtype)
+            counts = labels != self.ignore_index
+            labels, weight = labels.long() * counts, counts.to(rows.dtype)
         if sample_weight is not None:
             weight = weight * sample_weight.to(rows.dtype)
         return Rows(scores, labels, rows, weight)

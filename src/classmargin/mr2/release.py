@@ -38,12 +38,12 @@ class ReleasedStatistics(ClassStatistics):
         self, rows: Tensor, labels: Tensor, row_weight: Tensor, moves: Tensor, synchronize: bool = False
     ) -> None:
         """Mix the scalars of a batch in; arguments as for :meth:`ClassStatistics.mix`."""
-        rows = rows.to(self.averages.dtype)
-        labels, weight = labels.masked_fill(~moves, self.num_classes), row_weight.unsqueeze(1)
+        rows = rows.to(self.averages.dtype).masked_fill(~moves, 0.0)
+        weight = (row_weight * moves).unsqueeze(1)
         sums = class_sums(torch.cat((rows * weight, weight), 1), labels, self.num_classes)
         count = denominator(sums[:, -1:])
         mean = sums[:, :-1] / count
-        own_mean = of_class(mean, labels.clamp_max(self.num_classes - 1))
+        own_mean = of_class(mean, labels)
         deviation = squared_norm(rows - own_mean, self.norm_order)
         spread = (class_sums(deviation.unsqueeze(1) * weight, labels, self.num_classes) / count).squeeze(1)
         sqnorm = squared_norm(mean, self.norm_order) + spread

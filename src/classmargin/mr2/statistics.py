@@ -84,14 +84,14 @@ def class_moments(
     check_targets(labels, batch=features.shape[0], num_classes=num_classes, ignore_index=None)
     rows = at_least_float32(features)
     table = class_sums(summands(rows, squared_norm(rows, norm_order)), labels, num_classes)
-    return ClassMoments(table[:, -1], table[:, :-3], table[:, -3], table[:, -2])
+    count = class_sums(torch.ones_like(rows[:, 0]), labels, num_classes)
+    return ClassMoments(count, table[:, :-2], table[:, -2], table[:, -1])
 
 
 def summands(rows: Tensor, lp_square: Tensor | None = None) -> Tensor:
-    """Return what each row adds to the sums of its class ``[B, d + 3]``: itself, its squared L2 and Lp norm, and 1."""
-    square = squared_norm(rows, 2.0)
-    scalars = (square, square if lp_square is None else lp_square, torch.ones_like(square))
-    return torch.cat([rows, *(scalar.unsqueeze(1) for scalar in scalars)], 1)
+    """Return what is averaged of each row ``[B, d + 2]``: itself, its squared L2 and its squared Lp norm."""
+    square = squared_norm(rows, 2.0).unsqueeze(1)
+    return torch.cat((rows, square, square if lp_square is None else lp_square.unsqueeze(1)), 1)
 
 
 def scalars_of(table: Tensor) -> Tensor:
@@ -256,15 +256,28 @@ class ClassStatistics(FullPrecisionModule):
         ):  # far from the origin the spread, a difference of squares, would lose its digits
             centre = rows.sum(0) / max(rows.shape[0], 1)
             rows = rows - (all_reduce_sum(centre) / world_size() if synchronize else centre)
-        values = summands(rows, lp_square).mul_(row_weight.unsqueeze(1))
-        if labels.is_floating_point():
-            values = values.masked_fill(~moves, 0.0)
-        else:
-            labels = labels.long().masked_fill(~moves, self.num_classes)
-        table = class_sums(values, labels, self.num_classes)
+        values = summands(rows, lp_square)
+        self.updates.add_(moves)
+        if not (synchronize or labels.is_floating_point() or self.estimator == "batch"):
+            self._take_rows(values, labels.long(), row_weight * moves)
+            return
+        values = values.mul_(row_weight.unsqueeze(1)).masked_fill(~moves, 0.0)
+        table = class_sums(torch.cat((values, (row_weight * moves).unsqueeze(1)), 1), labels, self.num_classes)
         table = all_reduce_sum(table) if synchronize else table
         self.take(scalars_of(table) if self.estimator == "batch" else table)
-        self.updates.add_(moves)
+
+    def _take_rows(self, values: Tensor, labels: Tensor, row_weight: Tensor) -> None:
+        """Do what :meth:`take` does, with O(B d) instead of O(K d): no table of sums, and only the classes of the batch are touched."""
+        count = class_sums(row_weight, labels, self.num_classes)
+        self._weigh(count)
+        share = row_weight / denominator(self.class_weight).index_select(0, labels)
+        deviations = values.nan_to_num_(0.0, 0.0, 0.0).sub_(self.averages.index_select(0, labels))
+        self.averages.index_add_(0, labels, deviations.mul_(share.unsqueeze(1)))
+
+    def _weigh(self, count: Tensor) -> None:
+        """Add the samples of a batch ``[K]`` to the weight behind each class; the past of those that occur decays."""
+        kept = torch.rsub(count.sign(), 1.0, alpha=1.0 - self.ema_decay)
+        torch.addcmul(count, self.class_weight, kept, out=self.class_weight)
 
     def take(self, table: Tensor) -> None:
         """Move each average by the deviations from it of what has come, over the weight behind it; the past decays.
@@ -276,10 +289,9 @@ class ClassStatistics(FullPrecisionModule):
         if self.estimator == "batch":  # the first sight counts 1, a later one 1 - decay
             table = table * torch.rsub(self.class_weight, 1.0, alpha=self.ema_decay).unsqueeze(1)
         count = table[:, -1:]
-        kept = torch.rsub(count.sign(), 1.0, alpha=1.0 - self.ema_decay)
-        weight = self.class_weight.unsqueeze(1).mul_(kept).add_(count)
+        self._weigh(count.squeeze(1))
         deviations = table[:, :-1].addcmul_(count, self.averages, value=-1.0)
-        self.averages.addcdiv_(deviations, denominator(weight))
+        self.averages.addcdiv_(deviations, denominator(self.class_weight).unsqueeze(1))
 
     @torch.no_grad()
     def fit(self, batches: Iterable[tuple[Tensor, Tensor]], *, standardized: bool = False) -> None:
