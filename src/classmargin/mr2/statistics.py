@@ -262,7 +262,9 @@ class ClassStatistics(FullPrecisionModule):
             self._take_rows(values, labels.long(), row_weight * moves)
             return
         values = values.mul_(row_weight.unsqueeze(1)).masked_fill(~moves, 0.0)
-        table = class_sums(torch.cat((values, (row_weight * moves).unsqueeze(1)), 1), labels, self.num_classes)
+        table = class_sums(
+            torch.cat((values, (row_weight * moves).unsqueeze(1)), 1), labels, self.num_classes
+        )
         table = all_reduce_sum(table) if synchronize else table
         self.take(scalars_of(table) if self.estimator == "batch" else table)
 
