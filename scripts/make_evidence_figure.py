@@ -26,6 +26,7 @@ DATA_SETS = {
     "embedded_recommended_0_5": "Embedded data\nsmall network",
     "cifar10_10pct_resnet20_0_5": "CIFAR-10, 10 %\nResNet-20, 25 epochs",
     "banking77_10shot_fine_tuned_0_5": "Banking77, 10-shot\nMiniLM fine-tuned",
+    "cifar10_10pct_lite0_fine_tuned_0_5": "CIFAR-10, 10 %\nEfficientNet fine-tuned",
 }
 METHODS = {
     "erm, label_smoothing=0.1": ("label smoothing alone", "#8a8f98"),
