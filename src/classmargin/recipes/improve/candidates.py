@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from classmargin.recipes.improve.remedies import Remedy
 from classmargin.recipes.runner import PlannedRun
 from classmargin.recipes.train_run import VALIDATION_FILE
 from classmargin.training.config import RunConfig
+from classmargin.training.evaluate import write_predictions
 from classmargin.training.run_folder import RunFolder
 
 
@@ -76,8 +78,7 @@ class Entry:
     def validation_scores(self, aim: Aim) -> list[Array]:
         """Return log-probabilities on validation; offsets are those of the other half of the samples."""
         groups = [
-            mean_scores([read_scores(run.path / VALIDATION_FILE)[1] for run in group])
-            for group in self.members
+            mean_scores([read_scores(validation_file(run))[1] for run in group]) for group in self.members
         ]
         if not self.offsets:
             return groups
@@ -96,7 +97,7 @@ class Entry:
         labels = self.samples("validation").labels
         found = []
         for group in self.members:
-            scores = mean_scores([read_scores(run.path / VALIDATION_FILE)[1] for run in group])
+            scores = mean_scores([read_scores(validation_file(run))[1] for run in group])
             zero = np.zeros(scores.shape[1])
             found.append(fit_offsets(scores, labels, aim.objective, aim.costs) if self.offsets else zero)
         return found
@@ -104,7 +105,32 @@ class Entry:
     def samples(self, part: str) -> Samples:
         """Return who was predicted in ``validation`` or ``test``."""
         run = self.members[0][0]
-        return read_scores(run.path / VALIDATION_FILE if part == "validation" else run.predictions_file)[0]
+        return read_scores(validation_file(run) if part == "validation" else run.predictions_file)[0]
+
+
+def pooled_file(run: RunFolder) -> Path:
+    """Return where the predictions on all folds are, beside the run that is trained on all of them."""
+    return run.path.with_name(f"{run.path.name}-folds.npz")
+
+
+def validation_file(run: RunFolder) -> Path:
+    """Return the predictions that a run is chosen by: on held-out samples, or cross-validated ones."""
+    pooled = pooled_file(run)
+    return pooled if pooled.exists() else run.path / VALIDATION_FILE
+
+
+def pool(files: Sequence[Path], target: Path) -> None:
+    """Write the predictions of networks on the folds that each has not seen as those of one network, in the order of the samples."""
+    found = [read_predictions(file) for file in files]
+    order = np.argsort(np.concatenate([np.asarray(one.sample_id) for one in found]))
+    arrays: dict[str, list[Any]] = {
+        "labels": [one.labels for one in found],
+        "sample_id": [one.sample_id for one in found],
+        "probabilities": [np.exp(log_probabilities(one)) for one in found],
+    }
+    joined = {name: np.concatenate(values)[order] for name, values in arrays.items()}
+    names = np.array(found[0].class_names, dtype=np.str_)
+    write_predictions(target, {**joined, "class_names": names})
 
 
 @functools.lru_cache(maxsize=256)
@@ -134,4 +160,4 @@ def overall(samples: Samples, scores: Array) -> float:
 
 def is_made(run: PlannedRun) -> bool:
     """Whether nothing is left to do for a run."""
-    return run.folder.done if run.test else (run.folder.path / VALIDATION_FILE).exists()
+    return run.folder.done if run.test else validation_file(run.folder).exists()

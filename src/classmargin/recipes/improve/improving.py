@@ -24,13 +24,17 @@ from classmargin.recipes.improve.judging import Aim, make_aim
 
 if TYPE_CHECKING:
     from classmargin.data import DataBundle
+    from classmargin.recipes.improve.budget import Budget
     from classmargin.recipes.improve.ladder import Search
     from classmargin.recipes.runner import Ending, PlannedRun
     from classmargin.training.config import RunConfig
 
-# Validation samples of a class below which a fifth of the training samples is held out instead of a tenth.
+# Validation samples of a class below which a fifth of the training samples is held out instead of a tenth. Where a fifth has fewer
+# too, features are chosen on by cross-validation, unless the budget is a smaller number of runs.
 FEW_VALIDATION = 20
 LARGER_SHARE = 0.2
+FOLDS = 5
+RUNS_FOR_FOLDS = 40
 # Where the data are features and nothing was asked for: a perceptron that is trained in seconds.
 FEATURE_SETTINGS: dict[str, dict[str, Any]] = {
     "backbone": {"name": "mlp"},
@@ -154,7 +158,7 @@ def _improve_by_training(
     budget, remedies = Budget.parse(words), find_remedies(names)
     with removed_unless_begun(out):
         config = _baseline_config(data, baseline, wanted, config, out)
-        config, bundle = _with_validation(config)
+        config, bundle, folds = _with_validation(config, budget)
         aim = make_aim(objective, keep, bundle.class_names)
         if bundle.num_classes < 3 and aim.objective in ("easy", "medium", "hard"):
             raise ValueError(
@@ -170,7 +174,7 @@ def _improve_by_training(
         )
         with hold_lock(out / ".lock"):
             journal = Journal(out, budget, jobs, [remedy.name for remedy in remedies])
-            search = Search(config, bundle, remedies, aim, journal, out)
+            search = Search(config, bundle, remedies, aim, journal, out, folds)
             run_from(Ladder(search), engine=engine, jobs=jobs, devices=config.machine.devices, show=show)
             found = _trained_improvement(search, bundle, aim, given, {"keep": keep, "budget": words}, out)
             write_improvement(found, out)
@@ -238,8 +242,11 @@ def _written(data: Any, out: Path) -> Path:
     return file
 
 
-def _with_validation(config: RunConfig) -> tuple[RunConfig, DataBundle]:
-    """Return settings and data with validation samples, a fifth where a tenth would be too few to choose by."""
+def _with_validation(config: RunConfig, budget: Budget) -> tuple[RunConfig, DataBundle, int]:
+    """Return settings, data, and the number of folds where these take turns in place of held-out validation samples.
+
+    A fifth is held out where a tenth would be too few to choose by; folds take turns where a fifth would be too.
+    """
     from classmargin.recipes.run_parts import load_bundle
     from classmargin.training.config_reader import with_values
 
@@ -251,11 +258,24 @@ def _with_validation(config: RunConfig) -> tuple[RunConfig, DataBundle]:
     if (asked is None and few and not own) or asked == 0.0:
         config = with_values(config, {"data": {"validation": LARGER_SHARE}})
         bundle = load_bundle(config)
+        few = float(bundle.validation.class_counts.float().median()) < FEW_VALIDATION
+        affordable = budget.runs is None or budget.runs >= RUNS_FOR_FOLDS
+        enough = int(bundle.train.class_counts.min()) >= FOLDS
+        if (
+            asked is None
+            and few
+            and affordable
+            and enough
+            and bundle.kind == "features"
+            and config.loop.select == "last"
+        ):
+            config = with_values(config, {"data": {"validation": 0.0}})
+            return config, load_bundle(config), FOLDS
     if len(bundle.validation) == 0:
         raise ValueError(
             f"improve chooses on validation samples, and {bundle.name} has none; set data.validation=0.2"
         )
-    return config, bundle
+    return config, bundle, 0
 
 
 def _given_predictions(baseline: Path, bundle: DataBundle) -> Predictions | None:
@@ -317,16 +337,22 @@ def _trained_improvement(
         "samples": parts,
         "classes": bundle.num_classes,
         "seeds": search.seeds,
+        "folds": search.folds,
         "baseline": search.tuned.title,
     }
     images = pictures_of(bundle.test, np.asarray(samples.sample_id)) if bundle.kind == "images" else None
+    chosen_on = (
+        f"cross-validated predictions of the training samples ({search.folds} folds)"
+        if search.folds
+        else "validation"
+    )
     notes = [
         (
             f"{parts['train']:,} training, {parts['validation']:,} validation and {parts['test']:,} test samples of {bundle.num_classes} "
             "classes; the split is stratified and the same for all runs."
         ),
         (
-            f"Everything was chosen on validation: the objective is the {aim.words}, the guard is {asked['keep']}, the budget was "
+            f"Everything was chosen on {chosen_on}: the objective is the {aim.words}, the guard is {asked['keep']}, the budget was "
             f"{asked['budget']}; finalists and baseline have {search.seeds} seeds."
         ),
         f"The tuned baseline: {search.tuned.title} ({search.tuned.config.method.name}).",

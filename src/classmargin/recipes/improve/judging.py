@@ -116,6 +116,25 @@ def mean_scores(members: Sequence[Array]) -> Array:
     return np.asarray(np.log(np.maximum(np.mean([np.exp(scores) for scores in members], axis=0), SMALLEST)))
 
 
+def better_without(labels: NDArray[np.int64], kept: Array, dropped: Array) -> NDArray[np.int64]:
+    """Return the classes that are more often right without something, by more than the standard error of the paired difference.
+
+    Args:
+        labels: True classes ``[N]``.
+        kept: Scores with it ``[N, K]``.
+        dropped: Scores without it ``[N, K]``.
+
+    Example:
+        >>> right, wrong = np.tile([1.0, 0.0], (4, 1)), np.tile([0.0, 1.0], (4, 1))
+        >>> better_without(np.zeros(4, dtype=np.int64), wrong, right).tolist()
+        [0]
+    """
+    before, after = (scores.argmax(axis=1) == labels for scores in (kept, dropped))
+    gained = np.bincount(labels, after & ~before, minlength=kept.shape[1])
+    lost = np.bincount(labels, before & ~after, minlength=kept.shape[1])
+    return np.flatnonzero(gained - lost > np.sqrt(gained + lost))
+
+
 def fit_offsets(scores: Array, labels: NDArray[np.int64], objective: str, costs: Array | None) -> Array:
     """Return one offset per class ``[K]``: half overall accuracy, half the objective, on the given samples."""
     from classmargin.integrations.sklearn_offsets import best_offsets

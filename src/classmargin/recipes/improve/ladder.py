@@ -12,6 +12,7 @@ is decided once (:class:`~classmargin.recipes.improve.budget.Journal`), so the s
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,22 @@ from classmargin.recipes.improve.candidates import (
     digest,
     is_made,
     overall,
+    pool,
+    pooled_file,
     read_scores,
+    validation_file,
 )
-from classmargin.recipes.improve.judging import Aim, Row, broken_guard, changes, simultaneous, sure_gain
-from classmargin.recipes.improve.new_labels import fold_configs, relabelled, write_folds
-from classmargin.recipes.improve.remedies import FOLDS, REMEDIES, Remedy, lay, tuning_steps
+from classmargin.recipes.improve.judging import (
+    Aim,
+    Row,
+    better_without,
+    broken_guard,
+    changes,
+    simultaneous,
+    sure_gain,
+)
+from classmargin.recipes.improve.new_labels import doubted_samples, write_left_out, write_relabelled
+from classmargin.recipes.improve.remedies import FOLDS, REMEDIES, WEAKER, Remedy, lay, tuning_steps
 from classmargin.recipes.run_parts import effective
 from classmargin.recipes.runner import Ending, PlannedRun
 from classmargin.recipes.train_run import VALIDATION_FILE
@@ -50,6 +62,8 @@ PLANS = (
 # Of the budget, what tuning may take.
 TUNING_SHARE = 0.25
 TOO_SMALL = "the budget was too small"
+# Remedies whose candidates are trained, and those of them that a step of their own makes settings of.
+TRAINED = ("settings", "labels", "augmentation")
 BASELINE = "Tuned baseline"
 Stage = Generator[list[PlannedRun], None, Any]
 
@@ -64,6 +78,8 @@ class Search:
         aim: What is to rise.
         journal: The budget.
         folder: Where everything is written.
+        folds: Parts of the training samples that take turns to be predicted, where no validation samples are held out; 0 where
+            some are.
     """
 
     def __init__(
@@ -74,19 +90,30 @@ class Search:
         aim: Aim,
         journal: Journal,
         folder: Path,
+        folds: int = 0,
     ) -> None:
         self._bundle, self._aim, self._journal, self._folder = bundle, aim, journal, folder
+        self.folds = folds
+        # What it takes to judge a run, in runs: itself, or one on the rest of each fold.
+        self._unit = max(folds - 1, 1)
         self._epochs = config.loop.epochs
         tuning = REMEDIES["tuning"]
         self.given = self.tuned = Candidate("baseline", "Baseline as given", tuning, config, 1.0)
-        self.remedies = list(remedies)
         self.rows: list[Row] = []
+        self.remedies = list(remedies)
+        for remedy in remedies:
+            if folds and remedy.kind in ("labels", "distillation"):
+                self._leave_out(
+                    remedy, "needs held-out validation samples, and these data are cross-validated"
+                )
+                self.remedies.remove(remedy)
         self.failed: dict[str, str] = {}
         self.seeds = 1
         self.baseline: Entry | None = None
         self.choice: Entry | None = None
         self.choice_row: Row | None = None
         self._costs: dict[str, float] = {}
+        self._planned: dict[Path, PlannedRun] = {}
         self._counted: set[str] = set()
         self._audits: dict[str, Any] = {}
 
@@ -97,9 +124,7 @@ class Search:
 
     # Runs
 
-    def _run(
-        self, candidate: Candidate, seed: int = 0, share: float = 1.0, *, test: bool = False
-    ) -> PlannedRun:
+    def _run(self, candidate: Candidate, seed: int = 0, share: float = 1.0) -> PlannedRun:
         config = candidate.config
         epochs = max(1, round(share * config.loop.epochs))
         config = effective(lay(config, {"loop": {"seed": seed, "epochs": epochs}}))
@@ -107,15 +132,38 @@ class Search:
         folder = RunFolder(self._folder / "runs" / f"{candidate.name}-seed{seed}-{identity(config)}")
         title = f"{candidate.title}{short}, seed {seed}"
         self._costs[title] = candidate.cost * share
-        return PlannedRun(
-            title, config, folder, test=test, notices=not self._journal.spent, validation=not test
-        )
+        run = PlannedRun(title, config, folder, test=False, notices=not self._journal.spent, validation=True)
+        self._planned[folder.path] = run
+        return run
 
-    def _ask(self, runs: Sequence[PlannedRun]) -> list[PlannedRun]:
+    def _parts(self, run: PlannedRun, folds: int) -> list[PlannedRun]:
+        """Return a run for each fold, which is trained on the others."""
+        parts = []
+        for fold in range(folds):
+            config = lay(run.config, {"data": {"fold": (fold, folds), "allow_absent": True}})
+            folder = RunFolder(f"{run.folder.path}-fold{fold}-{identity(config)}")
+            title = f"{run.title}, fold {fold + 1} of {folds}"
+            self._costs[title] = self._costs[run.title] * (folds - 1) / folds
+            parts.append(replace(run, title=title, config=config, folder=folder))
+        return parts
+
+    def _missing(self, runs: Sequence[PlannedRun]) -> list[PlannedRun]:
+        """Count runs as spent, each once, and return those that are still to be made."""
         new = [run for run in runs if run.title not in self._counted]
         self._counted |= {run.title for run in new}
         self._journal.spent += sum(self._costs[run.title] for run in new)
         return [run for run in runs if not is_made(run)]
+
+    def _ask(self, runs: Sequence[PlannedRun]) -> Stage:
+        """Yield the runs that are missing; where folds take turns, those on each of them, and pool what they predict."""
+        if not self.folds:
+            yield self._missing(runs)
+            return
+        parts = {run.folder: self._parts(run, self.folds) for run in runs}
+        yield self._missing([part for group in parts.values() for part in group])
+        for folder, group in parts.items():
+            if not pooled_file(folder).exists() and all(is_made(part) for part in group):
+                pool([part.folder.path / VALIDATION_FILE for part in group], pooled_file(folder))
 
     def end(self, run: PlannedRun, ending: Ending, seconds: float) -> str:
         """Take note of the end of a run and say it, with the budget that is left."""
@@ -127,7 +175,7 @@ class Search:
         self._journal.note_run(run.title, seconds, self._costs.get(run.title, 0.0))
         shown = ""
         if not run.test:
-            samples, scores = read_scores(run.folder.path / VALIDATION_FILE)
+            samples, scores = read_scores(validation_file(run.folder))
             shown = f": {100 * overall(samples, scores):.1f} % of validation samples right"
         return f"{run.title}{shown} ({self._journal.words})"
 
@@ -175,12 +223,12 @@ class Search:
 
     def stages(self) -> Stage:
         """Yield the runs of one step after another."""
-        yield self._ask([self._run(self.given)])
+        yield from self._ask([self._run(self.given)])
         if not is_made(self._run(self.given)):
             words = next(iter(self.failed.values()), "it is not there")
             raise ValueError(f"the baseline could not be trained: {words}")
         left = self._journal.decide("left after the baseline", lambda: min(self._journal.left, 1e6))
-        if left < 1:
+        if left < self._unit:
             raise ValueError(
                 f"the budget is too small: one run took {self._journal.seconds_per_run or 0:.0f} s; it is kept, give a larger --budget "
                 "to go on"
@@ -195,14 +243,14 @@ class Search:
         if all(remedy.kind != "tuning" for remedy in self.remedies):
             return
         allowed = self._journal.decide(
-            "tuning runs", lambda: int(TUNING_SHARE * min(self._journal.left + 1, 1000))
+            "tuning runs", lambda: int(TUNING_SHARE * min(self._journal.left / self._unit + 1, 1000))
         )
         best, tried = self.given, [self.given]
         for number in range(2):
             steps = tuning_steps(best.config)[number][: max(allowed, 0)]
             allowed -= sum(2 if "epochs" in title else 1 for title, _ in steps)
             found = [self._tuning_candidate(best, title, tables) for title, tables in steps]
-            yield self._ask([self._run(one) for one in found])
+            yield from self._ask([self._run(one) for one in found])
             tried += [one for one in found if is_made(self._run(one))]
             best = max(tried, key=lambda one: self._accuracy(one))  # of equals the first: the given settings
         self.tuned = best
@@ -223,21 +271,21 @@ class Search:
         return Candidate("baseline", f"Baseline, {before}{title}", base.remedy, config, cost)
 
     def _accuracy(self, candidate: Candidate) -> float:
-        return overall(*read_scores(self._run(candidate).folder.path / VALIDATION_FILE))
+        return overall(*read_scores(validation_file(self._run(candidate).folder)))
 
     def _candidates(self) -> list[Candidate]:
         """Return the candidates that are trained, and note those that do not suit."""
         found = []
         base = self.tuned
         for remedy in self.remedies:
-            if remedy.kind not in ("settings", "labels"):
+            if remedy.kind not in TRAINED:
                 continue
             why = remedy.unfit(base.config, self._bundle)
             if why:
                 self._leave_out(remedy, why)
                 continue
             config = lay(base.config, remedy.settings(base.config, self._bundle))
-            cost = base.cost * (1.0 if remedy.kind == "labels" else remedy.cost)
+            cost = base.cost * (remedy.cost if remedy.kind == "settings" else 1.0)
             found.append(Candidate(remedy.name, remedy.title, remedy, config, cost))
         return found
 
@@ -251,9 +299,10 @@ class Search:
         plan: dict[str, Any] = {}
         for share, seeds, finalists in PLANS:
             again = finalists * (seeds - 1 if share == 1.0 else seeds) + seeds - 1 + (distil and seeds > 1)
-            reserve = base * again
-            short = 0.0 if share == 1.0 else base * share
-            costs = [share * self._screening_cost(one) for one in candidates]
+            last = seeds * (finalists + 1) if self.folds else 0  # on all samples, for the test
+            reserve = base * (again * self._unit + last)
+            short = 0.0 if share == 1.0 else base * share * self._unit
+            costs = [share * self._unit * cost for cost in self._screening_costs(candidates)]
             plan = {"share": share, "seeds": seeds, "finalists": finalists}
             plan["names"] = [one.name for one in candidates]
             if reserve + short + sum(costs) <= left:
@@ -267,9 +316,10 @@ class Search:
                 paid += cost
         return {**plan, "names": kept}
 
-    def _screening_cost(self, candidate: Candidate) -> float:
-        folds = candidate.remedy.kind == "labels"
-        return candidate.cost + (self.tuned.cost * (FOLDS - 1) if folds else 0.0)
+    def _screening_costs(self, candidates: Sequence[Candidate]) -> list[float]:
+        """Return what each takes, with the runs that its settings come from; those on folds are made once for all that need them."""
+        before = {"labels": self.tuned.cost * (FOLDS - 1), "augmentation": self.tuned.cost}
+        return [one.cost + before.pop(one.remedy.kind, 0.0) for one in candidates]
 
     def _screen(self) -> Stage:
         every = self._candidates()
@@ -278,11 +328,17 @@ class Search:
         for one in every:
             if one.name not in plan["names"]:
                 self._leave_out(one.remedy, TOO_SMALL)
-        candidates = [one for one in every if one.name in plan["names"]]
-        for place, one in enumerate(candidates):
-            if one.remedy.kind == "labels":
-                candidates[place] = yield from self._with_new_labels(one, share)
-        yield self._ask([self._run(one, share=share) for one in (self.tuned, *candidates)])
+        makers = {"labels": self._without_doubt, "augmentation": self._sparing}
+        candidates = []
+        for one in every:
+            if one.name not in plan["names"]:
+                continue
+            made = one if one.remedy.kind == "settings" else (yield from makers[one.remedy.kind](one, share))
+            if isinstance(made, str):
+                self._leave_out(one.remedy, made)
+            else:
+                candidates.append(made)
+        yield from self._ask([self._run(one, share=share) for one in (self.tuned, *candidates)])
         baseline = self._made(self.tuned, share=share)
         screened = {one.name: self._made(one, share=share) for one in candidates}
         rows = {
@@ -296,28 +352,55 @@ class Search:
         chosen = {one.name for one in self._finalists}
         self.rows += [row for name, row in rows.items() if name not in chosen]
 
-    def _with_new_labels(
+    def _without_doubt(
         self, candidate: Candidate, share: float
-    ) -> Generator[list[PlannedRun], None, Candidate]:
-        """Have networks predict training samples they have not seen, and lay the labels that follow over the candidate."""
-        files = write_folds(self._bundle, self._folder / "folds")
-        runs = []
-        for number, config in enumerate(fold_configs(self.tuned.config, self._bundle, files)):
-            cost = self.tuned.cost * (FOLDS - 1) / FOLDS
-            one = Candidate(f"fold{number}", f"Fold {number + 1} of {FOLDS}", candidate.remedy, config, cost)
-            runs.append(self._run(one, share=share, test=True))
-        yield self._ask(runs)
-        if not all(run.folder.done for run in runs):
-            return candidate  # its own run is then refused with what is missing
-        file = self._folder / "folds" / f"labels-{digest(run.folder for run in runs)}.npz"
-        count = relabelled(self._bundle, [run.folder for run in runs], file)
-        title = f"{candidate.title} ({count})"
-        config = lay(candidate.config, {"data": {"soft_labels": str(file)}})
-        return Candidate(candidate.name, title, candidate.remedy, config, candidate.cost)
+    ) -> Generator[list[PlannedRun], None, Candidate | str]:
+        """Have networks predict training samples they have not seen; return settings that relabel or drop the doubted ones."""
+        parts = self._parts(self._run(self.tuned, share=share), FOLDS)
+        yield self._missing(parts)
+        if not all(is_made(part) for part in parts):
+            return "a run without a fold failed"
+        name = digest(part.folder for part in parts)
+        pooled = self._folder / f"folds-{name}.npz"
+        if not pooled.exists():
+            pool([part.folder.path / VALIDATION_FILE for part in parts], pooled)
+        doubted, probabilities = doubted_samples(self._bundle, pooled)
+        if not len(doubted):
+            return "no label is doubted"
+        if candidate.name == "relabel":
+            file = self._folder / f"labels-{name}.npz"
+            write_relabelled(self._bundle, doubted, probabilities, file)
+            config = lay(candidate.config, {"data": {"soft_labels": str(file)}})
+        else:
+            file = self._folder / f"left-out-{name}.csv"
+            write_left_out(self._bundle, doubted, file)
+            config = lay(candidate.config, {"data": {"left_out": str(file)}})
+        return replace(candidate, title=f"{candidate.title} ({len(doubted)})", config=config)
+
+    def _sparing(
+        self, candidate: Candidate, share: float
+    ) -> Generator[list[PlannedRun], None, Candidate | str]:
+        """Compare the baseline with a run that is augmented less, and spare the classes that are better off there."""
+        weaker = WEAKER[self.tuned.config.data.augmentation]
+        config = lay(self.tuned.config, {"data": {"augmentation": weaker}})
+        less = Candidate(
+            "less-augmentation", f"Augmentation {weaker}", candidate.remedy, config, self.tuned.cost
+        )
+        both = [self._run(one, share=share) for one in (self.tuned, less)]
+        yield from self._ask(both)
+        if not all(is_made(run) for run in both):
+            return "the run without the augmentation failed"
+        (samples, kept), (_, dropped) = (read_scores(validation_file(run.folder)) for run in both)
+        spared = tuple(samples.class_names[row] for row in better_without(samples.labels, kept, dropped))
+        if not spared:
+            return "no class is better off with less augmentation"
+        config = lay(candidate.config, {"data": {"spared_classes": spared}})
+        some = ", ".join(spared[:3]) + (f" and {len(spared) - 3} others" if len(spared) > 3 else "")
+        return replace(candidate, title=f"{candidate.title}: not for {some}", config=config)
 
     def _confirm(self) -> Stage:
         wanted = [self.tuned, *self._finalists]
-        yield self._ask([self._run(one, seed) for seed in range(self.seeds) for one in wanted])
+        yield from self._ask([self._run(one, seed) for seed in range(self.seeds) for one in wanted])
         while self.seeds > 1 and self._made(self.tuned, self.seeds) is None:
             self.seeds -= 1
         self.baseline = self._made(self.tuned, self.seeds)
@@ -346,7 +429,7 @@ class Search:
         count = max(len(entries), 1)
         rows = []
         for entry in entries:
-            stage = "finalist" if entry.remedy.kind in ("settings", "labels") else "combined"
+            stage = "finalist" if entry.remedy.kind in TRAINED else "combined"
             rows.append(self._judge(entry, base, stage, count))
         self.rows += rows
         # A trade is chosen only where nothing else gains.
@@ -393,7 +476,7 @@ class Search:
             write_predictions(file, teach(models, self.tuned.config, 1.0))
         config = lay(self.tuned.config, {"data": {"soft_labels": str(file)}})
         one = Candidate("distillation", f"{teacher.title}, distilled", remedy, config, cost)
-        yield self._ask([self._run(one, seed) for seed in range(seeds)])
+        yield from self._ask([self._run(one, seed) for seed in range(seeds)])
         found = self._made(one, seeds)
         return found
 
@@ -423,10 +506,11 @@ class Search:
         runs = {run.path: run for run in (*self.baseline.runs, *chosen)}
         planned = []
         for run in runs.values():
+            like = self._planned[run.path]
             title = f"test of {run.path.name}"
-            self._costs[title] = 0.0
-            planned.append(PlannedRun(title, run.read_config(), run, notices=False))
-        yield self._ask(planned)
+            self._costs[title] = self._costs[like.title] if self.folds else 0.0
+            planned.append(replace(like, title=title, test=True, validation=False, notices=False))
+        yield self._missing(planned)
         missing = [run.path.name for run in runs.values() if not run.done]
         if missing:
             words = "; ".join(self.failed.values())

@@ -20,6 +20,8 @@ from classmargin.training.config_reader import with_values
 Tables = Mapping[str, Mapping[str, Any]]
 # Parts of the training samples that take turns to be predicted by a network that has not seen them.
 FOLDS = 3
+# What is left of an augmentation for the classes that ``data.spared_classes`` names.
+WEAKER = {"standard": "none", "randaugment": "standard", "autoaugment": "standard"}
 # Classes are unbalanced where the largest has so many times the samples of the smallest.
 UNBALANCED = 1.5
 
@@ -33,8 +35,8 @@ class Remedy:
         title: In tables.
         changes: What it does, in a few words.
         risk: What may go wrong.
-        kind: ``settings`` of a run, ``tuning`` of the baseline, new ``labels`` of training samples, an ``ensemble`` of runs, the
-            ``distillation`` of one, or class ``offsets`` on scores.
+        kind: ``settings`` of a run, ``tuning`` of the baseline, doubted ``labels`` of training samples, ``augmentation`` class by
+            class, an ``ensemble`` of runs, the ``distillation`` of one, or class ``offsets`` on scores.
         cost: Training time relative to a run of the baseline.
         settings: What is laid over the tuned baseline.
         unfit: Why it cannot be used with a configuration and data; empty where it can.
@@ -45,7 +47,9 @@ class Remedy:
     title: str
     changes: str
     risk: str
-    kind: Literal["settings", "tuning", "labels", "ensemble", "distillation", "offsets"] = "settings"
+    kind: Literal["settings", "tuning", "labels", "augmentation", "ensemble", "distillation", "offsets"] = (
+        "settings"
+    )
     cost: float = 1.0
     settings: Callable[[RunConfig, DataBundle], Tables] = lambda config, bundle: {}
     unfit: Callable[[RunConfig, DataBundle], str] = lambda config, bundle: ""
@@ -140,11 +144,18 @@ def _for_unbalanced(config: RunConfig, bundle: DataBundle) -> str:
     return "" if most >= UNBALANCED * least else "for unbalanced classes"
 
 
-def _for_memory(config: RunConfig, bundle: DataBundle) -> str:
-    if bundle.train.inputs is None:
-        return "for data in memory"
+def _for_augmented(config: RunConfig, bundle: DataBundle) -> str:
+    nothing = "" if config.data.augmentation in WEAKER else "the baseline augments nothing"
+    return _for_images(config, bundle) or nothing
+
+
+def _for_folds(config: RunConfig, bundle: DataBundle) -> str:
     few = int(bundle.train.class_counts.min()) < 2 * FOLDS
-    return f"needs {2 * FOLDS} samples per class" if few else _for_soft_labels(config, bundle)
+    return f"needs {2 * FOLDS} samples per class" if few else ""
+
+
+def _for_soft_folds(config: RunConfig, bundle: DataBundle) -> str:
+    return _for_folds(config, bundle) or _for_soft_labels(config, bundle)
 
 
 def _for_weights(config: RunConfig, bundle: DataBundle) -> str:
@@ -246,6 +257,17 @@ register(
 )
 register(
     Remedy(
+        "class-augmentation",
+        "Augmentation by class",
+        "drops an augmentation for the classes that are better off without it on validation",
+        "the same samples choose the classes and judge them",
+        kind="augmentation",
+        cost=2.0,
+        unfit=_for_augmented,
+    )
+)
+register(
+    Remedy(
         "swa",
         "SWA",
         "averages the weights of late epochs",
@@ -298,7 +320,18 @@ register(
         "hard samples with right labels are taken for wrong ones",
         kind="labels",
         cost=1.0 + (FOLDS - 1),
-        unfit=_for_memory,
+        unfit=_for_soft_folds,
+    )
+)
+register(
+    Remedy(
+        "drop-doubted",
+        "Doubted samples left out",
+        "training samples whose label those networks doubt are not trained on",
+        "hard samples with right labels are lost",
+        kind="labels",
+        cost=1.0 + (FOLDS - 1),
+        unfit=_for_folds,
     )
 )
 register(
