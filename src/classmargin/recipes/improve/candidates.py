@@ -1,11 +1,11 @@
-"""What can be chosen: settings that runs are made with, and models made of runs (averages of them, with class offsets or without)."""
+"""What can be chosen: settings, the runs made with them, averages of runs, with class offsets or without; and their predictions."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +31,16 @@ from classmargin.training.run_folder import RunFolder
 
 @dataclass(frozen=True)
 class Candidate:
-    """Settings that runs are made with.
+    """Settings that runs are made with and, once they are made, a model that can be chosen.
 
     Attributes:
         name: Unique; part of the names of folders.
         title: In tables.
         remedy: Where it comes from.
-        config: Of the run with seed 0.
-        cost: Of a run, relative to one of the untuned baseline.
+        config: Of its first run.
+        cost: Training time relative to a run of the untuned baseline.
+        members: For each repetition the runs whose probabilities are averaged.
+        offsets: Whether class offsets are fitted on validation.
     """
 
     name: str
@@ -46,40 +48,24 @@ class Candidate:
     remedy: Remedy
     config: RunConfig
     cost: float
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A model that can be chosen: runs, averages of runs, with offsets or without.
-
-    Attributes:
-        name: Unique.
-        title: In tables.
-        remedy: Where it comes from.
-        config: Of its first run.
-        members: For each repetition the runs whose probabilities are averaged.
-        offsets: Whether class offsets are fitted on validation.
-        cost: Training time relative to a run of the untuned baseline.
-    """
-
-    name: str
-    title: str
-    remedy: Remedy
-    config: RunConfig
-    members: tuple[tuple[RunFolder, ...], ...]
+    members: tuple[tuple[RunFolder, ...], ...] = ()
     offsets: bool = False
-    cost: float = 1.0
 
     @property
     def runs(self) -> list[RunFolder]:
         """All runs it is made of, each once."""
         return list({run.path: run for group in self.members for run in group}.values())
 
+    def _scores(self, part: str) -> list[Array]:
+        return [mean_scores([read_scores(_file(run, part))[1] for run in group]) for group in self.members]
+
+    def samples(self, part: str) -> Samples:
+        """Return who was predicted in ``validation`` or ``test``."""
+        return read_scores(_file(self.members[0][0], part))[0]
+
     def validation_scores(self, aim: Aim) -> list[Array]:
         """Return log-probabilities on validation; offsets are those of the other half of the samples."""
-        groups = [
-            mean_scores([read_scores(validation_file(run))[1] for run in group]) for group in self.members
-        ]
+        groups = self._scores("validation")
         if not self.offsets:
             return groups
         labels = self.samples("validation").labels
@@ -87,25 +73,15 @@ class Entry:
 
     def test_scores(self, aim: Aim) -> list[Array]:
         """Return log-probabilities on the test set; offsets are those of all validation samples."""
-        groups = [
-            mean_scores([read_scores(run.predictions_file)[1] for run in group]) for group in self.members
-        ]
-        return [scores + shift for scores, shift in zip(groups, self.fitted_offsets(aim), strict=True)]
+        shifts = self.fitted_offsets(aim)
+        return [scores + shift for scores, shift in zip(self._scores("test"), shifts, strict=True)]
 
     def fitted_offsets(self, aim: Aim) -> list[Array]:
         """Return the offsets of each repetition ``[K]``, zero where there are none."""
-        labels = self.samples("validation").labels
-        found = []
-        for group in self.members:
-            scores = mean_scores([read_scores(validation_file(run))[1] for run in group])
-            zero = np.zeros(scores.shape[1])
-            found.append(fit_offsets(scores, labels, aim.objective, aim.costs) if self.offsets else zero)
-        return found
-
-    def samples(self, part: str) -> Samples:
-        """Return who was predicted in ``validation`` or ``test``."""
-        run = self.members[0][0]
-        return read_scores(validation_file(run) if part == "validation" else run.predictions_file)[0]
+        labels, groups = self.samples("validation").labels, self._scores("validation")
+        if not self.offsets:
+            return [np.zeros(scores.shape[1]) for scores in groups]
+        return [fit_offsets(scores, labels, aim.objective, aim.costs) for scores in groups]
 
 
 def pooled_file(run: RunFolder) -> Path:
@@ -119,8 +95,12 @@ def validation_file(run: RunFolder) -> Path:
     return pooled if pooled.exists() else run.path / VALIDATION_FILE
 
 
+def _file(run: RunFolder, part: str) -> Path:
+    return validation_file(run) if part == "validation" else run.predictions_file
+
+
 def pool(files: Sequence[Path], target: Path) -> None:
-    """Write the predictions of networks on the folds that each has not seen as those of one network, in the order of the samples."""
+    """Write what networks predict for the folds they have not seen as predictions of one network, in the order of the samples."""
     found = [read_predictions(file) for file in files]
     order = np.argsort(np.concatenate([np.asarray(one.sample_id) for one in found]))
     arrays: dict[str, list[Any]] = {
@@ -129,8 +109,7 @@ def pool(files: Sequence[Path], target: Path) -> None:
         "probabilities": [np.exp(log_probabilities(one)) for one in found],
     }
     joined = {name: np.concatenate(values)[order] for name, values in arrays.items()}
-    names = np.array(found[0].class_names, dtype=np.str_)
-    write_predictions(target, {**joined, "class_names": names})
+    write_predictions(target, {**joined, "class_names": np.array(found[0].class_names, dtype=np.str_)})
 
 
 @functools.lru_cache(maxsize=256)
@@ -140,11 +119,11 @@ def read_scores(file: Path) -> tuple[Samples, Array]:
     return Samples.of(found), log_probabilities(found)
 
 
-def averaged(name: str, title: str, remedy: Remedy, entries: Sequence[Entry]) -> Entry:
+def averaged(name: str, title: str, remedy: Remedy, models: Sequence[Candidate]) -> Candidate:
     """Return the ensemble of all runs of some models."""
-    runs = tuple(run for entry in entries for run in entry.runs)
-    cost = sum(entry.cost * len(entry.members) for entry in entries)
-    return Entry(name, title, remedy, entries[0].config, (runs,), cost=cost)
+    runs = tuple(run for model in models for run in model.runs)
+    cost = sum(model.cost * len(model.members) for model in models)
+    return replace(models[0], name=name, title=title, remedy=remedy, members=(runs,), cost=cost)
 
 
 def digest(runs: Iterable[RunFolder]) -> str:

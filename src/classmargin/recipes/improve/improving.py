@@ -9,8 +9,7 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from classmargin.data import DataBundle
     from classmargin.recipes.improve.budget import Budget
     from classmargin.recipes.improve.ladder import Search
-    from classmargin.recipes.runner import Ending, PlannedRun
     from classmargin.training.config import RunConfig
 
 # Validation samples of a class below which a fifth of the training samples is held out instead of a tenth. Where a fifth has fewer
@@ -175,7 +173,7 @@ def _improve_by_training(
         with hold_lock(out / ".lock"):
             journal = Journal(out, budget, jobs, [remedy.name for remedy in remedies])
             search = Search(config, bundle, remedies, aim, journal, out, folds)
-            run_from(Ladder(search), engine=engine, jobs=jobs, devices=config.machine.devices, show=show)
+            run_from(search, engine=engine, jobs=jobs, devices=config.machine.devices, show=show)
             found = _trained_improvement(search, bundle, aim, given, {"keep": keep, "budget": words}, out)
             write_improvement(found, out)
     return found
@@ -320,7 +318,6 @@ def _trained_improvement(
     from classmargin.recipes.train_run import pictures_of
 
     base, choice = search.baseline, search.choice
-    assert base is not None
     samples, base_scores = base.samples("test"), base.test_scores(aim)
     scores = {"baseline": base_scores}
     if choice is not None:
@@ -374,48 +371,3 @@ def _trained_improvement(
         images=images,
         trade=winner.offsets,
     )
-
-
-class Ladder:
-    """The steps of a search as a source of runs.
-
-    Args:
-        search: Whose steps they are.
-    """
-
-    def __init__(self, search: Search) -> None:
-        self._search = search
-        self._stages: Iterator[list[PlannedRun]] = search.stages()
-        self._queue: list[PlannedRun] = []
-        self._under_way: dict[str, float] = {}
-        self._over = False
-        self.done = 0
-
-    @property
-    def total(self) -> int:
-        """How many runs there will be, roughly."""
-        return max(self._search.estimate, self.done)
-
-    def take(self) -> PlannedRun | None:
-        """Return the next run; None while the runs of a step are under way, and at the end."""
-        while not self._queue:
-            if self._under_way or self._over:
-                return None
-            found = next(self._stages, None)
-            if found is None:
-                self._over = True
-            else:
-                self._queue = list(found)
-        run = self._queue.pop(0)
-        self._under_way[run.title] = time.monotonic()
-        return run
-
-    def may_go_on(self, run: PlannedRun, epoch: int, accuracies: Mapping[str, float]) -> bool:
-        """Runs are compared when they have ended."""
-        return True
-
-    def end(self, run: PlannedRun, ending: Ending) -> str:
-        """Hand the end of a run to the search."""
-        begun = self._under_way.pop(run.title)
-        self.done += 1
-        return self._search.end(run, ending, time.monotonic() - begun)

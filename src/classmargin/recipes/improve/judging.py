@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import NormalDist
 
@@ -310,6 +310,18 @@ def sure_gain(deltas: Mapping[str, Delta]) -> float:
     """
     value, low, high = deltas["objective"]
     return value - 0.5 * (high - low) / 2 / Z
+
+
+def judged(aim: Aim, row: Row, deltas: Mapping[str, Delta], candidates: int) -> Row:
+    """Return the row with what came of its candidate, one of so many."""
+    lost = broken_guard(aim, deltas)
+    return replace(
+        row,
+        deltas=simultaneous(deltas, candidates),
+        note=f"loses {lost}" if lost else "",
+        broken=bool(lost),
+        gain=sure_gain(deltas),
+    )
 
 
 def answer_of(aim: Aim, deltas: Mapping[str, Delta], *, trade: bool) -> str:

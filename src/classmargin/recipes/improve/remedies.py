@@ -197,16 +197,14 @@ def _fixed(**tables: Mapping[str, Any]) -> Callable[[RunConfig, DataBundle], Tab
     return lambda config, bundle: tables
 
 
-register(
+for _remedy in (
     Remedy(
         "tuning",
         "Tuned baseline",
         "learning rate, weight decay and epochs of the baseline",
         "none; every other remedy is laid over its result and compared with it",
         kind="tuning",
-    )
-)
-register(
+    ),
     Remedy(
         "mr2",
         "MR²",
@@ -214,18 +212,14 @@ register(
         "probabilities are less sure",
         cost=1.2,
         settings=_fixed(method={"name": "mr2"}),
-    )
-)
-register(
+    ),
     Remedy(
         "label-smoothing",
         "Label smoothing",
         "targets of 0.9 instead of 1",
         "probabilities are less sure",
         settings=_fixed(method={"name": "erm", "label_smoothing": 0.1}),
-    )
-)
-register(
+    ),
     Remedy(
         "mixup",
         "Mixup",
@@ -233,9 +227,7 @@ register(
         "underfits short trainings",
         settings=_fixed(data={"mix": "mixup", "mix_alpha": 0.4}),
         unfit=_for_soft_labels,
-    )
-)
-register(
+    ),
     Remedy(
         "cutmix",
         "CutMix",
@@ -243,9 +235,7 @@ register(
         "underfits short trainings; hides small objects",
         settings=_fixed(data={"mix": "cutmix"}),
         unfit=_for_soft_images,
-    )
-)
-register(
+    ),
     Remedy(
         "strong-augmentation",
         "RandAugment",
@@ -253,9 +243,7 @@ register(
         "may turn a class into another",
         settings=_fixed(data={"augmentation": "randaugment"}),
         unfit=_for_images,
-    )
-)
-register(
+    ),
     Remedy(
         "class-augmentation",
         "Augmentation by class",
@@ -264,21 +252,15 @@ register(
         kind="augmentation",
         cost=2.0,
         unfit=_for_augmented,
-    )
-)
-register(
+    ),
     Remedy(
         "swa",
         "SWA",
         "averages the weights of late epochs",
         "none where the learning rate is large enough then",
         settings=_late_average,
-    )
-)
-register(
-    Remedy("ema", "EMA", "keeps a moving average of the weights", "little effect", settings=_moving_average)
-)
-register(
+    ),
+    Remedy("ema", "EMA", "keeps a moving average of the weights", "little effect", settings=_moving_average),
     Remedy(
         "logit-adjustment",
         "Logit adjustment",
@@ -286,9 +268,7 @@ register(
         "frequent classes lose",
         settings=_fixed(method={"name": "logit-adjustment"}),
         unfit=_for_unbalanced,
-    )
-)
-register(
+    ),
     Remedy(
         "pretrained",
         "Pretrained weights",
@@ -300,9 +280,7 @@ register(
             "optimizer": {"learning_rate": config.optimizer.learning_rate / 10},
         },
         unfit=_for_weights,
-    )
-)
-register(
+    ),
     Remedy(
         "mr2-plain",
         "MR² without smoothing",
@@ -310,9 +288,7 @@ register(
         "little effect",
         cost=1.2,
         settings=_fixed(method={"name": "mr2", "label_smoothing": 0.0}),
-    )
-)
-register(
+    ),
     Remedy(
         "relabel",
         "Doubted samples relabelled",
@@ -321,9 +297,7 @@ register(
         kind="labels",
         cost=1.0 + (FOLDS - 1),
         unfit=_for_soft_folds,
-    )
-)
-register(
+    ),
     Remedy(
         "drop-doubted",
         "Doubted samples left out",
@@ -332,9 +306,7 @@ register(
         kind="labels",
         cost=1.0 + (FOLDS - 1),
         unfit=_for_folds,
-    )
-)
-register(
+    ),
     Remedy(
         "fair-dro",
         "FairDRO",
@@ -343,9 +315,7 @@ register(
         cost=1.3,
         settings=_fixed(method={"name": "fair-dro"}),
         default=False,
-    )
-)
-register(
+    ),
     Remedy(
         "group-dro",
         "Group DRO",
@@ -353,9 +323,7 @@ register(
         "easy classes and the mean lose",
         settings=_fixed(method={"name": "group-dro"}),
         default=False,
-    )
-)
-register(
+    ),
     Remedy(
         "ensemble",
         "Ensemble",
@@ -363,9 +331,7 @@ register(
         "prediction takes as many times longer",
         kind="ensemble",
         cost=0.0,
-    )
-)
-register(
+    ),
     Remedy(
         "distillation",
         "Distilled ensemble",
@@ -373,9 +339,7 @@ register(
         "keeps a part of the gain only",
         kind="distillation",
         unfit=_for_soft_labels,
-    )
-)
-register(
+    ),
     Remedy(
         "offsets",
         "Class offsets",
@@ -383,5 +347,6 @@ register(
         "a trade: what one class gains its neighbours pay",
         kind="offsets",
         cost=0.0,
-    )
-)
+    ),
+):
+    register(_remedy)
