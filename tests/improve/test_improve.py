@@ -20,6 +20,9 @@ from classmargin.recipes.train_run import train
 from classmargin.training.run_folder import RunFolder
 from classmargin.training.stopping import StoppedError
 
+# No backbone, no word on embeddings, no preset.
+NOTHING = (None, False, None)
+
 
 def runs_of(folder, prefix=""):
     return sorted(path for path in (folder / "runs").iterdir() if path.name.startswith(prefix))
@@ -309,20 +312,16 @@ def test_a_time_that_one_run_uses_up_is_said_and_the_run_is_kept(features, tmp_p
 
 
 def test_features_get_a_perceptron_and_images_the_default_network(features):
-    config = improving._baseline_config(str(features), None, wanted(), None, features.parent)
+    config = improving._baseline_config(str(features), None, NOTHING, {}, None, features.parent)
     assert (config.backbone.name, config.optimizer.name) == ("mlp", "adamw")
-    config = improving._baseline_config("fashion-mnist-mini", None, wanted(), None, features.parent)
+    config = improving._baseline_config("fashion-mnist-mini", None, NOTHING, {}, None, features.parent)
     assert config.backbone.name == "small-cnn"
     assert not config.machine.report
-
-
-def wanted(**given):
-    return {"backbone": None, "embeddings": False, "settings": None, "preset": None, **given}
 
 
 def test_a_run_folder_gives_settings_and_data(searched, tmp_path):
     _, folder = searched
     run = runs_of(folder, "label-smoothing")[0]
-    config = improving._baseline_config(None, run, wanted(), None, tmp_path)
+    config = improving._baseline_config(None, run, NOTHING, {}, None, tmp_path)
     assert config.method.options["label_smoothing"] == 0.1
     assert config.loop.epochs in (1, 2)

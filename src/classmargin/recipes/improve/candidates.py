@@ -31,25 +31,15 @@ from classmargin.training.run_folder import RunFolder
 
 @dataclass(frozen=True)
 class Candidate:
-    """Settings that runs are made with and, once they are made, a model that can be chosen.
+    """Settings that runs are made with and, once they are made, a model that can be chosen."""
 
-    Attributes:
-        name: Unique; part of the names of folders.
-        title: In tables.
-        remedy: Where it comes from.
-        config: Of its first run.
-        cost: Training time relative to a run of the untuned baseline.
-        members: For each repetition the runs whose probabilities are averaged.
-        offsets: Whether class offsets are fitted on validation.
-    """
-
-    name: str
+    name: str  # part of the names of folders
     title: str
     remedy: Remedy
     config: RunConfig
-    cost: float
-    members: tuple[tuple[RunFolder, ...], ...] = ()
-    offsets: bool = False
+    cost: float  # training time relative to a run of the untuned baseline
+    members: tuple[tuple[RunFolder, ...], ...] = ()  # for each repetition the runs that are averaged
+    offsets: bool = False  # whether class offsets are fitted on validation
 
     @property
     def runs(self) -> list[RunFolder]:

@@ -106,38 +106,6 @@ def improve(
         from classmargin.recipes.improve.posthoc import improve_predictions
 
         return improve_predictions(files[0], files[1], objective=objective, keep=keep, out=out)
-    return _improve_by_training(
-        data,
-        files[0] if files else None,
-        (objective, keep, budget, remedies),
-        {"backbone": backbone, "embeddings": embeddings, "settings": settings, "preset": preset},
-        config,
-        (jobs, engine, show),
-        Path(out),
-    )
-
-
-def _files(baseline: Any) -> list[Path]:
-    if baseline is None:
-        return []
-    if isinstance(baseline, (str, os.PathLike)):
-        words = str(baseline)
-        return [Path(words)] if os.path.exists(words) else [Path(word) for word in words.split(",")]
-    return [Path(one) for one in baseline]
-
-
-# With training
-
-
-def _improve_by_training(
-    data: Any,
-    baseline: Path | None,
-    asked: tuple[str, str, str, Any],
-    wanted: Mapping[str, Any],
-    config: RunConfig | None,
-    how: tuple[int, str, bool | None],
-    out: Path,
-) -> Improvement:
     from classmargin._checks import require_extra
 
     # Asked for before anything is trained: the page comes last.
@@ -151,36 +119,47 @@ def _improve_by_training(
     from classmargin.recipes.runner import run_from
     from classmargin.training.run_folder import hold_lock
 
-    objective, keep, words, names = asked
-    jobs, engine, show = how
-    budget, remedies = Budget.parse(words), find_remedies(names)
-    with removed_unless_begun(out):
-        config = _baseline_config(data, baseline, wanted, config, out)
-        config, bundle, folds = _with_validation(config, budget)
+    folder, model = Path(out), files[0] if files else None
+    spend, wanted = Budget.parse(budget), find_remedies(remedies)
+    tables = {part: dict(table) for part, table in (settings or {}).items()}
+    with removed_unless_begun(folder):
+        config = _baseline_config(data, model, (backbone, embeddings, preset), tables, config, folder)
+        config, bundle, folds = _with_validation(config, spend)
         aim = make_aim(objective, keep, bundle.class_names)
         if bundle.num_classes < 3 and aim.objective in ("easy", "medium", "hard"):
             raise ValueError(
                 f"objective {aim.objective!r} needs at least three classes, got {bundle.num_classes}; use worst or overall"
             )
-        given = None if baseline is None else _given_predictions(baseline, bundle)
-        about = {"objective": objective, "keep": keep}
-        claim_folder(
-            out,
-            Question("improve", about, {"baseline": effective(config)}),
-            [],
-            results=("improvement.json",),
+        given = None if model is None else _given_predictions(model, bundle)
+        question = Question(
+            "improve", {"objective": objective, "keep": keep}, {"baseline": effective(config)}
         )
-        with hold_lock(out / ".lock"):
-            journal = Journal(out, budget, jobs, [remedy.name for remedy in remedies])
-            search = Search(config, bundle, remedies, aim, journal, out, folds)
+        claim_folder(folder, question, [], results=("improvement.json",))
+        with hold_lock(folder / ".lock"):
+            journal = Journal(folder, spend, jobs, [remedy.name for remedy in wanted])
+            search = Search(config, bundle, wanted, aim, journal, folder, folds)
             run_from(search, engine=engine, jobs=jobs, devices=config.machine.devices, show=show)
-            found = _trained_improvement(search, bundle, aim, given, {"keep": keep, "budget": words}, out)
-            write_improvement(found, out)
+            found = _trained_improvement(search, bundle, aim, given, {"keep": keep, "budget": budget}, folder)
+            write_improvement(found, folder)
     return found
 
 
+def _files(baseline: Any) -> list[Path]:
+    if baseline is None:
+        return []
+    if isinstance(baseline, (str, os.PathLike)):
+        words = str(baseline)
+        return [Path(words)] if os.path.exists(words) else [Path(word) for word in words.split(",")]
+    return [Path(one) for one in baseline]
+
+
 def _baseline_config(
-    data: Any, baseline: Path | None, wanted: Mapping[str, Any], config: RunConfig | None, out: Path
+    data: Any,
+    baseline: Path | None,
+    asked: tuple[str | None, bool, str | None],
+    flags: dict[str, dict[str, Any]],
+    config: RunConfig | None,
+    out: Path,
 ) -> RunConfig:
     """Return the settings of the baseline: those of a given run, or the defaults for the kind of data with what was asked for."""
     from classmargin.data import load_data
@@ -196,20 +175,19 @@ def _baseline_config(
     if config is None:
         if data is None:
             raise ValueError("data must be a data set, or baseline a run folder that names one; got neither")
-        flags = {part: dict(table) for part, table in (wanted["settings"] or {}).items()}
+        backbone, embeddings, preset = asked
         flags.setdefault("data", {})["name"] = str(data)
-        network = wanted["backbone"] or flags.get("backbone", {}).get("name")
-        place = flags["data"].get("root")
-        is_features = wanted["embeddings"] or (network is None and wanted["preset"] is None)
-        if is_features:
+        if backbone is not None:
+            flags.setdefault("backbone", {})["name"] = backbone
+        network, place = flags.get("backbone", {}).get("name"), flags["data"].get("root")
+        is_features = network in ("mlp", "linear")
+        if embeddings or (network is None and preset is None):
             kind = load_data(str(data), root=None if place is None else Path(place)).kind
-            if wanted["embeddings"] and kind != "features":
+            if embeddings and kind != "features":
                 raise ValueError(f"embeddings must be a matrix of features, got {kind} in {data}")
-            is_features = kind == "features"
-        if wanted["backbone"] is not None:
-            flags.setdefault("backbone", {})["name"] = wanted["backbone"]
-        base = gather_config(flags=FEATURE_SETTINGS) if is_features or network in ("mlp", "linear") else None
-        config = gather_config(flags=flags, preset=wanted["preset"], base=base)
+            is_features = is_features or kind == "features"
+        base = gather_config(flags=FEATURE_SETTINGS) if is_features else None
+        config = gather_config(flags=flags, preset=preset, base=base)
     elif data is not None:
         config = with_values(config, {"data": {"name": str(data)}})
     return with_values(config, {"machine": {"report": False, "loggers": ()}, "loop": {"seed": 0}})

@@ -53,17 +53,7 @@ Made = Generator[list[PlannedRun], None, Candidate | str]
 
 
 class Search(Runs):
-    """All steps from a configuration to a choice; its results are attributes once :meth:`stages` has ended.
-
-    Args:
-        config: The baseline.
-        bundle: Its data.
-        remedies: What is tried.
-        aim: What is to rise.
-        journal: The budget.
-        folder: Where everything is written.
-        folds: As for :class:`Runs`.
-    """
+    """All steps from the configuration of the baseline to a choice; the results are attributes once :meth:`stages` has ended."""
 
     def __init__(
         self,

@@ -32,13 +32,6 @@ def improve_predictions(
 ) -> Improvement:
     """Fit class offsets on the predictions of any model on validation, and test them once. Nothing is trained.
 
-    Args:
-        validation: Prediction file with scores.
-        test: Prediction file of the same model with scores.
-        objective: As for :func:`improve`.
-        keep: As for :func:`improve`.
-        out: Folder for page, Markdown, JSON and the offsets; None writes nothing.
-
     Raises:
         ValueError: No scores, or other classes.
     """

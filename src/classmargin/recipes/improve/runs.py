@@ -33,12 +33,7 @@ Stage = Generator[list[PlannedRun], None, Any]
 class Runs:
     """A source of runs for the runner: :meth:`stages` says what is needed next, and reads from the folders what came of it.
 
-    Args:
-        bundle: The data.
-        aim: What is to rise.
-        journal: The budget.
-        folder: Where everything is written.
-        folds: Parts of the training samples that take turns to be predicted, where no validation samples are held out, or 0.
+    ``folds`` parts of the training samples take turns to be predicted where no validation samples are held out; else it is 0.
     """
 
     def __init__(self, bundle: DataBundle, aim: Aim, journal: Journal, folder: Path, folds: int) -> None:
@@ -152,14 +147,9 @@ class Runs:
     def _judge(self, candidate: Candidate, baseline: Candidate, stage: str, candidates: int = 1) -> Row:
         """Compare on validation; intervals hold for so many candidates at once."""
         deltas, _ = changes(self._aim, self._audits_of(baseline), self._audits_of(candidate))
+        runs, networks = len(candidate.members), len(candidate.members[0])
         row = Row(
-            candidate.name,
-            candidate.title,
-            candidate.remedy.name,
-            stage,
-            len(candidate.members),
-            candidate.cost,
-            len(candidate.members[0]),
+            candidate.name, candidate.title, candidate.remedy.name, stage, runs, candidate.cost, networks
         )
         return judged(self._aim, row, deltas, candidates)
 
