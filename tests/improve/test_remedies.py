@@ -16,7 +16,7 @@ from classmargin.recipes.improve.remedies import (
     tuning_steps,
 )
 from classmargin.recipes.run_options import gather_config
-from classmargin.recipes.run_parts import fold_numbers
+from classmargin.recipes.training_samples import fold_numbers
 
 
 @pytest.fixture(scope="module")

@@ -9,20 +9,15 @@ the method itself is built::
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from classmargin._checks import check_choice
 from classmargin._distributed import rank, world_size
-from classmargin._files import read_text
 from classmargin.backbones import Backbone, backbone_info, create_backbone, probe_head
 from classmargin.backbones.feature_cache import encoder_fingerprint
 from classmargin.data import BatchLoader, DataBundle, Framing, load_data, make_loader
@@ -34,6 +29,7 @@ from classmargin.methods.base import SamplerKind
 from classmargin.methods.method_registry import resolve_hyperparameters, settle_hyperparameters
 from classmargin.recipes.model_record import ModelRecord
 from classmargin.recipes.probe import feature_bundle
+from classmargin.recipes.training_samples import chosen_samples, spared_classes
 from classmargin.training.config import DataConfig, RunConfig
 from classmargin.training.config_reader import replace_machine
 from classmargin.training.devices import launched_layout, settled, usable_cores
@@ -199,38 +195,7 @@ def load_bundle(config: RunConfig) -> DataBundle:
         framing=framing_of(data),
     )
     _check_test_classes(bundle, allow_absent=data.allow_absent)
-    if data.fold:
-        held = fold_numbers(bundle.train.labels.numpy(), data.fold[1]) == data.fold[0]
-        bundle = replace(bundle, validation=bundle.train.take(held), train=bundle.train.take(~held))
-    if data.left_out is not None:
-        kept = ~np.isin(bundle.train.index.numpy(), _sample_ids(data.left_out))
-        bundle = replace(bundle, train=bundle.train.take(kept))
-    return bundle
-
-
-def fold_numbers(labels: NDArray[np.int64], folds: int) -> NDArray[np.int64]:
-    """Return the fold of each sample ``[N]``; every class is spread evenly.
-
-    Example:
-        >>> np.bincount(fold_numbers(np.zeros(7, dtype=np.int64), 3)).tolist()
-        [3, 2, 2]
-    """
-    numbers = np.empty(len(labels), dtype=np.int64)
-    order = np.random.default_rng(0).permutation(len(labels))
-    for label in np.unique(labels):
-        rows = order[labels[order] == label]
-        numbers[rows] = np.arange(len(rows)) % folds
-    return numbers
-
-
-def _sample_ids(path: str) -> NDArray[np.int64]:
-    try:
-        rows = list(csv.DictReader(read_text(path).splitlines()))
-        return np.array([int(row["sample_id"]) for row in rows], dtype=np.int64)
-    except (KeyError, ValueError, OSError) as error:
-        raise ValueError(
-            f"data.left_out={path!r} must be a CSV file with a column sample_id of numbers ({error})"
-        ) from error
+    return chosen_samples(bundle, data)
 
 
 def download_data(config: RunConfig) -> None:
@@ -427,18 +392,8 @@ def _loaders(config: RunConfig, bundle: DataBundle, needs: Requirements) -> Bund
         rank(),
         world_size(),
         _workers(config, bundle),
-        _spared(config, bundle),
+        spared_classes(bundle, config.data),
     )
-
-
-def _spared(config: RunConfig, bundle: DataBundle) -> tuple[int, ...]:
-    """Return the classes that are augmented less."""
-    names, known = config.data.spared_classes, list(bundle.class_names)
-    if names and (bundle.kind != "images" or config.data.augmentation == "none"):
-        raise ValueError(
-            f"data.spared_classes names classes that are augmented less, but {bundle.name} is not augmented at all"
-        )
-    return tuple(known.index(check_choice("data.spared_classes", name, known)) for name in names)
 
 
 def _workers(config: RunConfig, bundle: DataBundle) -> int:
