@@ -47,12 +47,8 @@ def improve_predictions(
     aim = make_aim(objective, keep, parts[0].class_names)
     before = parts[0].lean_audit(scores[0])
     rows, fitted = [], {}
-    goals = (
-        {"cost"}
-        if aim.objective == "cost"
-        else {aim.objective, "hard", "worst"} & {"hard", "worst"} or {"hard"}
-    )
-    for goal in sorted(goals):
+    goals = ["cost"] if aim.objective == "cost" else ["hard", "worst"]
+    for goal in goals:
         fitted[goal] = fit_offsets(scores[0], parts[0].labels, goal, aim.costs)
         after = parts[0].lean_audit(held_out_offsets(scores[0], parts[0].labels, goal, aim.costs))
         deltas, _ = changes(aim, [before], [after])
