@@ -175,7 +175,7 @@ class Search(Runs):
         prices = [one.cost + before.pop(one.remedy.kind, 0.0) for one in candidates]
         kept = [one.name for one in candidates]
         for share, seeds, finalists in PLANS:
-            again = finalists * (seeds - 1 if share == 1.0 else seeds) + seeds - 1
+            again: float = finalists * (seeds - 1 if share == 1.0 else seeds) + seeds - 1
             again += "distillation" in self._kinds and seeds > 1
             again += 0.0 if share == 1.0 else share
             last = seeds * (finalists + 1) if self.folds else 0  # on all samples, for the test
