@@ -112,7 +112,8 @@ class Runs:
         """Return a run for each fold, which is trained on the others."""
         parts = []
         for fold in range(folds):
-            config = lay(run.config, {"data": {"fold": (fold, folds), "allow_absent": True}})
+            data = {"fold": (fold, folds), "allow_absent": True}
+            config = lay(run.config, {"data": data, "loop": {"select": "last"}})
             folder = RunFolder(f"{run.folder.path}-fold{fold}-{identity(config)}")
             title = f"{run.title}, fold {fold + 1} of {folds}"
             self._costs[title] = self._costs[run.title] * (folds - 1) / folds
