@@ -56,7 +56,7 @@ EXCEPTIONS = {
 }
 
 # What a method may import from its own package.
-METHOD_PARTS = {"methods.base", "methods.method_registry", "methods.loss_parts"}
+METHOD_PARTS = {"methods.base", "methods.hyperparameter", "methods.loss_parts", "methods.method_registry"}
 
 
 def top(name: str) -> str:

@@ -114,10 +114,9 @@ def default_hyperparameters(name: str) -> dict[str, Any]:
     if inner_name is not None:
         return {**default_hyperparameters(inner_name), **default_hyperparameters("sam")}
     info = method_info(name)
-    defaults = _CLASSES[name].default_hyperparameters()
-    return {
-        key: value for key, value in {**defaults, **info.defaults, **info.fixed}.items() if key != "inner"
-    }
+    defaults = {**_CLASSES[name].default_hyperparameters(), **info.defaults, **info.fixed}
+    defaults.pop("inner", None)  # of SAM
+    return defaults
 
 
 def resolve_hyperparameters(
@@ -149,18 +148,12 @@ def settle_hyperparameters(
 ) -> dict[str, Any]:
     """Return resolved hyper-parameters with those that a method leaves to the run (``"auto"``) written out.
 
-    A class that has such offers a static method ``settle(hyperparameters, *, epochs, distinct_views)``.
-
     Example:
         >>> options = resolve_hyperparameters("supcon")
         >>> settle_hyperparameters("supcon", options, epochs=10, distinct_views=True)["mode"]
         'joint'
     """
-    settle: Callable[..., dict[str, Any]] | None = getattr(
-        _CLASSES[_inner_of_sam(name) or name], "settle", None
-    )
-    options = dict(hyperparameters)
-    return options if settle is None else settle(options, epochs=epochs, distinct_views=distinct_views)
+    return _class_of(name).settle(hyperparameters, epochs=epochs, distinct_views=distinct_views)
 
 
 def create(name: str, task: TaskInfo, *, preset: str | None = None, **hyperparameters: Any) -> Method:
@@ -184,14 +177,14 @@ def create(name: str, task: TaskInfo, *, preset: str | None = None, **hyperparam
 
 
 def requirements_of(name: str, *, preset: str | None = None, **hyperparameters: Any) -> Requirements:
-    """Return what a method needs before its task exists.
-
-    A class whose needs depend on its hyper-parameters offers a static method ``needs(**hyperparameters)``.
-    """
+    """Return what a method needs before its task exists; arguments as of :func:`create`."""
     resolved = resolve_hyperparameters(name, preset=preset, **hyperparameters)
-    cls = _CLASSES[_inner_of_sam(name) or name]
-    needs: Callable[..., Requirements] | None = getattr(cls, "needs", None)
-    return cls.requirements if needs is None else needs(**resolved)
+    return _class_of(name).needs(**resolved)
+
+
+def _class_of(name: str) -> type[Method]:
+    """Return the class that a name, or the method inside SAM, stands for."""
+    return _CLASSES[_inner_of_sam(name) or name]
 
 
 def _inner_of_sam(name: str) -> str | None:
@@ -216,16 +209,8 @@ def methods_table_markdown() -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for info in list_methods():
-        needs = needs_text(requirements_of(info.name)) or "–"
-        cells = (
-            f"`{info.name}`",
-            info.title,
-            info.family,
-            info.summary,
-            needs,
-            f"{info.cost:.3g}",
-            info.paper,
-        )
+        needs, passes = needs_text(requirements_of(info.name)) or "–", f"{info.cost:.3g}"
+        cells = (f"`{info.name}`", info.title, info.family, info.summary, needs, passes, info.paper)
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows) + "\n"
 

@@ -45,7 +45,7 @@ class TrainedModule(nn.Module):
         self.network = network
         self.method = method
         self.may_skip_parameters = staged or any(p.requires_grad for p in method.parameters())
-        self._keep_step = type(method).on_step_end is not Method.on_step_end
+        self._keep_step = getattr(method.on_step_end, "__func__", None) is not Method.on_step_end
 
     def forward(
         self,
