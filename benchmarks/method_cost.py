@@ -104,7 +104,7 @@ def make_training(name: str, folder: Path, counter: RowCounter) -> Loop:
     names = tuple(bundle.class_names)
     method = create(name, task, **OPTIONS.get(name, {}))
     ingredients = Ingredients(network, method, new_network, loaders, names)
-    return Loop(config, ingredients, devices.start(config), Recorder(run, config, names), Watchers([]))
+    return Loop(config, ingredients, devices.start(config), Recorder(run, config, names), Watchers())
 
 
 def timed_training(name: str) -> tuple[float, RowCounter]:

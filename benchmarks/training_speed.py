@@ -144,9 +144,7 @@ class OurLoop:
         method, names = create(name, task), tuple(bundle.class_names)
         folder.mkdir(parents=True, exist_ok=True)
         ingredients = Ingredients(network, method, lambda: network, loaders, names)
-        self.loop = Loop(
-            config, ingredients, fabric, Recorder(RunFolder(folder), config, names), Watchers([])
-        )
+        self.loop = Loop(config, ingredients, fabric, Recorder(RunFolder(folder), config, names), Watchers())
         self.stage = self.loop.stages[0]
         self.begun = False
 

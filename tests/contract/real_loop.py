@@ -69,5 +69,5 @@ def make_loop(name: str, folder: Path) -> Loop:
         Ingredients(network, method, new_network, loaders, names),
         start(config),
         recorder,
-        Watchers([]),
+        Watchers(),
     )

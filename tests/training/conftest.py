@@ -136,7 +136,7 @@ class Toy:
         recorder = Recorder(run, config, names)
         loaders = loaders or ToyLoaders(config.loop.batch_size)
         return Loop(
-            config, Ingredients(network, method, ToyNetwork, loaders, names), fabric, recorder, Watchers([])
+            config, Ingredients(network, method, ToyNetwork, loaders, names), fabric, recorder, Watchers()
         )
 
     @staticmethod

@@ -9,7 +9,7 @@ import types
 
 import pytest
 
-from classmargin.training.metric_logs import FILES, Evaluation, LogFiles, few_scalars, make_loggers
+from classmargin.training.metric_logs import SERVICES, Evaluation, LogFiles, few_scalars
 
 NAMES = ["shirt", 'coat, "long"']
 
@@ -18,12 +18,12 @@ def evaluation(step: int, **extra: float) -> Evaluation:
     return Evaluation(step // 10, step, {"overall": 0.5, "loss": 1.25, **extra}, [0.25, 0.75])
 
 
-def loggers_for(folder, *names: str, first_step: int = 0):
-    return make_loggers(names, folder, LogFiles(folder, FILES), NAMES, {"loop": {"seed": 3}}, first_step)
+def service_logger(folder, name: str):
+    return SERVICES[name](folder, NAMES, {"loop": {"seed": 3}}, 0)
 
 
 def test_files_hold_every_evaluation(tmp_path):
-    (logger,) = loggers_for(tmp_path)
+    logger = LogFiles(tmp_path, NAMES)
     logger.log(evaluation(10))
     logger.log(evaluation(20))
     records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
@@ -43,7 +43,7 @@ def test_files_hold_every_evaluation(tmp_path):
 
 
 def test_csv_columns_stay_when_the_parts_of_the_loss_change(tmp_path):
-    (logger,) = loggers_for(tmp_path)
+    logger = LogFiles(tmp_path, NAMES)
     logger.log(evaluation(10, margin=3.0))
     logger.log(evaluation(20, contrast=4.0))
     with (tmp_path / "metrics.csv").open(newline="") as file:
@@ -53,18 +53,17 @@ def test_csv_columns_stay_when_the_parts_of_the_loss_change(tmp_path):
 
 
 def test_numbers_that_json_lacks_become_null(tmp_path):
-    (logger,) = loggers_for(tmp_path)
+    logger = LogFiles(tmp_path, NAMES)
     logger.log(Evaluation(1, 1, {"loss": float("nan")}, [float("nan"), 1.0]))
     assert json.loads((tmp_path / "metrics.jsonl").read_text())["class_accuracy"] == [None, 1.0]
 
 
 def test_logs_can_be_cut_back(tmp_path):
-    files = LogFiles(tmp_path, FILES)
-    (logger,) = loggers_for(tmp_path)
-    logger.log(evaluation(10))
+    files = LogFiles(tmp_path, NAMES)
+    files.log(evaluation(10))
     lengths = files.lengths()
     before = (tmp_path / "metrics.jsonl").read_bytes()
-    logger.log(evaluation(20))
+    files.log(evaluation(20))
     files.cut(lengths)
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
     files.cut({})
@@ -83,7 +82,7 @@ def test_tensorboard_gets_scalars_and_one_table(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    _, logger = loggers_for(tmp_path, "tensorboard")
+    logger = service_logger(tmp_path, "tensorboard")
     logger.log(evaluation(10))
     logger.close()
     events = EventAccumulator(str(tmp_path / "tensorboard"))
@@ -115,7 +114,7 @@ def test_wandb_is_offline_by_default_and_gets_scalars_and_one_table(tmp_path, mo
     service = Service("wandb")
     monkeypatch.setitem(sys.modules, "wandb", service)
     monkeypatch.delenv("WANDB_MODE", raising=False)
-    _, logger = loggers_for(tmp_path, "wandb")
+    logger = service_logger(tmp_path, "wandb")
     logger.log(evaluation(10))
     logger.close()
     names = [name for name, _, _ in service.calls]
@@ -139,7 +138,7 @@ def test_mlflow_stays_in_the_run_folder_by_default(tmp_path, monkeypatch):
     service = mlflow_service()
     monkeypatch.setitem(sys.modules, "mlflow", service)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    _, logger = loggers_for(tmp_path, "mlflow")
+    logger = service_logger(tmp_path, "mlflow")
     logger.log(evaluation(10))
     logger.close()
     calls = {name: (args, kwargs) for name, args, kwargs in service.calls}
@@ -159,7 +158,7 @@ def test_mlflow_of_the_user_is_used_and_never_switched(tmp_path, monkeypatch):
     service = mlflow_service()
     monkeypatch.setitem(sys.modules, "mlflow", service)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracking.example")
-    loggers_for(tmp_path, "mlflow")
+    service_logger(tmp_path, "mlflow")
     calls = {name: (args, kwargs) for name, args, kwargs in service.calls}
     assert calls["MlflowClient"][1] == {"tracking_uri": None}
     assert calls["create_experiment"][1] == {"artifact_location": None}
@@ -171,7 +170,7 @@ def test_without_validation_samples_a_service_gets_the_scalars_and_no_table(tmp_
     service = mlflow_service()
     service.SummaryWriter = lambda *args, **kwargs: service
     monkeypatch.setitem(sys.modules, {"tensorboard": "torch.utils.tensorboard"}.get(name, name), service)
-    _, logger = loggers_for(tmp_path, name)
+    logger = service_logger(tmp_path, name)
     service.calls.clear()
     logger.log(Evaluation(1, 10, {"loss": 1.25}, []))
     sent = {"tensorboard": "add_scalar", "wandb": "log", "mlflow": "log_batch"}[name]
@@ -185,4 +184,4 @@ def test_without_validation_samples_a_service_gets_the_scalars_and_no_table(tmp_
 def test_a_missing_service_names_its_extra(tmp_path, monkeypatch, name):
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ImportError, match=rf"pip install 'classmargin\[{name}\]'"):
-        loggers_for(tmp_path, name)
+        service_logger(tmp_path, name)

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from classmargin._distributed import gather_objects, is_distributed, rank
 from classmargin.training.checkpoint import CheckpointStore, write_tree
 from classmargin.training.config import RunConfig
-from classmargin.training.metric_logs import FILES, Evaluation, LogFiles, Logger, make_loggers
+from classmargin.training.metric_logs import SERVICES, Evaluation, LogFiles, Logger
 from classmargin.training.process_state import gather_random_states
 from classmargin.training.run_folder import RunFolder, add_session, write_json
 from classmargin.training.run_progress import say
@@ -42,7 +42,7 @@ class Recorder:
         self._config = config
         self._class_names = class_names
         self._store = CheckpointStore(folder.checkpoint_folder, say)
-        self._files = LogFiles(folder.path, FILES)
+        self._files = LogFiles(folder.path, class_names)
         self._observers = observers
         self._loggers: list[Logger] = []
         self._last_save = time.monotonic()
@@ -60,15 +60,12 @@ class Recorder:
                 say("no checkpoint can be read; starting from the beginning")
             self._files.cut(tree["log_lengths"] if tree is not None else {})
             add_session(self.folder, self._config, None if tree is None else step)
-            self._loggers = make_loggers(
-                self._config.machine.loggers,
-                self.folder.path,
+            settings, services = self._config.to_dict(), self._config.machine.loggers
+            self._loggers = [
                 self._files,
-                self._class_names,
-                self._config.to_dict(),
-                step,
-            )
-            self._loggers += self._observers
+                *(SERVICES[name](self.folder.path, self._class_names, settings, step) for name in services),
+                *self._observers,
+            ]
         _wait_for_all()
         return tree
 
