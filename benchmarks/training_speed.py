@@ -38,8 +38,7 @@ from classmargin.methods import TaskInfo, create, requirements_of
 from classmargin.recipes.run_parts import BundleLoaders, frozen_features
 from classmargin.training import devices
 from classmargin.training.config_reader import build
-from classmargin.training.ingredients import Ingredients
-from classmargin.training.loop import Loop
+from classmargin.training.loop import Ingredients, Loop
 from classmargin.training.recorder import Recorder
 from classmargin.training.run_folder import RunFolder
 from classmargin.training.run_progress import Watchers

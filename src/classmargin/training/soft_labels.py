@@ -21,42 +21,15 @@ from torch.nn import functional
 
 from classmargin._types import Batch
 from classmargin.evaluation.prediction_files import read_predictions
-from classmargin.training.config import RunConfig
-from classmargin.training.ingredients import Ingredients
 from classmargin.training.process_state import seed_for
-
-
-def make_soft_labels(config: RunConfig, ingredients: Ingredients, rank: int) -> SoftLabels:
-    """Return what a run asks for.
-
-    Raises:
-        ValueError: Its method needs one class per sample.
-    """
-    data = config.data
-    asked = f"data.mix={data.mix}" if data.mix != "none" else "data.soft_labels"
-    if (data.mix != "none" or ingredients.teacher is not None) and (
-        not ingredients.method.requirements.soft_labels
-    ):
-        raise ValueError(
-            f"method {config.method.name} needs one class per sample, so it cannot be trained with {asked}; "
-            "ERM, balanced softmax, logit adjustment and MR² take class probabilities"
-        )
-    return SoftLabels(
-        len(ingredients.class_names), data.mix, data.mix_alpha, config.loop.seed, rank, ingredients.teacher
-    )
 
 
 @dataclass(frozen=True)
 class SoftLabels:
     """Turns the classes of a training batch into class probabilities, and mixes its samples.
 
-    Attributes:
-        num_classes: ``K``.
-        mix: ``none``, ``mixup``, ``cutmix`` (images only) or ``both``.
-        alpha: ``α`` of the Beta distribution.
-        seed: Of what is drawn.
-        rank: Number of this process; each mixes its own share of a batch.
-        teacher: Class probabilities of each training sample by its index, ``[N, K]``, in place of the classes.
+    ``alpha`` is α of the Beta distribution, ``rank`` the number of this process, as each mixes its own share of a batch;
+    ``teacher`` holds class probabilities of each training sample by its index, ``[N, K]``, in place of the classes.
     """
 
     num_classes: int

@@ -14,8 +14,8 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -24,7 +24,17 @@ from torch import Tensor, nn
 from classmargin._distributed import all_reduce_sum, is_distributed
 from classmargin._types import Batch
 from classmargin.methods.base import Method, MethodLoss, Step
-from classmargin.training.ingredients import Position
+from classmargin.training.config import RunConfig
+
+
+class Position(NamedTuple):
+    """Where the training is, counted in finished things."""
+
+    stage: int = 0
+    stage_epoch: int = 0
+    step: int = 0
+    epoch: int = 0
+    global_step: int = 0
 
 
 class TrainedModule(nn.Module):
@@ -59,14 +69,7 @@ class TrainedModule(nn.Module):
     ) -> tuple[MethodLoss, tuple[Tensor, Tensor] | None]:
         """Return the loss and, for methods that look at a step after it, detached features and logits.
 
-        Args:
-            inputs: ``[V*B, ...]``.
-            labels: ``[V*B]``.
-            index: ``[V*B]``.
-            views: ``V``.
-            position: Where the training is.
-            update_state: Whether the method may change its state.
-            plain: Leave a compiled network out of it (a batch of unusual size would be compiled anew).
+        ``plain`` leaves a compiled network out of it: a batch of unusual size would be compiled anew.
         """
         output = self.network.forward(inputs) if plain else self.network(inputs)
         step = Step(
@@ -107,8 +110,7 @@ def state_kept_precise(method: Method) -> Iterator[None]:
             setattr(module, name, buffer.to(getattr(module, name).device))
 
 
-@dataclass(frozen=True)
-class MicroBatch:
+class MicroBatch(NamedTuple):
     """A part of one rank's share of a batch, and its weight in the loss of the whole batch."""
 
     batch: Batch
@@ -132,8 +134,13 @@ def split_batch(batch: Batch, parts: int, *, even: bool = False) -> list[MicroBa
     samples = batch.labels.shape[0] // batch.views
     device = batch.labels.device  # collective operations of accelerators need their own tensors
     alone = even or not is_distributed()
+    smallest = samples
+    if not alone:
+        shared = torch.tensor(samples, device=device)
+        dist.all_reduce(shared, op=dist.ReduceOp.MIN)
+        smallest = int(shared)
     # Two samples at least: batch normalisation cannot train on one.
-    parts = max(1, min(parts, (samples if alone else _smallest(samples, device)) // 2))
+    parts = max(1, min(parts, smallest // 2))
     rows = torch.arange(samples, device=device).tensor_split(parts)
     lengths = [float(len(part)) for part in rows]
     if not alone:
@@ -142,12 +149,6 @@ def split_batch(batch: Batch, parts: int, *, even: bool = False) -> list[MicroBa
         MicroBatch(_rows(batch, part, samples), length / sum(lengths))
         for part, length in zip(rows, lengths, strict=True)
     ]
-
-
-def _smallest(samples: int, device: torch.device) -> int:
-    smallest = torch.tensor(samples, device=device)
-    dist.all_reduce(smallest, op=dist.ReduceOp.MIN)
-    return int(smallest)
 
 
 def _rows(batch: Batch, rows: Tensor, samples: int) -> Batch:
@@ -182,8 +183,7 @@ def steps_between_checks(device: torch.device) -> int:
     return 1 if device.type == "cpu" else CHECK_EVERY
 
 
-@dataclass(frozen=True)
-class Agreement:
+class Agreement(NamedTuple):
     """What the processes agreed on at a step."""
 
     stop: bool = False
@@ -195,24 +195,31 @@ class Stepper:
 
     Args:
         fabric: Backward, clipping and gradient synchronisation.
-        wrapped: The :class:`TrainedModule` as Fabric wrapped it.
-        optimizer: The optimiser as Fabric wrapped it.
-        method: Whose ``optimizer_step`` is called.
-        network: The bare network, for methods that move its weights.
-        accumulate: Micro-batches of a step.
-        clip_norm: Largest gradient norm, or None.
+        module: Network and method.
+        optimizer: Of both.
+        config: Micro-batches of a step and the largest norm of the gradient.
         wishes: Says whether this process wants to stop and wants to save.
     """
 
     def __init__(
-        self, fabric: Any, wrapped: Any, optimizer: Any, method: Method, network: nn.Module, *,
-        accumulate: int, clip_norm: float | None, wishes: Callable[[], tuple[bool, bool]],
-    ) -> None:  # fmt: skip
-        self._fabric, self._wrapped, self._optimizer = fabric, wrapped, optimizer
-        self._method, self._network = method, network
-        self._accumulate, self._clip_norm, self._wishes = accumulate, clip_norm, wishes
-        self._forward = wrapped.module if _wrapper_adds_nothing(fabric) else wrapped
-        self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        self,
+        fabric: Any,
+        module: TrainedModule,
+        optimizer: torch.optim.Optimizer,
+        config: RunConfig,
+        wishes: Callable[[], tuple[bool, bool]],
+    ) -> None:
+        self._method, self._network, self._wishes = module.method, module.network, wishes
+        self._accumulate, self._clip_norm = config.loop.accumulate, config.optimizer.clip_norm
+        with state_kept_precise(module.method):
+            self._wrapped, self._optimizer = fabric.setup(module, optimizer)
+        self._fabric = fabric
+        # In one process in full precision Fabric's wrapper only hands the call on, for a tenth of the time of a small step.
+        adds_nothing = fabric.world_size == 1 and fabric.strategy.precision.precision == "32-true"
+        self._forward = self._wrapped.module if adds_nothing else self._wrapped
+        self._parameters = [
+            parameter for group in self._optimizer.param_groups for parameter in group["params"]
+        ]
         self._agreement = Agreement()
         self._seen: list[tuple[Tensor, Tensor]] = []
         self._unread: list[tuple[Tensor, Position, list[Tensor]]] = []
@@ -234,13 +241,8 @@ class Stepper:
         """
         micro_batches = split_batch(batch, self._accumulate, even=full)
         self._seen, self._agreement = [], Agreement()
-        loss = self._method.optimizer_step(
-            lambda update_state: self._closure(
-                micro_batches, position, update_state, plain=not full, check=check
-            ),
-            self._apply,
-            self._network,
-        )
+        closure = partial(self._closure, micro_batches, position, not full, check)
+        loss = self._method.optimizer_step(closure, self._apply, self._network)
         if self._seen:
             with torch.no_grad():
                 self._method.on_step_end(self._finished_step(micro_batches, position))
@@ -250,10 +252,9 @@ class Stepper:
         self,
         micro_batches: list[MicroBatch],
         position: Position,
-        update_state: bool,
-        *,
         plain: bool,
         check: bool,
+        update_state: bool,
     ) -> MethodLoss:
         # As zero_grad does, without its hooks: they take a twentieth of the time of a small step.
         for parameter in self._parameters:
@@ -323,11 +324,6 @@ class Stepper:
             logits, features, labels, index, inputs, batches[0].views, self._network,
             position.epoch, position.global_step, position.stage,
         )  # fmt: skip
-
-
-def _wrapper_adds_nothing(fabric: Any) -> bool:
-    """Return whether Fabric's wrapper would only hand the call on: it takes a tenth of the time of a small step."""
-    return bool(fabric.world_size == 1 and fabric.strategy.precision.precision == "32-true")
 
 
 def _weighted(losses: list[tuple[float, MethodLoss]]) -> MethodLoss:
