@@ -8,8 +8,19 @@ import sys
 import types
 
 import pytest
+import torch
 
-from classmargin.training.metric_logs import SERVICES, Evaluation, LogFiles, few_scalars
+from classmargin.methods.base import MethodLoss
+from classmargin.training.metric_logs import (
+    SERVICES,
+    Evaluation,
+    LogFiles,
+    LossMeter,
+    csv_line,
+    few_scalars,
+    json_line,
+)
+from classmargin.training.run_progress import words_of
 
 NAMES = ["shirt", 'coat, "long"']
 
@@ -68,6 +79,24 @@ def test_logs_can_be_cut_back(tmp_path):
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
     files.cut({})
     assert (tmp_path / "metrics.csv").read_bytes() == b""
+
+
+def test_records_and_cells_of_the_log_are_valid_json_and_csv():
+    assert json_line({"epoch": 1, "loss": float("nan")}) == '{"epoch": 1, "loss": null}\n'
+    assert csv_line(["shirt, white", 0.5]) == '"shirt, white",0.5\r\n'
+
+
+def test_the_meter_means_over_steps_and_leaves_out_parts_that_repeat_the_total():
+    meter = LossMeter()
+    for total in (1.0, 3.0):
+        parts = {"margin": torch.tensor(1.5), "repeated": torch.tensor(total)}
+        meter.add(MethodLoss(torch.tensor(total), parts))
+    assert meter.means() == {"loss": 2.0, "margin": 1.5}
+
+
+def test_the_words_of_the_progress_name_epoch_losses_and_accuracies():
+    words = words_of(2, 5, {"loss": 0.51}, {"overall": 0.8, "hard": 0.65})
+    assert words == "epoch 3/5 loss 0.510 | overall 80.0 hard 65.0"
 
 
 def test_at_most_ten_scalars():

@@ -12,7 +12,7 @@ from torch import nn
 from classmargin.backbones.contract import Backbone
 from classmargin.methods import create
 from classmargin.methods.base import Method, MethodLoss, Stage, TaskInfo
-from classmargin.training.checkpoint import same
+from trees import same
 
 
 def task_of(toy, **more) -> TaskInfo:

@@ -24,14 +24,10 @@ _LOG_FLOOR = math.log(1e-25)
 
 
 def separation(log_probabilities: Tensor, labels: Tensor, *, pairs: str, detach_log: bool) -> Tensor:
-    """Return ``Γ``: the mean cross-entropy ``H(p_i, p_j)`` of pairs with different labels, scalar.
+    """Return ``Γ``: the mean cross-entropy ``H(p_i, p_j)`` of pairs with different labels, from ``ln p`` ``[B, K]``.
 
-    Args:
-        log_probabilities: ``ln p [B, K]``.
-        labels: Classes ``[B]``.
-        pairs: ``"all"`` divides by ``B²`` (the expectation over independent pairs), ``"different"`` by the
-            number of pairs with different labels.
-        detach_log: Stop the gradient through ``ln p_j``.
+    ``pairs="all"`` divides by ``B²`` (the expectation over independent pairs), ``"different"`` by the number of pairs with
+    different labels; ``detach_log`` stops the gradient through ``ln p_j``.
     """
     log_side = log_probabilities.clamp(min=_LOG_FLOOR)
     if detach_log:

@@ -31,11 +31,6 @@ def spectral_weights(confusion: Tensor) -> Tensor:
     """Return ``G = 2 (u₁v₁ᵀ - min)/(max - min) + 0.01`` of a confusion matrix, or ones if it is 0.
 
     ``u₁v₁ᵀ`` is the derivative of the spectral norm ``‖C‖₂``. Rows are predictions, columns true classes.
-
-    Example:
-        >>> spectral_weights(torch.tensor([[0.0, 0.2], [0.1, 0.0]])).round(decimals=2)
-        tensor([[0.0100, 2.0100],
-                [0.0100, 0.0100]], dtype=torch.float64)
     """
     if not bool((confusion > 0).any()):
         return torch.ones_like(confusion, dtype=torch.float64)

@@ -27,14 +27,7 @@ def robust_centroid_losses(
     """Return ``-ln`` of the share each sample has in the neighbourhood of its class centroid ``[B]``.
 
     ``-ln [e^{-(d(μ_c, z_i) + ε_c)/T} / Σ_j e^{-(d(μ_c, z_j) + ε_c 1[y_j = c])/T}]`` with ``c = y_i``,
-    Euclidean ``d`` and ``j`` over the batch.
-
-    Args:
-        features: ``z [B, d]``.
-        labels: Classes ``[B]``.
-        centroids: ``μ [K, d]``.
-        radii: ``ε [K]``, at least 0.
-        temperature: ``T``.
+    Euclidean ``d`` and ``j`` over the batch; ``features`` z ``[B, d]``, ``centroids`` μ ``[K, d]``, ``radii`` ε >= 0 ``[K]``.
     """
     classes = torch.arange(len(centroids), device=labels.device).unsqueeze(1)
     # Exact differences: the faster Gram form loses the small distances that matter here.

@@ -17,17 +17,11 @@ from classmargin.methods.method_registry import MethodInfo, register
 
 
 def counter_uniform(index: Tensor, num_classes: int, *, step: int, seed: int) -> Tensor:
-    """Return uniform numbers in [0, 1) for every (sample, class), a pure function of its arguments.
+    """Return uniform numbers in [0, 1) for every sample and class ``[B, K]``, a pure function of the arguments.
 
     A generator would make the draw depend on the place of a sample in the batch and on the number of
     processes, and its state would have to be saved. Mixing the counter (splitmix64) has none of these
     troubles.
-
-    Args:
-        index: Stable sample index ``[B]``, int64.
-        num_classes: ``K``.
-        step: Optimiser step, so that draws differ from step to step.
-        seed: Chooses the sequence.
     """
     start = _mix(_mix(index.new_tensor(seed)) + step)
     classes = torch.arange(num_classes, device=index.device)

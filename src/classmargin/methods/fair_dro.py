@@ -18,14 +18,6 @@ def chi_square_weights(losses: Tensor, radius: float) -> Tensor:
     """Return the weights on a χ² ball around uniform that maximise ``Σ_k q_k ℓ_k``.
 
     ``q_k = (1 + √(2ρ) (ℓ_k - ℓ̄)/std) / K``, so that ``Σ q ℓ = mean + √(2ρ) std``. Weights may be negative.
-
-    Args:
-        losses: Mean loss of each class ``[K]``.
-        radius: ``ρ``.
-
-    Example:
-        >>> chi_square_weights(torch.tensor([0.2, 0.5, 1.1]), 0.3)
-        tensor([0.0573, 0.2643, 0.6784])
     """
     spread = losses.std(unbiased=False)
     if spread <= 1e-12 * losses.abs().max().clamp(min=1e-12):  # all classes alike: nothing to lean towards

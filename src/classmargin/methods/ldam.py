@@ -26,12 +26,7 @@ _CAVEATS = "Not cross-entropy on balanced data: cosine head, scale and a uniform
 
 
 def frequency_margins(class_counts: Tensor, max_margin: float) -> Tensor:
-    """Return margins ``∝ n^(-1/4)`` whose largest is ``max_margin``, in float64.
-
-    Example:
-        >>> frequency_margins(torch.tensor([100, 10, 1]), 0.5)
-        tensor([0.1581, 0.2812, 0.5000], dtype=torch.float64)
-    """
+    """Return margins ``∝ n^(-1/4)`` whose largest is ``max_margin``, in float64."""
     margins = class_counts.double().clamp(min=1) ** -0.25
     return margins * (max_margin / margins.max())
 

@@ -17,12 +17,7 @@ _TINY = 1e-8
 
 
 def generalised_cross_entropy(losses: Tensor, q: float) -> Tensor:
-    """Return ``(1 - p_y^q) / q`` of each sample from its cross-entropy; its gradient is ``p_y^q ∇CE``.
-
-    Example:
-        >>> generalised_cross_entropy(torch.tensor([0.6931]), 0.7)
-        tensor([0.5492])
-    """
+    """Return ``(1 - p_y^q) / q`` of each sample from its cross-entropy; its gradient is ``p_y^q ∇CE``."""
     return -torch.expm1(-q * losses) / q
 
 

@@ -122,11 +122,7 @@ def default_hyperparameters(name: str) -> dict[str, Any]:
 def resolve_hyperparameters(
     name: str, *, preset: str | None = None, **hyperparameters: Any
 ) -> dict[str, Any]:
-    """Return every hyper-parameter a method will run with: defaults, then preset, then explicit ones.
-
-    Raises:
-        ValueError: Unknown name, preset or hyper-parameter; the message suggests the nearest.
-    """
+    """Return every hyper-parameter a method will run with: defaults, then preset, then explicit ones."""
     info, resolved = method_info(name), default_hyperparameters(name)
     if preset is not None:
         if preset not in info.presets:
@@ -146,13 +142,7 @@ def resolve_hyperparameters(
 def settle_hyperparameters(
     name: str, hyperparameters: Mapping[str, Any], *, epochs: int, distinct_views: bool
 ) -> dict[str, Any]:
-    """Return resolved hyper-parameters with those that a method leaves to the run (``"auto"``) written out.
-
-    Example:
-        >>> options = resolve_hyperparameters("supcon")
-        >>> settle_hyperparameters("supcon", options, epochs=10, distinct_views=True)["mode"]
-        'joint'
-    """
+    """Return resolved hyper-parameters with those that a method leaves to the run (``"auto"``) written out."""
     return _class_of(name).settle(hyperparameters, epochs=epochs, distinct_views=distinct_views)
 
 
@@ -216,12 +206,7 @@ def methods_table_markdown() -> str:
 
 
 def needs_text(requirements: Requirements) -> str:
-    """Return what a method needs beyond inputs, labels and logits, in words.
-
-    Example:
-        >>> needs_text(Requirements(features=True, views=2))
-        'features, 2 views'
-    """
+    """Return what a method needs beyond inputs, labels and logits, in words."""
     words = {
         "features": requirements.features,
         "sample index": requirements.sample_index,

@@ -25,15 +25,8 @@ def contrastive_losses(projections: Tensor, labels: Tensor, temperature: float) 
     """Return the supervised contrastive loss of each anchor ("out" form) and whether it has a positive.
 
     ``ℓ_i = -(1/|P(i)|) Σ_{p∈P(i)} [h_i·h_p/τ - ln Σ_{a≠i} exp(h_i·h_a/τ)]``; anchors without a positive have
-    0. Anchors are this process's rows, contrasts the rows of all processes.
-
-    Args:
-        projections: Unit vectors ``[M, e]``, all views stacked.
-        labels: Classes ``[M]``.
-        temperature: ``τ``.
-
-    Returns:
-        Losses ``[M]`` and a bool mask ``[M]``.
+    0. Anchors are this process's rows of ``projections`` (unit vectors ``[M, e]``, all views stacked), contrasts those of
+    all processes.
     """
     contrasts, start = gather_rows(projections)
     contrast_labels, _ = gather_rows(labels)
@@ -106,11 +99,7 @@ class SupCon(Method):
 
     @staticmethod
     def settle(options: Mapping[str, Any], *, epochs: int, distinct_views: bool) -> dict[str, Any]:
-        """Return the hyper-parameters with the form that is trained in place of ``auto``.
-
-        Raises:
-            ValueError: Two stages on views that do not differ.
-        """
+        """Return the hyper-parameters with the form that is trained in place of ``auto``."""
         mode = check_choice("mode", options["mode"], ("auto", "two-stage", "joint"))
         if mode == "two-stage" and not distinct_views:
             raise ValueError(

@@ -30,11 +30,7 @@ MAX_BYTES = 64 * 1024
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """Return the tables of a configuration file.
-
-    Raises:
-        ValueError: The file is not TOML; the message carries line and column.
-    """
+    """Return the tables of a configuration file."""
     try:
         return tomllib.loads(read_text(path, max_bytes=MAX_BYTES))
     except UnfitFileError as error:
@@ -84,10 +80,6 @@ def build(tables: Mapping[str, Mapping[str, Any]]) -> RunConfig:
     Raises:
         ValueError: Unknown table or key (with the nearest known one), or a value out of range.
         TypeError: A value of another type than the key's.
-
-    Example:
-        >>> build({"loop": {"epochs": 3}}).loop.epochs
-        3
     """
     parts = typing.get_type_hints(RunConfig)
     for name in tables:
@@ -155,12 +147,7 @@ def _type_name(cls: type) -> str:
 
 
 def to_toml(config: RunConfig) -> str:
-    """Return the configuration as the text of a TOML file; None, which TOML lacks, is left out.
-
-    Example:
-        >>> build(tomllib.loads(to_toml(RunConfig()))) == RunConfig()
-        True
-    """
+    """Return the configuration as the text of a TOML file; None, which TOML lacks, is left out."""
     lines: list[str] = []
     for part, table in config.to_dict().items():
         lines.append(f"[{part}]")
@@ -208,12 +195,7 @@ def differences(old: RunConfig, new: RunConfig) -> list[str]:
 
 
 def with_values(config: RunConfig, tables: Mapping[str, Mapping[str, Any]]) -> RunConfig:
-    """Return a copy with the values of ``tables`` in place.
-
-    Example:
-        >>> with_values(RunConfig(), {"loop": {"seed": 4}}).loop.seed
-        4
-    """
+    """Return a copy with the values of ``tables`` in place."""
     return build(merge(config.to_dict(), tables))
 
 

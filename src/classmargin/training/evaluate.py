@@ -32,17 +32,7 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 @dataclass(frozen=True)
 class Accuracies:
-    """Accuracy on one split, in [0, 1]; thirds are ranked by these same accuracies.
-
-    Attributes:
-        overall: Over samples.
-        easy: Mean over the best third of classes.
-        medium: Mean over the middle third.
-        hard: Mean over the worst third.
-        worst: Lowest class accuracy.
-        worst_class: Its position.
-        by_class: ``[K]``, NaN for classes without samples.
-    """
+    """Accuracy on one split, in [0, 1]; thirds are ranked by ``by_class`` ``[K]``, which is NaN for classes without samples."""
 
     overall: float
     easy: float
@@ -58,12 +48,7 @@ class Accuracies:
 
 
 def accuracies_of(correct: Tensor, counts: Tensor) -> Accuracies:
-    """Return all accuracies from the number of correct and of all samples of each class, both ``[K]``.
-
-    Example:
-        >>> accuracies_of(torch.tensor([9, 5, 8]), torch.tensor([10, 10, 10])).worst_class
-        1
-    """
+    """Return all accuracies from the number of correct and of all samples of each class, both ``[K]``."""
     correct, counts = correct.cpu(), counts.cpu()
     by_class = (correct.double() / counts).numpy()  # 0 / 0 is NaN: a class without samples has none
     easy, medium, hard = tier_means(by_class, tier_codes(by_class)).tolist()

@@ -33,14 +33,7 @@ MLFLOW_RUN_FILE = "mlflow_run_id.txt"  # so that the report of the finished run 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One evaluation as loggers get it.
-
-    Attributes:
-        epoch: Epochs finished.
-        step: Optimiser steps finished.
-        scalars: At most ten numbers by name.
-        class_accuracy: Accuracy of each class, in class order; empty where there are no validation samples.
-    """
+    """One evaluation as loggers get it: epochs and steps finished, at most ten scalars, an accuracy for each class or none."""
 
     epoch: int
     step: int
@@ -110,9 +103,7 @@ class LogFiles:
     def cut(self, lengths: Mapping[str, int]) -> None:
         """Cut every file back to the given length (0 where none is given).
 
-        Raises:
-            ValueError: One of them is a link: the folder may come from somebody else, and what the link leads to
-                is not ours to cut.
+        A link is refused: the folder may come from somebody else, and what it leads to is not ours to cut.
         """
         for name in FILES:
             path = self._folder / name
@@ -235,23 +226,13 @@ SERVICES: dict[str, Callable[[Path, Sequence[str], Any, int], Logger]] = {
 def few_scalars(
     accuracies: Mapping[str, float], losses: Mapping[str, float], learning_rate: float
 ) -> dict[str, float]:
-    """Return at most ten scalars: accuracies, learning rate, the loss and as many of its parts as fit.
-
-    Example:
-        >>> few_scalars({"overall": 0.5}, {"loss": 1.0}, 0.1)
-        {'overall': 0.5, 'learning_rate': 0.1, 'loss': 1.0}
-    """
+    """Return at most ten scalars: accuracies, learning rate, the loss and as many of its parts as fit."""
     scalars = {**accuracies, "learning_rate": learning_rate, **losses}
     return dict(list(scalars.items())[:MOST_SCALARS])
 
 
 def json_line(record: Mapping[str, Any]) -> str:
-    r"""Return a record as one line of JSON; numbers that JSON lacks become null.
-
-    Example:
-        >>> json_line({"epoch": 1, "loss": float("nan")})
-        '{"epoch": 1, "loss": null}\n'
-    """
+    r"""Return a record as one line of JSON; numbers that JSON lacks become null."""
     return json.dumps(to_plain(record)) + "\n"
 
 
@@ -274,26 +255,14 @@ def safe_cell(text: str) -> str:
 
 
 def csv_line(values: Sequence[Any]) -> str:
-    r"""Return values as one line of CSV.
-
-    Example:
-        >>> csv_line(["shirt, white", 0.5])
-        '"shirt, white",0.5\r\n'
-    """
+    r"""Return values as one line of CSV."""
     text = io.StringIO()
     csv.writer(text).writerow(values)
     return text.getvalue()
 
 
 class LossMeter:
-    """Mean of each loss part over the steps seen since the last :meth:`reset`.
-
-    Example:
-        >>> meter = LossMeter()
-        >>> meter.add(MethodLoss(torch.tensor(2.0), {"margin": torch.tensor(1.5)}))
-        >>> meter.means()
-        {'loss': 2.0, 'margin': 1.5}
-    """
+    """Mean of each loss part over the steps seen since the last :meth:`reset`."""
 
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}

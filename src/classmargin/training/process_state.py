@@ -27,14 +27,7 @@ from classmargin.training.run_progress import say
 
 
 def seed_for(seed: int, *purpose: object) -> int:
-    """Return a seed that depends on ``seed`` and on what it is for.
-
-    Example:
-        >>> seed_for(0, "weights", 1) == seed_for(0, "weights", 1)
-        True
-        >>> seed_for(0, "weights", 1) == seed_for(0, "weights", 2)
-        False
-    """
+    """Return a seed that depends on ``seed`` and on what it is for."""
     text = "/".join([str(seed), *map(str, purpose)])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
 
@@ -78,11 +71,6 @@ def restore(state: dict[str, Any]) -> None:
         torch.cuda.set_rng_state_all(state["cuda"])
 
 
-def gather_random_states() -> list[dict[str, Any]]:
-    """Return the random state of every process."""
-    return gather_objects(capture())
-
-
 def restore_random_state(states: list[dict[str, Any]], seed: int, step: int) -> None:
     """Put this process's random numbers back, or draw new ones if the number of processes changed."""
     if len(states) == world_size():
@@ -96,12 +84,7 @@ def restore_random_state(states: list[dict[str, Any]], seed: int, step: int) -> 
 
 
 def running_statistics(module: nn.Module) -> dict[str, Tensor]:
-    """Return the running means and variances of the layers of ``module``, by name.
-
-    Example:
-        >>> list(running_statistics(nn.Sequential(nn.BatchNorm1d(2))))
-        ['0.running_mean', '0.running_var']
-    """
+    """Return the running means and variances of the layers of ``module``, by name."""
     found = {
         f"{name}.{kind}": getattr(layer, kind, None)
         for name, layer in module.named_modules()

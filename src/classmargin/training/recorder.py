@@ -16,20 +16,13 @@ from classmargin._distributed import gather_objects, is_distributed, rank
 from classmargin.training.checkpoint import CheckpointStore, write_tree
 from classmargin.training.config import RunConfig
 from classmargin.training.metric_logs import SERVICES, Evaluation, LogFiles, Logger
-from classmargin.training.process_state import gather_random_states
+from classmargin.training.process_state import capture
 from classmargin.training.run_folder import RunFolder, add_session, write_json
 from classmargin.training.run_progress import say
 
 
 class Recorder:
-    """Writer of one run folder.
-
-    Args:
-        folder: The run; its lock is held by the caller.
-        config: Its effective configuration.
-        class_names: In label order.
-        observers: Further takers of evaluations, told after the files are written.
-    """
+    """Writer of one run folder, whose lock the caller holds; ``observers`` are told of evaluations after the files."""
 
     def __init__(
         self,
@@ -76,12 +69,8 @@ class Recorder:
         return rank() == 0 and seconds > 0 and time.monotonic() - self._last_save >= seconds
 
     def save(self, step: int, tree: dict[str, Any]) -> None:
-        """Write a checkpoint; every rank calls this.
-
-        Raises:
-            OSError: It could not be written; earlier checkpoints are intact.
-        """
-        states = gather_random_states()
+        """Write a checkpoint; every rank calls this. An ``OSError`` leaves the earlier ones intact."""
+        states = gather_objects(capture())
         problem: OSError | None = None
         if rank() == 0:
             try:
@@ -99,7 +88,7 @@ class Recorder:
     def save_failure(self, step: int, tree: dict[str, Any], record: dict[str, Any]) -> str:
         """Keep the state of a failed step beside the run and say where; checkpoints stay as they are."""
         target = self.folder.failure_folder / f"step-{step:08d}"
-        states = gather_random_states()
+        states = gather_objects(capture())
         records = gather_objects(record)
         if rank() == 0:
             try:

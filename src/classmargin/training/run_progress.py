@@ -36,12 +36,9 @@ INTERVAL = 0.3
 
 
 class Watchers:
-    """A progress file and a rich bar on standard error, updated every 0.3 seconds at most; without arguments neither.
+    """A progress file, for a parent that shows many runs, and a rich bar, updated every 0.3 seconds at most.
 
-    Args:
-        file: Read by a parent process that shows many runs side by side.
-        title: Of the bar.
-        show: Whether there is a bar; None: where standard error is a terminal.
+    ``show`` says whether there is a bar; None: where standard error is a terminal.
     """
 
     def __init__(self, file: Path | None = None, title: str = "", *, show: bool | None = False) -> None:
@@ -99,12 +96,7 @@ def _new_bar() -> Any:
 
 
 def words_of(epoch: int, epochs: int, losses: Mapping[str, float], accuracies: Mapping[str, Any]) -> str:
-    """Return one line: epoch, loss parts, and the last accuracies on validation.
-
-    Example:
-        >>> words_of(2, 5, {"loss": 0.51}, {"overall": 0.8, "hard": 0.65})
-        'epoch 3/5 loss 0.510 | overall 80.0 hard 65.0'
-    """
+    """Return one line: epoch, loss parts, and the last accuracies on validation."""
     parts = [f"{name} {value:.3f}" for name, value in losses.items()]
     left = " ".join([f"epoch {min(epoch + 1, epochs)}/{epochs}", *parts])
     right = " ".join(

@@ -68,20 +68,9 @@ class SoftLabels:
 def read_teacher(
     path: str, *, labels: Tensor, index: Tensor, full_size: int, class_names: Sequence[str]
 ) -> Tensor:
-    """Return the class probabilities of a prediction file for the training samples.
+    """Return the class probabilities of a prediction file for the training samples with these labels and indices.
 
-    Args:
-        path: File with probabilities or logits, and ``sample_id``: the index of each sample.
-        labels: Classes of the training samples ``[n]``.
-        index: Their index ``[n]``.
-        full_size: Length of the result.
-        class_names: In label order.
-
-    Returns:
-        float32 ``[full_size, K]``; rows of samples that are not trained on are 0.
-
-    Raises:
-        ValueError: The file lacks samples, or was made for other classes or labels.
+    float32 ``[full_size, K]``; rows of samples that are not trained on are 0.
     """
     found = read_predictions(path)
     scores = found.probabilities if found.probabilities is not None else found.logits
@@ -109,22 +98,9 @@ def read_teacher(
 
 
 def cutmix(images: Tensor, order: Tensor, kept: float, random: np.random.Generator) -> tuple[Tensor, float]:
-    """Paste one box of ``images[order]`` into ``images``, at the same place.
+    """Paste one box of ``images[order]`` into ``images`` ``[B, C, H, W]``; return them and the share of the area that is left.
 
-    Args:
-        images: ``[B, C, H, W]``.
-        order: Permutation ``[B]``.
-        kept: Share of the area that should be left of each image; a box that crosses the border leaves more.
-        random: Draws the centre of the box.
-
-    Returns:
-        New images, and the share of the area that is left.
-
-    Example:
-        >>> images = torch.stack([torch.zeros(1, 4, 4), torch.ones(1, 4, 4)])
-        >>> mixed, kept = cutmix(images, torch.tensor([1, 0]), 0.75, np.random.default_rng(0))
-        >>> kept, float(mixed[0].mean())
-        (0.75, 0.25)
+    ``kept`` is the share that should be left; a box that crosses the border leaves more.
     """
     height, width = images.shape[2:]
     side = (1.0 - kept) ** 0.5

@@ -38,22 +38,13 @@ class Position(NamedTuple):
 
 
 class TrainedModule(nn.Module):
-    """Forward pass and loss in one call.
-
-    Args:
-        network: Maps inputs to ``ModelOutput``.
-        method: Maps the step to a loss.
-        staged: Whether the method trains different parts in different stages.
-
-    Attributes:
-        may_skip_parameters: Whether a step may leave trainable parameters without gradient; data-parallel
-            wrappers then have to look for them, which costs a little at each step.
-    """
+    """Forward pass and loss in one call; ``staged`` methods train different parts in different stages."""
 
     def __init__(self, network: nn.Module, method: Method, *, staged: bool = False) -> None:
         super().__init__()
         self.network = network
         self.method = method
+        # Data-parallel wrappers then look for parameters without gradient, which costs a little at each step.
         self.may_skip_parameters = staged or any(p.requires_grad for p in method.parameters())
         self._keep_step = getattr(method.on_step_end, "__func__", None) is not Method.on_step_end
 
@@ -123,11 +114,6 @@ def split_batch(batch: Batch, parts: int, *, even: bool = False) -> list[MicroBa
     All views of a sample stay together. Under several processes the number of parts is what the smallest
     share allows, and weights are those of the global batch, so that every process makes the same calls; where all
     shares are equal (``even``), nothing has to be asked.
-
-    Example:
-        >>> batch = Batch(torch.arange(5.0)[:, None], torch.zeros(5, dtype=torch.long), torch.arange(5))
-        >>> [(len(micro.batch.labels), micro.weight) for micro in split_batch(batch, 2)]
-        [(3, 0.6), (2, 0.4)]
     """
     if parts == 1:
         return [MicroBatch(batch, 1.0)]
@@ -161,12 +147,7 @@ CHECK_EVERY = 16
 
 
 class NotFiniteError(ArithmeticError):
-    """The loss of a batch is not a finite number.
-
-    Attributes:
-        position: Of the step that broke.
-        index: Its samples.
-    """
+    """The loss of a step is not a finite number; ``index`` are its samples."""
 
     def __init__(self, value: float, position: Position, index: Tensor) -> None:
         super().__init__(f"the loss is {value}")
@@ -174,12 +155,7 @@ class NotFiniteError(ArithmeticError):
 
 
 def steps_between_checks(device: torch.device) -> int:
-    """Return every how many steps the host reads what the device has computed.
-
-    Example:
-        >>> steps_between_checks(torch.device("cpu")), steps_between_checks(torch.device("cuda"))
-        (1, 16)
-    """
+    """Return every how many steps the host reads what the device has computed."""
     return 1 if device.type == "cpu" else CHECK_EVERY
 
 
@@ -191,15 +167,7 @@ class Agreement(NamedTuple):
 
 
 class Stepper:
-    """Steps network and method over one batch.
-
-    Args:
-        fabric: Backward, clipping and gradient synchronisation.
-        module: Network and method.
-        optimizer: Of both.
-        config: Micro-batches of a step and the largest norm of the gradient.
-        wishes: Says whether this process wants to stop and wants to save.
-    """
+    """Steps network and method over one batch; ``wishes`` says whether this process wants to stop and wants to save."""
 
     def __init__(
         self,
@@ -227,17 +195,10 @@ class Stepper:
     def step(
         self, batch: Batch, position: Position, *, full: bool, check: bool
     ) -> tuple[MethodLoss, Agreement]:
-        """Do one optimiser step on this process's share of a batch.
+        """Do one optimiser step on this process's share of a batch, which is ``full`` on every process or on none.
 
-        Args:
-            batch: The share.
-            position: Where the training is.
-            full: Whether the batch has its full size, the same on every process.
-            check: Whether to read losses and wishes now (every process at the same steps).
-
-        Raises:
-            NotFiniteError: The loss of a step since the last check is not a number; if it is this one, no weight has
-                moved.
+        Losses and wishes are read only at a ``check``, the same for every process. A ``NotFiniteError`` is then about any
+        step since the last one; if it is about this step, no weight has moved.
         """
         micro_batches = split_batch(batch, self._accumulate, even=full)
         self._seen, self._agreement = [], Agreement()
