@@ -66,8 +66,7 @@ def register(*infos: MethodInfo) -> Callable[[MethodClass], MethodClass]:
                 raise ValueError(
                     f"method {info.name!r} is registered twice, the second time by {cls.__name__}"
                 )
-            _CLASSES[info.name] = cls
-            _INFOS[info.name] = info
+            _CLASSES[info.name], _INFOS[info.name] = cls, info
         return cls
 
     return decorate

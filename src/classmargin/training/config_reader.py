@@ -94,7 +94,7 @@ def _build_part(part: str, cls: Any, table: Mapping[str, Any]) -> Any:
     hints = typing.get_type_hints(cls)
     is_open = "options" in hints
     values: dict[str, Any] = {}
-    options: dict[str, Any] = dict(table["options"]) if is_open and "options" in table else {}
+    options: dict[str, Any] = dict(table.get("options", {})) if is_open else {}
     for key, value in table.items():
         if key == "options" and is_open:
             continue
@@ -135,15 +135,14 @@ def _typed(name: str, value: Any, hint: Any) -> Any:
     return _expect(name, value, hint)
 
 
+_TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+
+
 def _expect(name: str, value: Any, cls: type) -> Any:
     if not isinstance(value, cls) or (isinstance(value, bool) and cls is not bool):
-        raise TypeError(f"{name} must be {_type_name(cls)}, got {type(value).__name__} ({value!r})")
+        expected = _TYPE_NAMES.get(cls, cls.__name__)
+        raise TypeError(f"{name} must be {expected}, got {type(value).__name__} ({value!r})")
     return value
-
-
-def _type_name(cls: type) -> str:
-    known = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-    return known.get(cls, cls.__name__)
 
 
 def to_toml(config: RunConfig) -> str:
@@ -164,11 +163,8 @@ def _literal(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_literal(item) for item in value) + "]"
     if isinstance(value, Mapping):
-        return (
-            "{"
-            + ", ".join(f"{_quoted(str(k))} = {_literal(v)}" for k, v in value.items() if v is not None)
-            + "}"
-        )
+        pairs = [f"{_quoted(str(k))} = {_literal(v)}" for k, v in value.items() if v is not None]
+        return "{" + ", ".join(pairs) + "}"
     return _quoted(str(value))
 
 

@@ -26,7 +26,7 @@ from torch import nn
 
 from classmargin._checks import require_extra
 from classmargin._distributed import world_size
-from classmargin.training.config import RunConfig
+from classmargin.training.config import Precision, RunConfig
 
 
 def start(config: RunConfig) -> Any:
@@ -115,12 +115,9 @@ def launched_layout() -> tuple[int, int] | None:
         local = int(os.environ["LOCAL_WORLD_SIZE"])
         return local, int(os.environ["WORLD_SIZE"]) // local
     tasks = int(os.environ.get("SLURM_NTASKS", "1"))
-    # Lightning takes a job of this name for an interactive shell.
-    if (
-        "SLURM_PROCID" in os.environ
-        and tasks > 1
-        and os.environ.get("SLURM_JOB_NAME") not in ("bash", "interactive")
-    ):
+    # Lightning takes a job of these names for an interactive shell.
+    is_interactive = os.environ.get("SLURM_JOB_NAME") in ("bash", "interactive")
+    if "SLURM_PROCID" in os.environ and tasks > 1 and not is_interactive:
         nodes = int(os.environ.get("SLURM_NNODES", "1"))
         return tasks // nodes, nodes
     return None
@@ -135,7 +132,7 @@ def launched_rank() -> tuple[int, int]:
         slurm = module.SLURMEnvironment()
     except (
         RuntimeError
-    ) as error:  # a job script that Lightning cannot work with; the message says what to write instead
+    ) as error:  # a job script that Lightning cannot work with; it says what to write instead
         raise ValueError(str(error)) from error
     os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = slurm.main_address, str(slurm.main_port)
     return slurm.global_rank(), slurm.world_size()
@@ -162,7 +159,7 @@ def _strategy(processes: int, accelerator: str) -> Any:
     return OneModuleDDP(**options)
 
 
-def choose_precision(precision: str, accelerator: str) -> str:
+def choose_precision(precision: Precision, accelerator: str) -> Precision:
     """Return ``precision``, with ``auto`` and ``default`` decided for this machine.
 
     A processor without bfloat16 instructions emulates them and is ten times slower than in float32, so there

@@ -52,7 +52,6 @@ from classmargin.training.stopping import DivergedError, StoppedError, StopReque
 from classmargin.training.weights import (
     WeightKeeper,
     choose_trainable,
-    is_probe,
     load_optimizer,
     load_weights,
     make_optimizer,
@@ -203,7 +202,8 @@ class Loop:
         network = apply_memory_format(network.to(self.fabric.device), layout)
         # Before optimiser and checkpoint come to it: what they hold is of the type of the weights.
         self.network = self.fabric.strategy.precision.convert_module(network)
-        self._probe = is_probe(network)
+        # An encoder that was frozen before the training began has to stay so.
+        self._probe = bool(getattr(network, "encoder_frozen", False))
         self.optimizer = make_optimizer(
             self.config.optimizer, self.network, self.method, self.config.learning_rate
         )

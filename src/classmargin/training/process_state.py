@@ -44,14 +44,10 @@ def capture() -> dict[str, Any]:
     """Return the state of all generators as numbers and tensors."""
     version, words, gauss = random.getstate()
     _, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002
+    numbers = {"position": int(position), "has_gauss": int(has_gauss), "cached": float(cached)}
     return {
         "python": {"version": version, "words": list(words), "gauss": gauss},
-        "numpy": {
-            "keys": torch.from_numpy(np.asarray(keys).astype(np.int64)),
-            "position": int(position),
-            "has_gauss": int(has_gauss),
-            "cached": float(cached),
-        },
+        "numpy": {"keys": torch.from_numpy(np.asarray(keys).astype(np.int64)), **numbers},
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
@@ -75,12 +71,10 @@ def restore_random_state(states: list[dict[str, Any]], seed: int, step: int) -> 
     """Put this process's random numbers back, or draw new ones if the number of processes changed."""
     if len(states) == world_size():
         restore(states[rank()])
-        return
-    say(
-        f"the run was saved by {len(states)} processes and resumes with {world_size()}: "
-        "random numbers are drawn anew"
-    )
-    seed_process(seed, "resumed", step, rank())
+    else:
+        saved = f"the run was saved by {len(states)} processes and resumes with {world_size()}"
+        say(f"{saved}: random numbers are drawn anew")
+        seed_process(seed, "resumed", step, rank())
 
 
 def running_statistics(module: nn.Module) -> dict[str, Tensor]:
@@ -105,9 +99,7 @@ def average_running_statistics(module: nn.Module) -> None:
 
 def refresh_running_statistics(network: nn.Module, batches: Iterable[Batch], place: Any) -> None:
     """Make the running statistics those of a pass over ``batches``: averaged weights have seen none of their own."""
-    layers = [
-        layer for layer in network.modules() if isinstance(getattr(layer, "running_mean", None), Tensor)
-    ]
+    layers = [m for m in network.modules() if isinstance(getattr(m, "running_mean", None), Tensor)]
     if not layers:
         return
     momenta = [layer.momentum for layer in layers]

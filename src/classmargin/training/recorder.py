@@ -47,7 +47,12 @@ class Recorder:
         _wait_for_all()
         found = self._store.load_newest()
         step, tree = found if found is not None else (0, None)
-        _check_same_step(step)
+        steps = gather_objects(step)
+        if len(set(steps)) > 1:
+            raise OSError(
+                f"the processes of this run see different checkpoints (steps {steps}): "
+                "the run folder must be on a file system that all of them share"
+            )
         if rank() == 0:
             if tree is None and self._store.paths():
                 say("no checkpoint can be read; starting from the beginning")
@@ -77,7 +82,13 @@ class Recorder:
                 self._store.save(step, {**tree, "random": states, "log_lengths": self._files.lengths()})
             except OSError as error:
                 problem = error
-        _fail_together(problem)
+        # Every process learns how the writing went and waits for it: otherwise the others would proceed to the next step and
+        # hang there, and one that leaves while rank 0 still writes makes its launcher kill rank 0.
+        words = gather_objects(None if problem is None else str(problem))
+        if problem is not None:
+            raise problem
+        if words[0] is not None:
+            raise OSError(words[0])
         self._last_save = time.monotonic()
 
     def log(self, evaluation: Evaluation) -> None:
@@ -103,28 +114,6 @@ class Recorder:
         for logger in self._loggers:
             logger.close()
         self._loggers = []
-
-
-def _fail_together(problem: OSError | None) -> None:
-    """Let every process know how the writing of rank 0 went, and wait for it.
-
-    Otherwise the others would proceed to the next step and hang there; and one that leaves while rank 0 still
-    writes makes its launcher kill rank 0.
-    """
-    words = gather_objects(None if problem is None else str(problem))
-    if problem is not None:
-        raise problem
-    if words[0] is not None:
-        raise OSError(words[0])
-
-
-def _check_same_step(step: int) -> None:
-    steps = gather_objects(step)
-    if len(set(steps)) > 1:
-        raise OSError(
-            f"the processes of this run see different checkpoints (steps {steps}): "
-            "the run folder must be on a file system that all of them share"
-        )
 
 
 def _wait_for_all() -> None:

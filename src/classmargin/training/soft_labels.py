@@ -41,13 +41,11 @@ class SoftLabels:
 
     def __call__(self, batch: Batch, step: int) -> Batch:
         """Return the batch with class probabilities ``[B, K]`` as labels; unchanged where nothing asks for them."""
-        if self.mix == "none" and self.teacher is None:
-            return batch
         labels = batch.labels
         if self.teacher is not None:
             labels = self.teacher.to(labels.device)[batch.index]
         if self.mix == "none":
-            return dataclasses.replace(batch, labels=labels)
+            return batch if self.teacher is None else dataclasses.replace(batch, labels=labels)
         if not labels.is_floating_point():
             labels = functional.one_hot(labels, self.num_classes).float()
         random = np.random.default_rng(seed_for(self.seed, "mix", step, self.rank))

@@ -278,9 +278,9 @@ class Stepper:
     def _finished_step(self, micro_batches: list[MicroBatch], position: Position) -> Step:
         batches = [micro.batch for micro in micro_batches]
         features, logits = (torch.cat(parts) for parts in zip(*self._seen, strict=True))
-        labels, index, inputs = (
-            torch.cat([getattr(b, name) for b in batches]) for name in ("labels", "index", "inputs")
-        )
+        labels = torch.cat([batch.labels for batch in batches])
+        index = torch.cat([batch.index for batch in batches])
+        inputs = torch.cat([batch.inputs for batch in batches])
         return Step(
             logits, features, labels, index, inputs, batches[0].views, self._network,
             position.epoch, position.global_step, position.stage,

@@ -99,29 +99,20 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: Group) -> None:
         group.update(settings)
         check_number("the learning rate in the checkpoint", group["lr"], minimum=0.0)
     for parameter, kept in optimizer.state.items():
-        _lay_out_like(parameter, kept)
-        fits = set(kept) == _KEPT[type(optimizer).__name__] and all(
-            _fits(name, value, parameter) for name, value in kept.items() if value is not None
-        )
+        fits = set(kept) == _KEPT[type(optimizer).__name__]
+        for name, value in kept.items():
+            if value is None:
+                continue
+            shape = torch.Size([]) if name == "step" else parameter.shape
+            fits &= isinstance(value, Tensor) and value.shape == shape and value.is_floating_point()
+            if fits and name != "step":
+                # Fused kernels walk through the memory of weights and state side by side, and files hold tensors in plain
+                # order: beside channels-last weights that would be the moments of other weights.
+                kept[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
         if not fits:
             raise ValueError(
                 "the checkpoint does not fit the optimiser: its state is of another shape or kind"
             )
-
-
-def _lay_out_like(parameter: torch.Tensor, kept: Group) -> None:
-    """Give the state of a parameter its strides: fused kernels walk through the memory of both side by side.
-
-    Files hold tensors in plain order. Beside channels-last weights that would be the moments of other weights.
-    """
-    for name, value in kept.items():
-        if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
-            kept[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
-
-
-def _fits(name: str, value: Any, parameter: torch.Tensor) -> bool:
-    shape = torch.Size([]) if name == "step" else parameter.shape
-    return isinstance(value, torch.Tensor) and value.shape == shape and value.is_floating_point()
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
@@ -152,11 +143,6 @@ def make_schedule(config: ScheduleConfig, *, peak: float, epochs: int, steps_per
         return config.minimum + (peak - config.minimum) * 0.5 * (1.0 + math.cos(math.pi * progress))
 
     return rate
-
-
-def is_probe(network: nn.Module) -> bool:
-    """Whether the encoder was frozen before the training began, and has to stay so."""
-    return bool(getattr(network, "encoder_frozen", False))
 
 
 def choose_trainable(network: nn.Module, which: str, *, probe: bool) -> None:
@@ -229,9 +215,8 @@ class WeightKeeper:
         value = float(getattr(accuracies, self._select))
         if self._best_value is None or value > self._best_value:
             self._best_value, self.best_epoch = value, epoch
-            self._best_weights = {
-                name: tensor.detach().clone() for name, tensor in self.evaluated.state_dict().items()
-            }
+            weights = self.evaluated.state_dict()
+            self._best_weights = {name: tensor.detach().clone() for name, tensor in weights.items()}
 
     def final_network(self) -> nn.Module:
         """Return the network with the weights that count, ready for the test set."""
@@ -268,13 +253,10 @@ def load_weights(module: nn.Module, state: Mapping[str, Any], what: str) -> None
 def final_weights(state: dict[str, Any]) -> dict[str, Tensor]:
     """Return the weights that count from the tree of a checkpoint, without building anything."""
     kept = state["weights"]
+    average, prefix = kept["average"], "module."
     if isinstance(kept["best_weights"], Mapping) and kept["best_weights"]:
         return dict(kept["best_weights"])
-    if kept["average"] is not None and bool(kept["average"]["n_averaged"]):
-        prefix = "module."
-        return {
-            name.removeprefix(prefix): value
-            for name, value in kept["average"].items()
-            if name.startswith(prefix)
-        }
+    if average is not None and bool(average["n_averaged"]):
+        names = [name for name in average if name.startswith(prefix)]
+        return {name.removeprefix(prefix): average[name] for name in names}
     return dict(state["network"])
