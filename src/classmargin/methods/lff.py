@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -83,11 +84,8 @@ class LfF(Method):
     def _twin_logits(self, step: Step, update_state: bool) -> Tensor:
         if step.inputs is None:
             raise ValueError("step.inputs must hold the batch for the twin of method lff, got None")
-        if update_state:
+        with nullcontext() if update_state else frozen_running_statistics(self.twin):
             logits: Tensor = self.twin(step.inputs).logits
-        else:
-            with frozen_running_statistics(self.twin):
-                logits = self.twin(step.inputs).logits
         return logits
 
     def _biased_losses(self, losses: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """One place that knows the methods by name: registering, creating and listing them.
 
 ``register`` is a class decorator with a frozen info record; ``create`` builds a method for a task;
-``sam+NAME`` is composed here from the wrapper registered as ``sam``. Hyper-parameters are the keyword
-arguments of a method's constructor, so defaults are written once, in its signature.
+``sam+NAME`` is composed here from the wrapper registered as ``sam``. Hyper-parameters are what a method declares, so
+defaults are written once, in its class.
 """
 
 from __future__ import annotations

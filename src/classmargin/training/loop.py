@@ -174,7 +174,7 @@ class Loop:
                     self._enter_stage(stage)
                     ended = False
                     while not ended:
-                        self._train_epoch(stage)
+                        self._train_epoch()
                         ended = self._end_epoch(stage)
         finally:
             self.watchers.close()
@@ -262,7 +262,7 @@ class Loop:
 
     # Epochs and steps
 
-    def _train_epoch(self, stage: Stage) -> None:
+    def _train_epoch(self) -> None:
         if self.position.step == 0:
             self._meter.reset()
             self.method.on_epoch_start(self._context())

@@ -130,11 +130,9 @@ class TensorBoardLogger:
         """Write scalars and table."""
         for name, value in evaluation.scalars.items():
             self._writer.add_scalar(name, value, evaluation.step)
-        lines = [
-            f"| {escape_markdown(name)} | {100 * value:.1f} |"
-            for name, value in evaluation.rows(self._class_names)
-        ]
-        if lines:
+        rows = evaluation.rows(self._class_names)
+        if rows:
+            lines = [f"| {escape_markdown(name)} | {100 * value:.1f} |" for name, value in rows]
             table = "\n".join(["| class | accuracy |", "|---|---|", *lines])
             self._writer.add_text("class accuracy", table, evaluation.step)
 

@@ -67,21 +67,15 @@ class TrainedModule(nn.Module):
             output.logits, output.features, labels, index, inputs, views, self.network,
             position.epoch, position.global_step, position.stage,
         )  # fmt: skip
-        loss = self._loss_of(step, update_state)
-        return loss, (output.features.detach(), output.logits.detach()) if self._keep_step else None
-
-    def _loss_of(self, step: Step, update_state: bool) -> MethodLoss:
-        """Return the method's loss; NaN if the method refused features that are not finite.
-
-        An exception on one process would leave the others waiting; NaN is something that all of them can
-        agree on, and the state is saved.
-        """
         try:
-            return self.method.loss(step, update_state)
+            loss = self.method.loss(step, update_state)
         except ValueError:
             if bool(torch.isfinite(step.features).all() and torch.isfinite(step.logits).all()):
                 raise
-            return MethodLoss(step.logits.sum() * float("nan"), {})
+            # An exception on one process would leave the others waiting; NaN is something that all of them can agree on,
+            # and the state is saved.
+            loss = MethodLoss(step.logits.sum() * float("nan"), {})
+        return loss, (output.features.detach(), output.logits.detach()) if self._keep_step else None
 
 
 @contextlib.contextmanager
