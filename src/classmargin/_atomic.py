@@ -15,17 +15,7 @@ _MARK = ".part-"
 def atomic_path(target: str | os.PathLike[str], *, durable: bool = False) -> Iterator[Path]:
     """Yield a temporary path that replaces ``target`` only if the block ends without an error.
 
-    Args:
-        target: Final place of the file; its folder is created.
-        durable: Also flush file and folder to the disk, so that a power cut cannot undo the rename.
-
-    Example:
-        >>> import tempfile, pathlib
-        >>> folder = pathlib.Path(tempfile.mkdtemp())
-        >>> with atomic_path(folder / "a.txt") as path:
-        ...     _ = path.write_text("whole")
-        >>> (folder / "a.txt").read_text()
-        'whole'
+    The folder is created. ``durable`` also flushes file and folder to the disk, so that a power cut cannot undo the rename.
     """
     final = Path(target)
     final.parent.mkdir(parents=True, exist_ok=True)
@@ -50,16 +40,7 @@ def atomic_path(target: str | os.PathLike[str], *, durable: bool = False) -> Ite
 
 
 def remove_leftovers(folder: str | os.PathLike[str]) -> None:
-    """Remove the temporary files that killed writers left in ``folder``; only its one writer may ask for it.
-
-    Example:
-        >>> import tempfile, pathlib
-        >>> folder = pathlib.Path(tempfile.mkdtemp())
-        >>> _ = (folder / ".report.part-x1y2.html").write_text("hal")
-        >>> remove_leftovers(folder)
-        >>> list(folder.iterdir())
-        []
-    """
+    """Remove the temporary files that killed writers left in ``folder``; only its one writer may ask for it."""
     for path in Path(folder).glob(f".*{_MARK}*"):
         path.unlink(missing_ok=True)
 

@@ -8,10 +8,7 @@ _DIRECTION_OVERRIDES = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 
 def printable(text: str) -> str:
-    r"""Return ``text`` on one line and without control characters.
-
-    Class names come from files of others: an escape sequence in one must not reach the terminal, nor a line
-    break a table row.
+    r"""Return ``text`` on one line and without control characters: no escape sequence for a terminal, no break in a table row.
 
     Example:
         >>> ascii(printable("tab\there, bell\x07, red\x1b[31m"))

@@ -5,50 +5,39 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Option
 
-from classmargin.cli import _run_options as options
-from classmargin.cli._shared import FormatOption, MaxMemoryOption, OutputFormat, show
+from classmargin.cli import _options as options
+from classmargin.cli._options import OutputFormat, RunFlags
+from classmargin.cli._shared import show_record
 
 
 def compare_methods(
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the comparison.")],
-    data: options.Data = None,
-    methods: Annotated[
-        str, typer.Option("--methods", metavar="A,B,…", help="Methods, the baseline first; or all.")
-    ] = "erm,mr2",
-    seeds: Annotated[int, typer.Option("--seeds", min=1, max=10_000, help="Runs of each method.")] = 3,
-    jobs: options.Jobs = 1,
-    engine: options.EngineName = options.Engine.local,
-    backbone: options.BackboneName = None,
-    preset: options.PresetName = None,
-    epochs: options.Epochs = None,
-    fraction: options.Fraction = None,
-    imbalance: options.Imbalance = None,
-    overrides: options.Overrides = None,
-    equal_footing: options.EqualFooting = 0,
-    devices: options.Devices = None,
-    config: options.ConfigFile = None,
-    root: options.Root = None,
-    download: options.Download = None,
-    output: FormatOption = OutputFormat.table,
-    max_memory: MaxMemoryOption = None,
+    *,
+    out: Annotated[Path, Option(metavar="DIR")],
+    methods: Annotated[str, Option(metavar="A,B,…")] = "erm,mr2",
+    seeds: Annotated[int, Option(min=1, max=10_000)] = 3,
+    jobs: options.JobsOption = 1,
+    engine: options.EngineOption = options.Engine.local,
+    equal_footing: options.EqualFootingOption = 0,
+    flags: RunFlags,
+    output: options.FormatOption = OutputFormat.table,
+    max_memory: options.MaxMemoryOption = None,
 ) -> None:
     """Train methods with several seeds (finished runs are skipped, interrupted ones resume) and compare them.
 
     Hyper-parameters of one method: --set mr2.mean_margin=2.
+
+    Options:
+        out: Folder of the comparison.
+        methods: Methods, the baseline first; or all.
+        seeds: Runs of each method.
     """
     from classmargin.recipes.launched_ranks import serve_if_helper
     from classmargin.recipes.out_folder import claim_comparison_folder, is_asked, removed_unless_begun
     from classmargin.recipes.recipe_plan import plan_comparison
-    from classmargin.recipes.record_pages import (
-        comparison_dict,
-        notes_of,
-        tables_of,
-        verdict_of,
-        write_comparison,
-    )
-    from classmargin.recipes.run_options import gather_config, method_names, split_overrides
+    from classmargin.recipes.record_pages import comparison_dict, write_comparison
+    from classmargin.recipes.run_options import method_names, split_overrides
     from classmargin.recipes.run_parts import download_data
     from classmargin.recipes.run_recipe import compare_methods as run_comparison
     from classmargin.recipes.validation_search import on_equal_footing
@@ -57,19 +46,10 @@ def compare_methods(
     names = method_names(methods)
     if not names:
         raise ValueError(f"--methods must name at least one method, got {methods!r}")
-    shared, own = split_overrides(overrides or (), names)
-    flags = options.run_tables(
-        data=data,
-        backbone=backbone,
-        epochs=epochs,
-        fraction=fraction,
-        imbalance=imbalance,
-        root=root,
-        devices=devices,
-    )
-    run = gather_config(flags=flags, overrides=shared, preset=preset, file=config)
+    shared, own = split_overrides(flags.overrides or (), names)
+    run = flags.gather(flags.tables(), shared)
     block = plan_comparison(run, names, seeds, out, own)
-    if download:
+    if flags.download:
         download_data(run)
     how: dict[str, Any] = {"engine": engine.value, "jobs": jobs}
     words = ""
@@ -81,13 +61,4 @@ def compare_methods(
         claim_comparison_folder(out, block)
         outcome = run_comparison(block, trials=equal_footing, words=words, **how)
     write_comparison(outcome, out, title=f"Methods on {run.data.name}")
-    record = outcome.record
-    show(
-        output,
-        verdict=verdict_of(record),
-        tables=tables_of(record),
-        notes=notes_of(record),
-        data=comparison_dict(outcome),
-    )
-    typer.echo(f"written to {out}", err=True)
-    options.tell_failures(record.failed)
+    show_record(output, outcome.record, out, comparison_dict(outcome))

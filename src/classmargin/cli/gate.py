@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Option
 
+from classmargin.cli import _options as options
 from classmargin.cli import _shared
-from classmargin.cli._shared import OutputFormat
 
 # The answers of a gate that is not passed; bad input is 2.
 EXIT_CODES = {"PASS": 0, "FAIL": 1, "CANNOT TELL": 3}
@@ -29,79 +30,38 @@ class GateFormat(str, Enum):
 
 
 def gate(
-    candidate: Annotated[
-        Path, typer.Argument(metavar="CANDIDATE", help=_shared.PREDICTIONS_HELP, show_default=False)
-    ],
-    baseline: Annotated[
-        Path | None,
-        typer.Option(
-            "--baseline",
-            help="Predictions of the model in use, same samples; without them only --min-worst decides.",
-            show_default=False,
-        ),
-    ] = None,
-    max_drop: Annotated[
-        float, typer.Option("--max-drop", help="Largest tolerated drop of accuracy (0.02 = 2 points).")
-    ] = 0.02,
-    min_worst: Annotated[
-        float | None,
-        typer.Option(
-            "--min-worst",
-            help="Fail if a class is below this accuracy and its samples support that; others below it are named in a note.",
-            show_default=False,
-        ),
-    ] = None,
-    alpha: Annotated[
-        float, typer.Option("--alpha", help="Error rate after control over all classes.")
-    ] = 0.05,
-    must_see: Annotated[
-        float | None,
-        typer.Option(
-            "--must-see",
-            help="Drop that must be caught with probability 0.8 in a class of median size, or the answer is CANNOT TELL "
-            "(default: --max-drop plus 0.1).",
-            show_default=False,
-        ),
-    ] = None,
-    allow_blind: Annotated[
-        bool, typer.Option("--allow-blind", help="Pass (code 0) even when such a drop could not be seen.")
-    ] = False,
-    no_drop_beyond: Annotated[
-        float | None,
-        typer.Option(
-            "--no-drop-beyond",
-            help="Non-inferiority: pass only if every class is shown not to have dropped by more than this.",
-            show_default=False,
-        ),
-    ] = None,
-    output: Annotated[
-        GateFormat,
-        typer.Option("--format", help="How to print the results; github: annotations and a summary."),
-    ] = GateFormat.table,
-    class_names: _shared.ClassNamesOption = None,
-    num_classes: _shared.NumClassesOption = None,
-    top: _shared.TopOption = 10,
-    max_memory: _shared.MaxMemoryOption = None,
-    junit: Annotated[
-        Path | None,
-        typer.Option(
-            "--junit",
-            metavar="FILE.xml",
-            help="Also write a JUnit file, one test per class.",
-            show_default=False,
-        ),
-    ] = None,
-    summary: Annotated[
-        Path | None,
-        typer.Option(
-            "--summary",
-            metavar="FILE.md",
-            help="Also append a Markdown summary, e.g. to the file that GITHUB_STEP_SUMMARY names.",
-            show_default=False,
-        ),
-    ] = None,
+    candidate: options.PredictionsFile,
+    *,
+    baseline: Path | None = None,
+    max_drop: float = 0.02,
+    min_worst: float | None = None,
+    alpha: float = 0.05,
+    must_see: float | None = None,
+    allow_blind: bool = False,
+    no_drop_beyond: float | None = None,
+    output: Annotated[GateFormat, Option("--format")] = GateFormat.table,
+    class_names: options.ClassNamesOption = None,
+    num_classes: options.NumClassesOption = None,
+    top: options.TopOption = 10,
+    max_memory: options.MaxMemoryOption = None,
+    junit: Annotated[Path | None, Option(metavar="FILE.xml")] = None,
+    summary: Annotated[Path | None, Option(metavar="FILE.md")] = None,
 ) -> None:
-    """PASS (exit code 0), FAIL (1) on drops beyond the limit that the data show, CANNOT TELL (3) where samples are too few."""
+    """PASS (exit code 0), FAIL (1) on drops beyond the limit that the data show, CANNOT TELL (3) where samples are too few.
+
+    Options:
+        baseline: Predictions of the model in use, same samples; without them only --min-worst decides.
+        max_drop: Largest tolerated drop of accuracy (0.02 = 2 points).
+        min_worst: Fail if a class is below this accuracy and its samples support that; others below it are named in a note.
+        alpha: Error rate after control over all classes.
+        must_see: Drop that must be caught with probability 0.8 in a class of median size, or the answer is CANNOT TELL (default:
+            --max-drop plus 0.1).
+        allow_blind: Pass (code 0) even when such a drop could not be seen.
+        no_drop_beyond: Non-inferiority: pass only if every class is shown not to have dropped by more than this.
+        output: How to print the results; github: annotations and a summary.
+        junit: Also write a JUnit file, one test per class.
+        summary: Also append a Markdown summary, e.g. to the file that GITHUB_STEP_SUMMARY names.
+    """
     from classmargin.evaluation.release_gate import gate as decide
     from classmargin.report.comparison_tables import (
         append_summary,
@@ -135,7 +95,7 @@ def gate(
         typer.echo(verdict)
     else:
         _shared.show(
-            OutputFormat(output.value),
+            options.OutputFormat(output.value),
             verdict=verdict,
             tables=gate_tables(result, top),
             notes=[result.power, *result.notes],
