@@ -91,7 +91,13 @@ def read_npz_arrays(
     compressed in place, then they do not count for ``max_bytes``, compressed ones from a temporary file.
     """
     with _archive(path) as archive:
-        members = _wanted(path, archive, names)
+        members: dict[str, zipfile.ZipInfo] = {}
+        wanted = {f"{name}.npy": name for name in names}
+        for info in archive.infolist():
+            if (name := wanted.get(info.filename)) in members:
+                raise ArrayFileError(f"{path} holds {name!r} more than once")
+            if name is not None:
+                members[name] = info
         large = {name for name in mapped if name in members and members[name].file_size > MAPPED_FROM}
         in_place = {name for name in large if members[name].compress_type == zipfile.ZIP_STORED}
         read = [info for name, info in members.items() if name not in in_place]
@@ -129,18 +135,6 @@ def check_archive(path: Path, *, max_bytes: int) -> None:
         raise ArrayFileError(over_budget(path, size, max_bytes))
     if is_suspicious(size, packed):
         raise ArrayFileError(f"{path} would unpack to {size} bytes: refused as a possible zip bomb")
-
-
-def _wanted(path: Path, archive: zipfile.ZipFile, names: Iterable[str]) -> dict[str, zipfile.ZipInfo]:
-    members: dict[str, zipfile.ZipInfo] = {}
-    wanted = {f"{name}.npy": name for name in names}
-    for info in archive.infolist():
-        name = wanted.get(info.filename)
-        if name in members:
-            raise ArrayFileError(f"{path} holds {name!r} more than once")
-        if name is not None:
-            members[name] = info
-    return members
 
 
 def _check_sizes(path: Path, members: Iterable[zipfile.ZipInfo], max_bytes: int) -> int:

@@ -25,7 +25,9 @@ def atomic_path(target: str | os.PathLike[str], *, durable: bool = False) -> Ite
     temporary = Path(name)
     try:
         yield temporary
-        os.chmod(temporary, 0o666 & ~_umask())
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(temporary, 0o666 & ~mask)
         if durable:
             flush(temporary)
         os.replace(temporary, final)
@@ -43,12 +45,6 @@ def remove_leftovers(folder: str | os.PathLike[str]) -> None:
     """Remove the temporary files that killed writers left in ``folder``; only its one writer may ask for it."""
     for path in Path(folder).glob(f".*{_MARK}*"):
         path.unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def flush(path: Path) -> None:

@@ -96,18 +96,6 @@ def check_floating(name: str, tensor: Any, *, dim: int) -> Tensor:
     return tensor
 
 
-def check_label_shape(name: str, labels: Any, *, batch: int) -> None:
-    """Check that labels are integers of shape ``[B]``."""
-    import torch
-
-    if not isinstance(labels, torch.Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor, got {type(labels).__name__}")
-    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise TypeError(f"{name} must hold integer classes, got dtype {labels.dtype}")
-    if labels.dim() != 1 or labels.shape[0] != batch:
-        raise ValueError(f"{name} must have shape ({batch},), got {tuple(labels.shape)}")
-
-
 def check_hard_labels(
     name: str, labels: Any, *, batch: int, num_classes: int, ignore_index: int | None = None
 ) -> None:
@@ -118,7 +106,12 @@ def check_hard_labels(
     """
     import torch
 
-    check_label_shape(name, labels, batch=batch)
+    if not isinstance(labels, torch.Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(labels).__name__}")
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise TypeError(f"{name} must hold integer classes, got dtype {labels.dtype}")
+    if labels.dim() != 1 or labels.shape[0] != batch:
+        raise ValueError(f"{name} must have shape ({batch},), got {tuple(labels.shape)}")
     if torch.compiler.is_compiling() or labels.device.type != "cpu" or batch == 0:
         return
     low, high = torch.aminmax(labels)

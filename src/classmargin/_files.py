@@ -192,29 +192,17 @@ def stated_budget(text: str | None) -> Iterator[None]:
 
 def available_memory() -> int | None:
     """Return the bytes that this process may take: free ones of the machine, or all of its container; None if unknown."""
-    known = [size for size in (_free_of_machine(), _size_of_container()) if size is not None]
-    return min(known, default=None)
-
-
-def _free_of_machine() -> int | None:
+    known = []
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # not every system tells
+        known.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     with contextlib.suppress(OSError, ValueError):
         words = Path("/proc/meminfo").read_text(encoding="ascii")
-        found = re.search(r"^MemAvailable:\s+(\d+) kB$", words, re.MULTILINE)
-        if found:
-            return int(found[1]) * 1024
-    with contextlib.suppress(
-        AttributeError, ValueError, OSError
-    ):  # not Linux: the total is the best that is told
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return None
-
-
-def _size_of_container() -> int | None:
-    # What is taken of it says little: the cache of files counts, which gives way when memory is needed.
+        known += [int(size) * 1024 for size in re.findall(r"^MemAvailable:\s+(\d+) kB$", words, re.MULTILINE)]
+    # What is taken of a container says little: the cache of files counts, which gives way when memory is needed.
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         with contextlib.suppress(OSError, ValueError):  # no such file, or the word "max"
-            return int(Path("/sys/fs/cgroup", name).read_text(encoding="ascii"))
-    return None
+            known.append(int(Path("/sys/fs/cgroup", name).read_text(encoding="ascii")))
+    return min(known, default=None)
 
 
 def in_units(size: int) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 from typer import Argument, Option
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 def as_command(verb: Callable[..., None]) -> Callable[..., None]:
     """Return a verb in the form that Typer reads: one annotated parameter for each argument and option."""
-    hints = get_type_hints(verb)
-    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if dataclasses.is_dataclass(kind)}
+    given = {name: one.annotation for name, one in inspect.signature(verb, eval_str=True).parameters.items()}
+    groups = {name: kind for name, kind in given.items() if dataclasses.is_dataclass(kind)}
     parameters = list(_parameters(verb))
 
     def command(**values: Any) -> None:
@@ -44,12 +44,11 @@ def as_command(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 def _parameters(owner: Any) -> Iterator[inspect.Parameter]:
-    hints = get_type_hints(owner, include_extras=True)
     meanings: dict[str, str] = {}
     for one in inspect.getmro(owner) if inspect.isclass(owner) else (owner,):
         meanings |= described(one.__doc__ or "", "Options")
-    for parameter in inspect.signature(owner).parameters.values():
-        name, hint = parameter.name, hints[parameter.name]
+    for name, parameter in inspect.signature(owner, eval_str=True).parameters.items():
+        hint = parameter.annotation
         if dataclasses.is_dataclass(hint):
             yield from _parameters(hint)
             continue
@@ -77,17 +76,13 @@ def described(docstring: str, section: str) -> dict[str, str]:
 class OutputFormat(str, Enum):
     """How results are printed."""
 
-    table = "table"
-    json = "json"
-    markdown = "markdown"
-    latex = "latex"
+    table, json, markdown, latex = "table", "json", "markdown", "latex"
 
 
 class Engine(str, Enum):
     """Where runs are trained."""
 
-    local = "local"
-    ray = "ray"
+    local, ray = "local", "ray"
 
 
 def state_budget(context: typer.Context, size: str | None) -> str | None:

@@ -43,7 +43,7 @@ def audit_file(path: Path, class_names: Path | None, **options: Any) -> Audit:
 
 @contextmanager
 def options_in_messages(*, names_given: bool) -> Iterator[None]:
-    """Let errors of the library name the options of the command line in place of its arguments."""
+    """Let messages of the library name the options of the command line in place of its arguments."""
     try:
         yield
     except (ValueError, TypeError) as error:
@@ -51,7 +51,7 @@ def options_in_messages(*, names_given: bool) -> Iterator[None]:
 
 
 def _in_options(words: str, *, names_given: bool) -> str:
-    """Return a message of the library with the options of the command line in place of its arguments.
+    """Return a message with options in place of arguments.
 
     Names of classes that were not given as an option are those of the file, unless the message asks for them.
 

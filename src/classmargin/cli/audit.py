@@ -25,10 +25,7 @@ MOST_MEASURED = 50_000
 class Ranking(str, Enum):
     """Which model and which samples decide the thirds of classes."""
 
-    corrected = "corrected"
-    own = "own"
-    reference = "reference"
-    crossfit = "crossfit"
+    corrected, own, reference, crossfit = "corrected", "own", "reference", "crossfit"
 
 
 def audit(

@@ -110,19 +110,16 @@ def demo(*, out: Path = Path("runs/demo")) -> None:
     from classmargin.recipes.improve.improving import improve as search
 
     begin = time.monotonic()
-    _say(f"{', '.join(DEMO_REMEDIES)} for {DEMO_DATA}: {DEMO_BUDGET}, {DEMO_JOBS} side by side; folder {out}")
+    plan = f"{', '.join(DEMO_REMEDIES)} for {DEMO_DATA}: {DEMO_BUDGET}, {DEMO_JOBS} side by side"
+    typer.echo(printable(f"{plan}; folder {out}"), err=True)
     found = search(
         DEMO_DATA, settings=DEMO_SETTINGS, remedies=DEMO_REMEDIES, budget=DEMO_BUDGET, jobs=DEMO_JOBS, out=out
     )
     _tell(found, OutputFormat.table)
-    _say(f"{time.monotonic() - begin:.0f} s; the page is {out / PAGE_FILE}")
+    typer.echo(printable(f"{time.monotonic() - begin:.0f} s; the page is {out / PAGE_FILE}"), err=True)
 
 
 def _tell(found: Improvement, output: OutputFormat) -> None:
     from classmargin.recipes.improve.improvement_page import tables_of
 
     show(output, verdict=found.verdict, tables=tables_of(found), notes=found.notes, data=found.to_dict())
-
-
-def _say(line: str) -> None:
-    typer.echo(printable(line), err=True)

@@ -30,18 +30,15 @@ def _methods() -> Rows:
 def _recipes() -> Rows:
     from classmargin.recipes.recipe import list_recipes
 
-    rows: Rows = [
-        {
-            "name": "demo",
-            "title": "A remedy for the weak classes of the embedded data set",
-            "command": "make demo",
-        },
-        {
-            "name": "compare-methods",
-            "title": "Several methods and seeds on one data set, with a paired verdict",
-            "command": "classmargin compare-methods --methods erm,mr2 --seeds 3 --out DIR",
-        },
-    ]
+    fixed = (
+        ("demo", "A remedy for the weak classes of the embedded data set", "make demo"),
+        (
+            "compare-methods",
+            "Several methods and seeds on one data set, with a paired verdict",
+            "classmargin compare-methods --methods erm,mr2 --seeds 3 --out DIR",
+        ),
+    )
+    rows: Rows = [{"name": name, "title": title, "command": command} for name, title, command in fixed]
     for recipe in list_recipes():
         rows.append(
             {
@@ -61,7 +58,7 @@ def _settings() -> Rows:
     """Return what ``--set`` takes, with the meanings in the docstrings of the configuration."""
     from classmargin.training.config import RunConfig
 
-    rows = []
+    rows: Rows = []
     for part, default in vars(RunConfig()).items():
         meanings = _MEANINGS | described(type(default).__doc__ or "", "Attributes")
         rows += [
@@ -69,25 +66,16 @@ def _settings() -> Rows:
             for key, value in vars(default).items()
             if key != "options"
         ]
-    return [*rows, *_OPEN_SETTINGS]
+    return rows + [{"name": name, "default": None, "meaning": text} for name, text in _OPEN_SETTINGS.items()]
 
 
 # The configuration of a method has one line for all of it.
 _MEANINGS = {"name": "Registry name.", "preset": "Named hyper-parameters (classmargin list methods --json)."}
-_OPEN_SETTINGS: Rows = [
-    {
-        "name": "backbone.*",
-        "default": None,
-        "meaning": "Arguments of the network's builder, e.g. backbone.width; a wrong name is answered with the known ones.",
-    },
-    {
-        "name": "method.*",
-        "default": None,
-        "meaning": "Hyper-parameters of the method, e.g. method.mean_margin (classmargin list methods --json). Where several "
-        "methods run, METHOD.* is for one of them: mr2.mean_margin.",
-    },
-]
-
+_OPEN_SETTINGS = {
+    "backbone.*": "Arguments of the network's builder, e.g. backbone.width; a wrong name is answered with the known ones.",
+    "method.*": "Hyper-parameters of the method, e.g. method.mean_margin (classmargin list methods --json). Where several "
+    "methods run, METHOD.* is for one of them: mr2.mean_margin.",
+}
 # What there is, and what a terminal has room for; JSON shows all.
 KINDS = {
     "data": ("name", "title", "kind", "classes"),

@@ -22,15 +22,13 @@ from classmargin._printable import printable
 from classmargin.cli._options import as_command
 from classmargin.cli.audit import audit
 from classmargin.cli.compare import compare
-from classmargin.cli.compare_methods import compare_methods
-from classmargin.cli.gate import gate
+from classmargin.cli.gate import gate, plan
 from classmargin.cli.improve import demo, improve
 from classmargin.cli.list_things import list_things
-from classmargin.cli.plan import plan
 from classmargin.cli.reproduce import reproduce
 from classmargin.cli.saved_runs import ensemble, export, predict
 from classmargin.cli.sweep import sweep
-from classmargin.cli.train import train
+from classmargin.cli.train import compare_methods, train
 from classmargin.training.stopping import StoppedError
 
 VERBS: dict[str, Callable[..., None]] = {

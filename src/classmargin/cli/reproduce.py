@@ -70,25 +70,16 @@ def reproduce(
         note: With --from-runs: what was run, for the record.
         render: Train nothing: print the Markdown page of records.
     """
+    from classmargin.recipes import out_folder, record_pages, run_recipe
     from classmargin.recipes.launched_ranks import serve_if_helper
-    from classmargin.recipes.out_folder import (
-        claim_recipe_folder,
-        claim_record_folder,
-        is_asked,
-        removed_unless_begun,
-        results_folder,
-    )
     from classmargin.recipes.recipe import find_recipe
     from classmargin.recipes.recipe_plan import Changes, download_recipe_data, plan_recipe
     from classmargin.recipes.record import CUSTOM
-    from classmargin.recipes.record_pages import render_records, write_outputs
     from classmargin.recipes.run_options import split_overrides
-    from classmargin.recipes.run_recipe import from_runs as measure_runs
-    from classmargin.recipes.run_recipe import reproduce as run_recipe
     from classmargin.training.config_reader import merge, parse_overrides
 
     if render:
-        typer.echo(render_records(render), nl=False)
+        typer.echo(record_pages.render_records(render), nl=False)
         return
     serve_if_helper()
     title = name or CUSTOM
@@ -97,9 +88,9 @@ def reproduce(
     kind = CUSTOM if from_runs else scale
     folder = out if out is not None else Path("runs", title if title == kind else f"{title}-{kind}")
     if from_runs:
-        with removed_unless_begun(folder):
-            claim_record_folder(folder, title)
-            outcome = measure_runs(from_runs, recipe, note=note, command=command)
+        with out_folder.removed_unless_begun(folder):
+            out_folder.claim_record_folder(folder, title)
+            outcome = run_recipe.from_runs(from_runs, recipe, note=note, command=command)
     elif recipe is None:
         raise ValueError("NAME of a recipe is missing; see classmargin list recipes")
     else:
@@ -121,38 +112,32 @@ def reproduce(
         side_by_side = jobs if jobs is not None else (1 if scale == "paper" else 2)
         how: dict[str, Any] = {"engine": engine.value, "jobs": side_by_side}
         plan = plan_recipe(recipe, scale, seeds=seeds, folder=folder, changes=changes)
-        folder = results_folder(folder, recipe.name, scale)
-        with removed_unless_begun(folder):
+        folder = out_folder.results_folder(folder, recipe.name, scale)
+        with out_folder.removed_unless_begun(folder):
             if select or equal_footing:
-                if not is_asked(folder):
-                    claim_recipe_folder(plan, folder)
+                if not out_folder.is_asked(folder):
+                    out_folder.claim_recipe_folder(plan, folder)
                 plan = _selected(plan, equal_footing, how)
-            claim_recipe_folder(plan, folder)
-            outcome = run_recipe(plan, command=command, **how)
-    write_outputs(outcome.record, folder, outcome.measured)
+            out_folder.claim_recipe_folder(plan, folder)
+            outcome = run_recipe.reproduce(plan, command=command, **how)
+    record_pages.write_outputs(outcome.record, folder, outcome.measured)
     show_record(output, outcome.record, folder, outcome.record.to_dict())
 
 
 def _selected(plan: RecipePlan, equal_footing: int, how: dict[str, Any]) -> RecipePlan:
     """Return the plan with the settings that are best on validation, and the rows of an equal footing."""
-    from classmargin.recipes.validation_search import (
-        OF_THE_PAPER,
-        on_equal_footing,
-        select,
-        with_choice,
-        words_of,
-    )
+    from classmargin.recipes import validation_search as search
 
     if plan.recipe.scales[plan.scale].sample_files:
         from classmargin.recipes.sample_files import write_sample_files
 
         write_sample_files(plan.folder, plan.runs)
     if equal_footing:
-        blocks, words = on_equal_footing(plan.blocks, plan.folder, equal_footing, **how)
+        blocks, words = search.on_equal_footing(plan.blocks, plan.folder, equal_footing, **how)
         return replace(plan, blocks=blocks, trials=equal_footing, words=(words,))
-    choice = select(plan.blocks, plan.folder, **how)
-    blocks = with_choice(plan.blocks, choice, plan.folder)
-    return replace(plan, blocks=blocks, words=(words_of(choice, OF_THE_PAPER),))
+    choice = search.select(plan.blocks, plan.folder, **how)
+    blocks = search.with_choice(plan.blocks, choice, plan.folder)
+    return replace(plan, blocks=blocks, words=(search.words_of(choice, search.OF_THE_PAPER),))
 
 
 def _show_plan(plan: RecipePlan, output: OutputFormat, equal_footing: int) -> None:

@@ -17,24 +17,19 @@ from classmargin.cli._shared import SOME_FAILED, show
 class SweepEngine(str, Enum):
     """Where trials are trained; ``optuna`` is what ``local`` was called."""
 
-    local = "local"
-    ray = "ray"
-    optuna = "optuna"
+    local, ray, optuna = "local", "ray", "optuna"
 
 
 class Sampler(str, Enum):
     """What chooses the values of a trial."""
 
-    tpe = "tpe"
-    random = "random"
-    grid = "grid"
+    tpe, random, grid = "tpe", "random", "grid"
 
 
 class Pruner(str, Enum):
     """What stops trials that fall behind."""
 
-    median = "median"
-    none = "none"
+    median, none = "median", "none"
 
 
 def sweep(
@@ -82,11 +77,11 @@ def sweep(
         engine: local: processes on this machine; ray: a Ray cluster, or a local one.
         seed: Of the search; runs have loop.seed.
     """
+    from classmargin.recipes import sweep_pages
     from classmargin.recipes.launched_ranks import serve_if_helper
     from classmargin.recipes.out_folder import removed_unless_begun
     from classmargin.recipes.run_parts import download_data
     from classmargin.recipes.run_sweep import run_sweep
-    from classmargin.recipes.sweep_pages import notes_of, tables_of, verdict_of, write_result
     from classmargin.recipes.sweep_plan import SweepPlan, study_name
     from classmargin.recipes.sweep_result import to_dict
     from classmargin.recipes.sweep_space import parse_objective, parse_search
@@ -113,9 +108,9 @@ def sweep(
     where = "ray" if engine is SweepEngine.ray else "local"
     with removed_unless_begun(out):
         result = run_sweep(plan, out, engine=where, jobs=jobs, reference=reference, test=test)
-    write_result(result, out)
-    tables, notes = tables_of(result), notes_of(result)
-    show(output, verdict=verdict_of(result), tables=tables, notes=notes, data=to_dict(result))
+    sweep_pages.write_result(result, out)
+    tables, notes = sweep_pages.tables_of(result), sweep_pages.notes_of(result)
+    show(output, verdict=sweep_pages.verdict_of(result), tables=tables, notes=notes, data=to_dict(result))
     typer.echo(f"written to {out}", err=True)
     if result.best is None:
         raise typer.Exit(SOME_FAILED)

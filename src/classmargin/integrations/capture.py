@@ -320,12 +320,19 @@ def find_head(model: nn.Module, layer: str | nn.Module | None) -> tuple[str, nn.
     # With duplicates: a layer that two names share is found under both, and is the last one if its last name is.
     modules = dict(model.named_modules(remove_duplicate=False))
     if layer is None:
-        linear = [(name, module) for name, module in modules.items() if isinstance(module, nn.Linear)]
+        linear = [name for name, module in modules.items() if isinstance(module, nn.Linear)]
         if not linear:
             raise ValueError(
                 f"model {type(model).__name__} has no nn.Linear; give layer=, the name of its classification head"
             )
-        return _with_adapters(modules, *linear[-1])
+        # PEFT keeps a layer as ``base_layer`` beside the low-rank ones that it adds: the layer around them is the head.
+        parts = linear[-1].split(".")
+        outer = (".".join(parts[:length]) for length in range(1, len(parts)))
+        adapted = (
+            name for name in outer if isinstance(getattr(modules[name], "base_layer", None), nn.Module)
+        )
+        name = next(adapted, linear[-1])
+        return name, modules[name]
     if isinstance(layer, nn.Module):
         found = next((name for name, module in modules.items() if module is layer), None)
         if found is None:
@@ -339,16 +346,6 @@ def find_head(model: nn.Module, layer: str | nn.Module | None) -> tuple[str, nn.
             f"its last modules are {', '.join(list(modules)[-4:])}"
         )
     return layer, modules[layer]
-
-
-def _with_adapters(modules: dict[str, nn.Module], name: str, module: nn.Module) -> tuple[str, nn.Module]:
-    """Return the adapted layer around ``module``: PEFT keeps a layer as ``base_layer`` beside the low-rank ones it adds."""
-    parts = name.split(".")
-    for length in range(1, len(parts)):
-        outer = ".".join(parts[:length])
-        if isinstance(getattr(modules[outer], "base_layer", None), nn.Module):
-            return outer, modules[outer]
-    return name, module
 
 
 def features_of_chosen_token(features: Tensor, token_logits: Tensor, logits: Tensor) -> Tensor:

@@ -78,7 +78,13 @@ class CapturedMR2Loss(nn.Module):
         """
         check_floating("logits", logits, dim=2)
         if features is None:
-            self._check_head(logits)
+            outputs, columns = self.capture.num_classes, logits.shape[-1]
+            if outputs not in (None, columns) and columns != self.loss.num_classes:
+                # The last nn.Linear that a model declares need not be its head.
+                raise ValueError(
+                    f"layer {self.capture.layer_name!r} ({outputs} outputs) was captured as the head but the logits have "
+                    f"{columns} columns; give capture_features(model, NAME) the layer that makes the logits"
+                )
             features = self.capture.take(logits)
         else:
             self.capture.clear()
@@ -96,15 +102,6 @@ class CapturedMR2Loss(nn.Module):
             yield self.loss
         finally:
             self.loss.label_smoothing = before
-
-    def _check_head(self, logits: Tensor) -> None:
-        """Refuse logits that another layer made: the last ``nn.Linear`` that a model declares need not be its head."""
-        outputs, columns = self.capture.num_classes, logits.shape[-1]
-        if outputs not in (None, columns) and columns != self.loss.num_classes:
-            raise ValueError(
-                f"layer {self.capture.layer_name!r} ({outputs} outputs) was captured as the head but the logits have "
-                f"{columns} columns; give capture_features(model, NAME) the layer that makes the logits"
-            )
 
 
 def adopt_settings(criterion: nn.CrossEntropyLoss) -> dict[str, Any]:

@@ -159,11 +159,14 @@ class MR2Callback(pl.Callback):
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         """Start counting; training need not have begun."""
-        self._start_counting(trainer, pl_module, len(trainer.num_val_batches))
+        self.on_fit_start(trainer, pl_module)
+        assert self.loss is not None
+        if self.log_thirds:
+            loaders = trainer.num_test_batches if trainer.testing else trainer.num_val_batches
+            shape = max(len(loaders), 1), 2, self.loss.num_classes
+            self._counts = torch.zeros(shape, dtype=torch.long, device=pl_module.device)
 
-    def on_test_start(self, trainer: Any, pl_module: Any) -> None:
-        """Start counting."""
-        self._start_counting(trainer, pl_module, len(trainer.num_test_batches))
+    on_test_start = on_validation_start
 
     def on_validation_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
@@ -174,24 +177,11 @@ class MR2Callback(pl.Callback):
     on_test_batch_start = on_validation_batch_start
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Log ``val_...``."""
-        self._log_thirds(pl_module, "val_")
-
-    def on_test_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Log ``test_...``."""
-        self._log_thirds(pl_module, "test_")
-
-    def _start_counting(self, trainer: Any, pl_module: Any, loaders: int) -> None:
-        self.on_fit_start(trainer, pl_module)
-        assert self.loss is not None
-        if self.log_thirds:
-            shape = max(loaders, 1), 2, self.loss.num_classes
-            self._counts = torch.zeros(shape, dtype=torch.long, device=pl_module.device)
-
-    def _log_thirds(self, pl_module: Any, prefix: str) -> None:
+        """Log ``val_...``, or ``test_...``."""
         if self._counts is None:
             return
         counts, self._counts = all_reduce_sum(self._counts), None
+        stage = "test" if trainer.testing else "val"
         counted = [number for number, count in enumerate(counts) if int(count.sum())]
         if not counted:
             warnings.warn(
@@ -201,21 +191,23 @@ class MR2Callback(pl.Callback):
         for number in counted:
             # Not Lightning's own suffix, which releases before 2.6 refuse from callbacks.
             suffix = f"/loader_{number}" if len(counted) > 1 else ""
-            values = {f"{prefix}{name}{suffix}": value for name, value in headlines(counts[number]).items()}
+            values = {f"{stage}_{name}{suffix}": value for name, value in headlines(counts[number]).items()}
             pl_module.log_dict(values, sync_dist=True, add_dataloader_idx=False)
+
+    on_test_epoch_end = on_validation_epoch_end
 
 
 def find_criterion(module: nn.Module, name: str | None) -> nn.CrossEntropyLoss:
     """Return the module's cross-entropy, by name or the only one there is."""
     found = {key: part for key, part in module.named_modules() if isinstance(part, nn.CrossEntropyLoss)}
+    if name is None and len(found) == 1:
+        (name,) = found
     if name is None:
-        if len(found) != 1:
-            named = f"{len(found)}: {', '.join(found)}; give criterion=" if found else "none"
-            raise ValueError(
-                f"{type(module).__name__} must have one nn.CrossEntropyLoss that it calls, got {named}. With "
-                "F.cross_entropy, use classmargin.capture_features(model).criterion() in the module instead"
-            )
-        return next(iter(found.values()))
+        named = f"{len(found)}: {', '.join(found)}; give criterion=" if found else "none"
+        raise ValueError(
+            f"{type(module).__name__} must have one nn.CrossEntropyLoss that it calls, got {named}. With "
+            "F.cross_entropy, use classmargin.capture_features(model).criterion() in the module instead"
+        )
     if name not in found:
         raise ValueError(
             f"criterion must name an nn.CrossEntropyLoss of {type(module).__name__}, got {name!r}; "

@@ -66,20 +66,20 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         norm_order: ``p >= 1`` of the class statistic ``r_{k,p}``; 3 with ``cosine=True``, where p = 2 gives equal margins. With
             ``hidden`` it only changes ``class_sqnorm_``.
         hidden: None for a linear classifier, ``(h,)`` for one hidden layer of ``h`` ReLUs.
-        cosine: Compare directions: features and class weights have length 1 and logits are ``scale · cos`` plus an
-            offset. For embeddings made to be compared by angle, such as CLIP's.
+        cosine: Compare directions: features and class weights have length 1 and logits are ``scale · cos`` plus an offset. For
+            embeddings made to be compared by angle, such as CLIP's.
         scale: Factor of the cosines; None learns one. Only with ``cosine``.
         fit_intercept: Whether classes have offsets.
-        alpha: ``α >= 0``, strength of the penalty ``α/2 · v ‖W‖²``, with ``v`` the total variance of the features: features
-            ten times as large give the same predictions. (``C`` of ``LogisticRegression`` is ``1 / (α v n)``.)
-        representation_weight: ``λ >= 0`` of the representation margin. Only with ``hidden``. Search 0 to 3: embeddings of
-            images and texts gained most with 3, classes that are several separate groups of rows (handwritten digits) lost with
-            it, because it pulls them to one point.
+        alpha: ``α >= 0``, strength of the penalty ``α/2 · v ‖W‖²``, with ``v`` the total variance of the features: features ten
+            times as large give the same predictions. (``C`` of ``LogisticRegression`` is ``1 / (α v n)``.)
+        representation_weight: ``λ >= 0`` of the representation margin. Only with ``hidden``. Search 0 to 3: embeddings of images and
+            texts gained most with 3, classes that are several separate groups of rows (handwritten digits) lost with it, because
+            it pulls them to one point.
         class_weight: None, ``"balanced"`` or a dictionary from class to weight.
-        epochs: Most passes over the data: steps of L-BFGS without, epochs of Adam with a hidden layer. None takes
-            500 and 30, or as many as make 1000 batches.
-        tol: Relative accuracy of the objective at which training stops. Without hidden layer: its Newton decrement; with
-            one: its progress in ten epochs (or those of 100 batches).
+        epochs: Most passes over the data: steps of L-BFGS without, epochs of Adam with a hidden layer. None takes 500 and 30, or as
+            many as make 1000 batches.
+        tol: Relative accuracy of the objective at which training stops. Without hidden layer: its Newton decrement; with one: its
+            progress in ten epochs (or those of 100 batches).
         batch_size: Rows in a batch of Adam (hidden layer, ``partial_fit``).
         learning_rate: Of Adam.
         random_state: Seed of start and order of Adam; a linear ``fit`` makes no random choice.
@@ -163,7 +163,7 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         self._begin(classes)
         X, labels, weight = self._rows_that_count(X, labels, sample_weight)
         if self.hidden is None:
-            self._fit_head(self._turned(X), labels, weight)
+            self._fit_head(self._unit_rows(X) if self._turns_rows else X, labels, weight)
         else:
             self._fit_network(self._on_device(X, labels, weight))
         return self
@@ -200,8 +200,14 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
             self._begin(np.unique(classes))
         elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
             raise ValueError(f"classes must be those of the first call, {self.classes_!r}; got {classes!r}")
-        X, labels, weight = self._rows_that_count(X, handed.known_labels(y, self.classes_), sample_weight)
-        X = self._turned(X if isinstance(X, np.ndarray) else X.toarray())
+        unknown = np.setdiff1d(y, self.classes_).tolist()
+        if unknown:
+            raise ValueError(
+                f"y must hold classes that the first call named in classes, got {unknown[0]!r} besides"
+            )
+        X, labels, weight = self._rows_that_count(X, np.searchsorted(self.classes_, y), sample_weight)
+        X = X if isinstance(X, np.ndarray) else X.toarray()
+        X = self._unit_rows(X) if self._turns_rows else X
         if self.hidden is None:
             self._add_statistics(X, labels, weight)
         data = self._on_device(X, labels, weight)
@@ -228,8 +234,11 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         return (X, labels, weight) if counted.all() else (X[counted], labels[counted], weight[counted])
 
     def _on_device(self, X: Array, labels: Array, weight: Array) -> EpochData:
-        parts = (X, labels.astype(np.int64), weight.astype(X.dtype))
-        return EpochData(*(_tensor(part).to(handed.pick_device(self.device)) for part in parts))
+        device = handed.pick_device(self.device)
+        # torch warns of arrays that cannot be written to (memory maps); nothing here writes to its input.
+        rows = torch.from_numpy(X if X.flags.writeable else X.copy())
+        classes, weights = torch.from_numpy(labels.astype(np.int64)), torch.from_numpy(weight.astype(X.dtype))
+        return EpochData(rows.to(device), classes.to(device), weights.to(device))
 
     def _fit_head(self, X: Any, labels: Array, weight: Array) -> None:
         self._add_statistics(X, labels, weight)
@@ -349,10 +358,6 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         self._class_sums = sums = self._class_sums + handed.class_sqnorm_sums(X, labels, weight, count, order)
         self.class_sqnorm_, self.class_margins_ = handed.margins_of(sums, float(self.mean_margin))
 
-    def _turned(self, X: Any) -> Any:
-        """Return the rows, of length 1 where the head compares their directions."""
-        return self._unit_rows(X) if self._turns_rows else X
-
     @property
     def _turns_rows(self) -> bool:
         """Whether the rows themselves are compared by direction (with a hidden layer its output is)."""
@@ -405,8 +410,3 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
     def _unit_rows(rows: Array) -> Array:
         length = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), SMALLEST_NORM)
         return np.asarray(rows / length.astype(rows.dtype))
-
-
-def _tensor(array: Array) -> Tensor:
-    # torch warns of arrays that cannot be written to (memory maps); nothing here writes to its input.
-    return torch.from_numpy(array if array.flags.writeable else array.copy())

@@ -222,7 +222,10 @@ def best_offsets(scores: Array, labels: Array, value: Any, start: Array) -> Arra
             others[:, k] = -np.inf
             rival = others.argmax(axis=1)
             threshold = others[np.arange(len(labels)), rival] - scores[:, k]
-            candidates = _between(threshold)
+            values = np.unique(threshold)
+            middles = np.concatenate([values[:1] - 1.0, (values[1:] + values[:-1]) / 2.0, values[-1:] + 1.0])
+            few = np.linspace(0, len(middles) - 1, min(len(middles), CANDIDATES)).round().astype(int)
+            candidates = middles[few]  # between neighbouring thresholds, evenly spaced by rank
             right = np.empty((len(candidates), classes))
             for j in range(classes):
                 # Samples of class k are right above their threshold, others below it if their rival is their class.
@@ -238,12 +241,3 @@ def best_offsets(scores: Array, labels: Array, value: Any, start: Array) -> Arra
         if best <= before:
             break
     return np.asarray(offsets - offsets.mean())
-
-
-def _between(thresholds: Array) -> Array:
-    """Return at most ``CANDIDATES`` values between neighbouring thresholds, evenly spaced by rank."""
-    values = np.unique(thresholds)
-    middles = np.concatenate([values[:1] - 1.0, (values[1:] + values[:-1]) / 2.0, values[-1:] + 1.0])
-    if len(middles) <= CANDIDATES:
-        return middles
-    return np.asarray(middles[np.linspace(0, len(middles) - 1, CANDIDATES).round().astype(int)])

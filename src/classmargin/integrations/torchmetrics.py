@@ -10,6 +10,7 @@ counts right samples and all samples per class, which add up exactly. Values are
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ class ClassCounts(Metric):
     is_differentiable = False
     full_state_update = False
     counts: Tensor
+    _measure: Callable[[Tensor], float]
 
     def __init__(self, num_classes: int, *, ignore_index: int | None = None, **settings: Any) -> None:
         super().__init__(**settings)
@@ -39,6 +41,10 @@ class ClassCounts(Metric):
     def update(self, preds: Tensor, target: Tensor) -> None:
         """Take logits or probabilities ``[B, K]``, or classes ``[B]``, and true classes ``[B]``."""
         self.counts += count_classes(preds, target, self.num_classes, self.ignore_index)
+
+    def compute(self) -> Any:
+        """Return the number, scalar."""
+        return self._number(self._measure(self.counts))
 
     def _number(self, value: float) -> Tensor:
         device = self.counts.device
@@ -81,10 +87,7 @@ class WorstClassAccuracy(ClassCounts):
     """
 
     higher_is_better = True
-
-    def compute(self) -> Tensor:
-        """Return it, scalar."""
-        return self._number(worst_class(self.counts))
+    _measure = staticmethod(worst_class)
 
 
 class ClassAccuracyGini(ClassCounts):
@@ -96,7 +99,4 @@ class ClassAccuracyGini(ClassCounts):
     """
 
     higher_is_better = False
-
-    def compute(self) -> Tensor:
-        """Return it, scalar."""
-        return self._number(accuracy_gini(self.counts))
+    _measure = staticmethod(accuracy_gini)

@@ -122,16 +122,6 @@ def row_weights(X: Array, labels: Array, classes: Array, class_weight: Any, samp
     return weight
 
 
-def known_labels(y: Array, classes: Array) -> Array:
-    """Return the place of each label in ``classes`` ``[N]``."""
-    unknown = np.setdiff1d(y, classes)
-    if len(unknown):
-        raise ValueError(
-            f"y must hold classes that the first call named in classes, got {unknown.tolist()[0]!r} besides"
-        )
-    return np.searchsorted(classes, y)
-
-
 def class_sqnorm_sums(
     X: Array, labels: Array, row_weight: Array, num_classes: int, norm_order: float
 ) -> Array:
