@@ -12,7 +12,6 @@ SHARED = {
     "_atomic",
     "_files",
     "_array_files",
-    "_parquet_files",
     "_printable",
 }
 EVERYTHING = {

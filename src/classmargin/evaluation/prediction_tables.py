@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from classmargin._array_files import MAPPED_FROM, ArrayFileError, spool
+from classmargin._array_files import MAPPED_FROM, ArrayFileError, read_parquet_table, spool
 from classmargin._files import UnfitFileError, open_regular, read_csv_header
-from classmargin._parquet_files import read_parquet_table
 from classmargin._progress import progress
 from classmargin.evaluation.input_checks import MOST_CLASSES, AnyArray, seen_classes_note
 
