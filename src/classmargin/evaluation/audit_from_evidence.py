@@ -23,7 +23,7 @@ from classmargin.evaluation.evidence import Evidence
 from classmargin.evaluation.feature_geometry import collapse_diagnostics, weight_angles, weight_diagnostics
 from classmargin.evaluation.headline_intervals import AuditSettings, HeadlineEstimates, estimate_headlines
 from classmargin.evaluation.headlines import outcome_table
-from classmargin.evaluation.input_checks import AnyArray, AuditInputs, FloatArray, shared_names
+from classmargin.evaluation.input_checks import AnyArray, AuditInputs, shared_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,6 +70,14 @@ def audit_from_evidence(
     if inputs is not None:
         margins = by_class["margin"].to_numpy(copy=True)
         bounds, bound_notes = risk_bounds(inputs, evidence.feature_sums, margins, accuracy)
+    disparity = disparity_measures(accuracy, class_names)
+    if settings.ranking == "corrected":  # so are these, then
+        true = estimates.true
+        disparity["worst_class"] = class_names[int(np.nanargmin(true.estimate))]
+        for name in ("std", "gini"):
+            disparity[name] = true.values[name]
+            if settings.bootstrap:
+                disparity[f"{name}_interval"] = true.intervals[name]
     sample = None
     if kept is not None:
         known = labels[kept[1]]
@@ -83,7 +91,7 @@ def audit_from_evidence(
         ranking=settings.ranking,
         by_class=by_class,
         tiers=tiers,
-        disparity=_disparity(accuracy, class_names, estimates, settings),
+        disparity=disparity,
         equal_classes=estimates.true.equal_p_value,
         lag_by_chance=lagging(np.diagonal(confusion), confusion.sum(axis=1), settings.confidence)[1],
         geometry=_geometry(evidence, by_class, tiers, classifier_weight),
@@ -102,21 +110,6 @@ def audit_from_evidence(
         sample_id=evidence.sample_id,
         scores=evidence.scores,
     )
-
-
-def _disparity(
-    accuracy: FloatArray, class_names: tuple[str, ...], estimates: HeadlineEstimates, settings: AuditSettings
-) -> dict[str, Any]:
-    """Return the measures of disparity; corrected ones where the headlines are."""
-    measures = disparity_measures(accuracy, class_names)
-    if settings.ranking == "corrected":
-        true = estimates.true
-        measures["worst_class"] = class_names[int(np.nanargmin(true.estimate))]
-        for name in ("std", "gini"):
-            measures[name] = true.values[name]
-            if settings.bootstrap:
-                measures[f"{name}_interval"] = true.intervals[name]
-    return measures
 
 
 def _tier_row(tier: str, by_class: pd.DataFrame, estimates: HeadlineEstimates) -> dict[str, Any]:

@@ -18,12 +18,7 @@ from classmargin._checks import check_int, check_number
 from classmargin._progress import progress, progress_if_long
 from classmargin.evaluation.audit_from_evidence import audit_from_evidence
 from classmargin.evaluation.audit_result import Audit
-from classmargin.evaluation.evidence import (
-    Evidence,
-    KeptFeatures,
-    gather_evidence,
-    score_samples,
-)
+from classmargin.evaluation.evidence import Evidence, KeptFeatures, gather_evidence, score_samples
 from classmargin.evaluation.feature_geometry import FeatureSums, check_finite
 from classmargin.evaluation.headline_intervals import check_settings
 from classmargin.evaluation.input_checks import (

@@ -14,13 +14,7 @@ import numpy as np
 
 from classmargin._progress import progress_if_long
 from classmargin.evaluation.feature_geometry import FeatureSums
-from classmargin.evaluation.input_checks import (
-    CHUNK_ROWS,
-    AuditInputs,
-    FloatArray,
-    IntArray,
-    row_chunks,
-)
+from classmargin.evaluation.input_checks import CHUNK_ROWS, AuditInputs, FloatArray, IntArray, row_chunks
 
 DELTA = 0.05
 

@@ -212,29 +212,21 @@ def doubted_labels(
     believes the median of those. The flag alone misses labels of classes that are doubted as a whole; with injected label
     noise the union, ranked by the probability of the given label, finds more of it than either part.
     """
-    flagged = label_issues(
-        labels, scores.true_probability, scores.candidates, scores.candidate_probabilities, num_classes
-    )
+    flagged = label_issues(labels, scores, num_classes)
     if not flagged.any():
         return flagged
     unbelieved = scores.true_probability <= np.median(scores.true_probability[flagged])
     return np.asarray(flagged | ((labels != predictions) & unbelieved))
 
 
-def label_issues(
-    labels: IntArray,
-    true_probability: FloatArray,
-    candidates: IntArray,
-    candidate_probabilities: FloatArray,
-    num_classes: int,
-) -> AnyArray:
+def label_issues(labels: IntArray, scores: SampleScores, num_classes: int) -> AnyArray:
     """Return for each sample whether confident learning takes it for another class ``[N]``."""
-    thresholds = class_means(true_probability, labels, num_classes)
+    thresholds = class_means(scores.true_probability, labels, num_classes)
     thresholds = np.where(np.isnan(thresholds), np.inf, thresholds)  # no sample can belong to an absent class
-    confident = candidate_probabilities >= thresholds[candidates]
+    confident = scores.candidate_probabilities >= thresholds[scores.candidates]
     first = np.argmax(confident, axis=1)
-    rows = np.arange(labels.shape[0])
-    return np.asarray(confident[rows, first] & (candidates[rows, first] != labels))
+    rows = np.arange(len(labels))
+    return np.asarray(confident[rows, first] & (scores.candidates[rows, first] != labels))
 
 
 AGAINST_ACCURACY = ("spread", "mean_norm", "sqnorm", "nearest_angle", "output_margin")

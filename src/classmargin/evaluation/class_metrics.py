@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 ECE_BINS = 15
 TIERS = ("easy", "medium", "hard")
 RANKINGS = ("corrected", "own", "reference", "crossfit")
-ABSENT = -1
 _TIE_LEAN = 1e-13
 REMAINDER_RULE = "classes beyond a multiple of three go to easy first, then to medium; ties by class index"
 
@@ -125,7 +124,7 @@ def tier_codes(ranking_accuracy: FloatArray) -> IntArray:
     """Assign every class a tier: 0 easy, 1 medium, 2 hard, -1 absent."""
     present = np.flatnonzero(~np.isnan(ranking_accuracy))
     order = present[np.argsort(-ranking_accuracy[present], kind="stable")]
-    codes = np.full(ranking_accuracy.shape[0], ABSENT)
+    codes = np.full(len(ranking_accuracy), -1)
     codes[order] = np.repeat([0, 1, 2], tier_sizes(len(present)))
     return codes
 

@@ -58,15 +58,7 @@ FEWEST_SAMPLES = 8
 PENALTIES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
 DRAWS = 500
 # The order in which they lead, where several hold; "few samples" comes first or last.
-REASONS = (
-    "label noise",
-    "not fitted",
-    "overlap",
-    "confusion",
-    "spread",
-    "not generalised",
-    "scattered",
-)
+REASONS = ("label noise", "not fitted", "overlap", "confusion", "spread", "not generalised", "scattered")
 
 
 class Step(NamedTuple):

@@ -12,7 +12,7 @@ import numpy as np
 from classmargin._checks import MOST_RESAMPLES, check_choice, check_int
 from classmargin.evaluation.audit_result import Audit
 from classmargin.evaluation.class_metrics import TIERS
-from classmargin.evaluation.headline_intervals import headline_differences, too_few_note
+from classmargin.evaluation.headline_intervals import TOO_FEW_NOTE, headline_differences
 from classmargin.evaluation.headlines import MIN_CROSSFIT_SAMPLES
 from classmargin.evaluation.input_checks import FloatArray, check_fraction
 from classmargin.evaluation.json_values import fields_to_plain
@@ -176,6 +176,7 @@ def compare_many(
         _compare(pair, (names[0], name), q_value, len(pairs), ranking, confidence, alpha, bootstrap, seed)
         for name, pair, q_value in zip(names[1:], pairs, q_values, strict=True)
     )
+    ranked, summary = _joint_frames(comparisons)
     # Notes of all comparisons, each once; one that does not hold for all says for whom it does.
     notes = []
     for note in dict.fromkeys(note for each in comparisons for note in each.notes):
@@ -184,8 +185,8 @@ def compare_many(
     return ComparisonSet(
         names=names,
         comparisons=comparisons,
-        ranked=_ranked(comparisons),
-        summary=_joint_summary(comparisons),
+        ranked=ranked,
+        summary=summary,
         verdict=set_verdict(names[0], {each.candidate_name: each.deltas for each in comparisons})
         if len(comparisons) > 1
         else comparisons[0].verdict,
@@ -254,33 +255,29 @@ def _compare(
     )
 
 
-def _ranked(comparisons: Sequence[Comparison]) -> pd.DataFrame:
+def _joint_frames(comparisons: Sequence[Comparison]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the frames ``ranked`` and ``summary`` of :class:`ComparisonSet`."""
     import pandas as pd
 
-    overall = [each.deltas["overall"] for each in comparisons]
     rows = [
-        (each.candidate_name, *delta, *each.deltas["hard"], judgement(delta))
-        for each, delta in zip(comparisons, overall, strict=True)
-    ]
-    columns = ["model", "overall", "overall_low", "overall_high", "hard", "hard_low", "hard_high", "words"]
-    frame = pd.DataFrame(rows, columns=columns)
-    return frame.sort_values("overall", ascending=False, kind="stable", ignore_index=True)
-
-
-def _joint_summary(comparisons: Sequence[Comparison]) -> pd.DataFrame:
-    import pandas as pd
-
-    first = comparisons[0]
-    frames = [
-        first.summary.assign(model=first.baseline_name, value=first.summary["baseline"], difference=0.0)
-    ]
-    frames[0][["low", "high"]] = 0.0
-    frames += [
-        each.summary.assign(model=each.candidate_name, value=each.summary["candidate"])
+        (
+            each.candidate_name,
+            *each.deltas["overall"],
+            *each.deltas["hard"],
+            judgement(each.deltas["overall"]),
+        )
         for each in comparisons
     ]
+    columns = ["model", "overall", "overall_low", "overall_high", "hard", "hard_low", "hard_high", "words"]
+    ranked = pd.DataFrame(rows, columns=columns)
+    ranked = ranked.sort_values("overall", ascending=False, kind="stable", ignore_index=True)
+    first = comparisons[0]
+    itself = {"difference": 0.0, "low": 0.0, "high": 0.0}
+    frames = [first.summary.assign(model=first.baseline_name, value=first.summary["baseline"], **itself)]
+    for each in comparisons:
+        frames.append(each.summary.assign(model=each.candidate_name, value=each.summary["candidate"]))
     columns = ["model", "metric", "value", "difference", "low", "high"]
-    return pd.concat(frames, ignore_index=True)[columns]
+    return ranked, pd.concat(frames, ignore_index=True)[columns]
 
 
 def _notes(pair: ModelPair, ranking: str) -> tuple[str, ...]:
@@ -308,7 +305,7 @@ def _notes(pair: ModelPair, ranking: str) -> tuple[str, ...]:
         )
     few = int(((n > 0) & (n < MIN_CROSSFIT_SAMPLES)).sum())
     if ranking == "crossfit" and few:
-        notes.append(too_few_note(few))
+        notes.append(TOO_FEW_NOTE.format(few))
     if len(n) - absent - (few if ranking == "crossfit" else 0) < len(TIERS):
         notes.append("Thirds need at least three classes; those without a class are not given.")
     return tuple(notes)

@@ -67,14 +67,15 @@ def true_accuracies(
     equal = equal_classes_p_value(right, n)
     points = len(counts.points)
     flat = np.full((1, points), 1 / points)
-    best = _em(flat, counts.weights[None], counts.likelihood, _FIRST_STEPS)
+    best = _em(flat, (counts.classes / counts.classes.sum())[None], counts.likelihood, _FIRST_STEPS)
     free, worst, estimate, low, high = _free_draws(counts, best, confidence, np.random.default_rng([seed, 0]))
     values = np.clip(free.mean(axis=0), 0, 1)
     ends = np.full((2, len(MEASURES)), np.nan)
+    tails = [(1 - confidence) / 2, (1 + confidence) / 2]
     if intervals:
         smooth = _measures(_smooth_draws(counts, np.random.default_rng([seed, 1])))
         groups = _two_groups(counts, best, confidence, np.random.default_rng([seed, 2]))
-        parts = [np.quantile(part, _tails(confidence), axis=0) for part in (smooth, free, *groups)]
+        parts = [np.quantile(part, tails, axis=0) for part in (smooth, free, *groups)]
         nearly_equal = _nearly_equal(counts, best, confidence)
         parts += [np.stack([nearly_equal.min(axis=0), nearly_equal.max(axis=0)]), np.stack([values, values])]
         if not equal <= EQUAL_LEVEL:
@@ -83,7 +84,7 @@ def true_accuracies(
             same = [(0.0, 0.0) if name in ("gap", "std", "gini") else overall for name in MEASURES]
             parts.append(np.array(same).T)
         of_worst = parts[-1].copy()
-        of_worst[:, MEASURES.index("worst")] = np.quantile(worst, _tails(confidence))
+        of_worst[:, MEASURES.index("worst")] = np.quantile(worst, tails)
         several = np.stack([*parts, of_worst])
         ends = np.stack([several[:, 0].min(axis=0), several[:, 1].max(axis=0)])
         # The ends come from draws given *estimated* distributions, which are least certain where classes are few.
@@ -173,10 +174,6 @@ class _Counts:
         likelihood = np.exp(np.maximum(log - largest[:, None], -80))
         return cls(x, size, classes, place, points, likelihood, largest)
 
-    @property
-    def weights(self) -> FloatArray:
-        return np.asarray(self.classes / self.classes.sum())
-
     def log_likelihood(self, chances: FloatArray) -> FloatArray:
         """Return that of all classes ``[R]``, for the chance of each pair in units of ``log_largest`` ``[R, U]``."""
         return np.asarray(np.log(np.maximum(chances, 1e-300)) @ self.classes)
@@ -249,7 +246,8 @@ def _free_draws(
         mean += posterior.sum(axis=0) / _DRAWS
     below = np.cumsum(mean, axis=1)
     low, high = (
-        points[np.minimum((below < tail).sum(axis=1), len(points) - 1)] for tail in _tails(confidence)
+        points[np.minimum((below < tail).sum(axis=1), len(points) - 1)]
+        for tail in ((1 - confidence) / 2, (1 + confidence) / 2)
     )
     estimate = mean @ points
     place = counts.place
@@ -266,7 +264,7 @@ def _posteriors(found: FloatArray, counts: _Counts) -> Iterator[FloatArray]:
 
 def _nearly_equal(counts: _Counts, best: FloatArray, confidence: float) -> FloatArray:
     """Return measures ``[R, 7]`` of distributions cut off below, above or on both sides that the data do not contradict."""
-    points, weights = counts.points, counts.weights
+    points, weights = counts.points, counts.classes / counts.classes.sum()
     overall = float((counts.x * counts.classes).sum() / (counts.n * counts.classes).sum())
     middle = int(np.searchsorted(points, overall))
     last = len(points) - 1
@@ -358,10 +356,6 @@ def _measures_of_distributions(
     return np.stack(
         [*thirds, worst, thirds[0] - thirds[2], deviation, pairs / np.maximum(mean, 1e-12)], axis=1
     )
-
-
-def _tails(confidence: float) -> list[float]:
-    return [(1 - confidence) / 2, (1 + confidence) / 2]
 
 
 def _spread(values: FloatArray, present: AnyArray) -> FloatArray:

@@ -16,12 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from classmargin.evaluation.feature_geometry import FeatureSums
-from classmargin.evaluation.input_checks import (
-    PROBABILITY_TOLERANCE,
-    AnyArray,
-    FloatArray,
-    IntArray,
-)
+from classmargin.evaluation.input_checks import PROBABILITY_TOLERANCE, AnyArray, FloatArray, IntArray
 
 # Confident learning looks for the most likely class above its own threshold. The ninth class of a row can have
 # at most probability 1/9, far below any useful threshold, so eight candidates are enough.
@@ -109,9 +104,6 @@ def _top_classes(probabilities: FloatArray, count: int) -> IntArray:
     return np.asarray(np.take_along_axis(part, order, axis=1))
 
 
-Priorities = NDArray[np.uint64]
-
-
 class KeptFeatures:
     """At most ``limit`` feature rows with the smallest priorities so far."""
 
@@ -120,14 +112,13 @@ class KeptFeatures:
         self.seed = seed
         self.features: AnyArray | None = None
         self.positions: IntArray = np.zeros(0, dtype=np.int64)
-        self.priorities: Priorities = np.zeros(0, dtype=np.uint64)
+        self.priorities: NDArray[np.uint64] = np.zeros(0, dtype=np.uint64)
 
     def add(self, features: AnyArray, sample_id: AnyArray | None, *, first: int) -> None:
         """Look at rows ``[B, d]`` whose positions start at ``first``."""
         positions = first + np.arange(len(features))
-        self.keep(
-            features, positions, priorities_of(positions if sample_id is None else sample_id, self.seed)
-        )
+        identities = positions if sample_id is None else sample_id
+        self.keep(features, positions, priorities_of(identities, self.seed))
 
     def merge(self, other: KeptFeatures, *, shift: int) -> None:
         """Take rows of another subsample whose positions come ``shift`` later."""
@@ -141,7 +132,7 @@ class KeptFeatures:
         order = np.argsort(self.positions, kind="stable")
         return self.features[order], self.positions[order]
 
-    def keep(self, features: AnyArray, positions: IntArray, priorities: Priorities) -> None:
+    def keep(self, features: AnyArray, positions: IntArray, priorities: NDArray[np.uint64]) -> None:
         """Keep those of the given rows whose priorities are among the smallest."""
         if self.features is None:
             self.features = np.zeros((0, features.shape[1]), dtype=np.float32)
@@ -154,7 +145,7 @@ class KeptFeatures:
         self.priorities = together[kept]
 
 
-def priorities_of(identities: AnyArray, seed: int) -> Priorities:
+def priorities_of(identities: AnyArray, seed: int) -> NDArray[np.uint64]:
     """Return a well-mixed 64-bit number for every identity (splitmix64 of the number, or of the text's checksum)."""
     if identities.dtype.kind in "US":
         numbers = np.array([zlib.crc32(str(text).encode()) for text in identities.tolist()], dtype=np.uint64)

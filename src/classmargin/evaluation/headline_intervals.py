@@ -82,6 +82,18 @@ def check_settings(
             'ranking="reference" and reference (an audit or one accuracy per class) go together, '
             f"got ranking={ranking!r} {'without' if reference is None else 'with'} reference"
         )
+    if reference is not None:
+        if hasattr(reference, "by_class"):
+            if class_names is not None and len(reference.class_names) == num_classes:
+                shared_names([class_names, reference.class_names])
+            reference = reference.by_class["accuracy"]
+        reference = to_array("reference", reference).astype(np.float64)
+        if reference.shape != (num_classes,):
+            raise ValueError(
+                f"reference must hold one accuracy per class ({num_classes}), got shape {reference.shape}"
+            )
+        if np.isinf(reference).any() or (reference < 0).any() or (reference > 1).any():
+            raise ValueError("reference must hold accuracies in [0, 1] (NaN for unknown classes)")
     if costs is not None:
         costs = to_array("costs", costs).astype(np.float64)
         if costs.shape != (num_classes, num_classes) or not np.isfinite(costs).all():
@@ -91,29 +103,13 @@ def check_settings(
             )
     return AuditSettings(
         ranking=ranking,
-        reference=None if reference is None else _reference_accuracy(reference, num_classes, class_names),
+        reference=reference,
         confidence=check_fraction("confidence", confidence),
         bootstrap=check_int("bootstrap", bootstrap, minimum=0, maximum=MOST_RESAMPLES),
         seed=check_int("seed", seed, minimum=0),
         mean_margin=check_number("mean_margin", mean_margin, above=0.0),
         costs=costs,
     )
-
-
-def _reference_accuracy(reference: Any, num_classes: int, class_names: tuple[str, ...] | None) -> FloatArray:
-    values = reference
-    if hasattr(reference, "by_class"):
-        values = reference.by_class["accuracy"]
-        if class_names is not None and len(reference.class_names) == num_classes:
-            shared_names([class_names, reference.class_names])
-    array = to_array("reference", values).astype(np.float64)
-    if array.shape != (num_classes,):
-        raise ValueError(
-            f"reference must hold one accuracy per class ({num_classes}), got shape {array.shape}"
-        )
-    if np.isinf(array).any() or (array < 0).any() or (array > 1).any():
-        raise ValueError("reference must hold accuracies in [0, 1] (NaN for unknown classes)")
-    return array
 
 
 # Copies of a test set vary less in their lowest class accuracy than test sets do: without this factor nominal 95 % covers
@@ -227,17 +223,12 @@ def _notes(
     if absent:
         notes.append(f"{absent} of {len(n)} classes have no samples; they are left out of all means.")
     if settings.ranking == "crossfit" and few:
-        notes.append(too_few_note(few))
+        notes.append(TOO_FEW_NOTE.format(few))
     if len(n) - absent < 3:
         notes.append("Thirds need at least three classes with samples; those without a class are not given.")
     text = _CORRECTED_TEXT if settings.ranking == "corrected" else _INTERVAL_TEXT
     notes.append(text.format(level=100 * settings.confidence))
     return tuple(notes)
-
-
-def too_few_note(few: int) -> str:
-    """Return what a reader of crossfit thirds must know about classes that cannot be halved."""
-    return f"{few} classes with fewer than {MIN_CROSSFIT_SAMPLES} samples are left out of the thirds."
 
 
 def _distance_from_true(ranking: str, values: Mapping[str, float], true: TrueAccuracies) -> list[str]:
@@ -255,6 +246,7 @@ def _distance_from_true(ranking: str, values: Mapping[str, float], true: TrueAcc
     ]
 
 
+TOO_FEW_NOTE = f"{{}} classes with fewer than {MIN_CROSSFIT_SAMPLES} samples are left out of the thirds."
 _BIAS_TEXT = {
     "own": "noise helps to rank, so thirds ranked by the accuracies that they show lie too far apart",
     "crossfit": "half of the samples rank with more noise than all, so crossfitted thirds lie too close together",

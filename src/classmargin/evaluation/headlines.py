@@ -93,7 +93,12 @@ def deal(table: OutcomeTable, sizes: IntArray, rng: np.random.Generator) -> IntA
     left = table.counts.copy()
     dealt = np.empty((*sizes.shape, left.shape[1]), dtype=np.int64)
     for block in range(sizes.shape[1]):
-        dealt[:, block] = _take(left, sizes[:, block], rng)
+        # Without replacement: a multivariate hypergeometric draw, column by column.
+        wanted, rest = sizes[:, block], left.sum(axis=1)
+        for pattern in range(left.shape[1]):
+            rest = rest - left[:, pattern]
+            dealt[:, block, pattern] = rng.hypergeometric(left[:, pattern], rest, wanted)
+            wanted = wanted - dealt[:, block, pattern]
         left -= dealt[:, block]
     return dealt
 
@@ -102,18 +107,6 @@ def resample(table: OutcomeTable, sizes: IntArray, replicates: int, rng: np.rand
     """Draw each class's samples again, block by block, from :func:`settled_shares`."""
     shares = settled_shares(table)[:, None, :]
     return rng.multinomial(sizes, shares, size=(replicates, *sizes.shape))
-
-
-def _take(counts: IntArray, wanted: IntArray, rng: np.random.Generator) -> IntArray:
-    """Draw ``wanted`` samples of each class without replacement: a multivariate hypergeometric, column by column."""
-    taken = np.zeros_like(counts)
-    left = counts.sum(axis=1)
-    for pattern in range(counts.shape[1]):
-        here = counts[:, pattern]
-        left = left - here
-        taken[:, pattern] = rng.hypergeometric(here, left, wanted)
-        wanted = wanted - taken[:, pattern]
-    return taken
 
 
 def _patterns_seen(labels: IntArray, correct: AnyArray, num_classes: int) -> OutcomeTable:

@@ -30,6 +30,11 @@ PROBABILITY_TOLERANCE = 1e-2
 # … unless they were rounded to two or three decimals, as tables of probabilities often are. The first rows tell.
 ROWS_TO_SEE_ROUNDING = 1000
 MOST_ROUNDING = 0.5
+# For classes that nobody listed.
+SEEN_CLASSES_NOTE = (
+    "The {} classes are those seen in labels and predictions; a class that is absent from both is unknown "
+    "(give num_classes or class_names to name all)."
+)
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,7 @@ def check_inputs(
     tolerance, notes = _rounding(probabilities, scores)
     if class_names is None and num_classes is None and scores is None and weight is None:
         labels, predictions, class_names = _seen_classes(labels, predictions)
-        notes = (*notes, seen_classes_note(len(class_names)))
+        notes = (*notes, SEEN_CLASSES_NOTE.format(len(class_names)))
     # K is taken from the head or the caller, never from the labels: a class may be absent from them.
     count = _num_classes(
         {
@@ -128,14 +133,6 @@ def _seen_classes(labels: Any, predictions: Any) -> tuple[AnyArray, AnyArray, tu
         raise ValueError(f"labels and predictions must hold classes of at least 0, got {different[0]}")
     numbers = [np.searchsorted(different, array) for array in arrays]
     return numbers[0], numbers[1], tuple(str(name) for name in different.tolist())
-
-
-def seen_classes_note(count: int) -> str:
-    """Return the note for classes that nobody listed."""
-    return (
-        f"The {count} classes are those seen in labels and predictions; a class that is absent from both is unknown "
-        "(give num_classes or class_names to name all)."
-    )
 
 
 def _rounding(probabilities: Any, scores: AnyArray | None) -> tuple[float, tuple[str, ...]]:

@@ -33,7 +33,7 @@ def paired_correctness(audits: Sequence[Audit]) -> tuple[IntArray, AnyArray]:
 def sample_order(audits: Sequence[Audit]) -> list[IntArray]:
     """Return for each model the order ``[N]`` in which its samples are those of the others."""
     first = audits[0]
-    shared_class_names(audits)
+    shared_names([audit.class_names for audit in audits])
     with_id = [audit.sample_id is not None for audit in audits]
     if any(with_id) and not all(with_id):
         raise ValueError("sample_id must be given for all compared models or for none")
@@ -58,11 +58,6 @@ def sample_order(audits: Sequence[Audit]) -> list[IntArray]:
                 f"the models must be evaluated on the same samples, but {wrong} of {len(order)} labels differ{hint}"
             )
     return orders
-
-
-def shared_class_names(audits: Sequence[Audit]) -> tuple[str, ...]:
-    """Return the names of the classes that all models know; a model without names adopts those of the others."""
-    return shared_names([audit.class_names for audit in audits])
 
 
 _ROUNDING = 1e-20  # far below the variance that a single odd sample of a million leaves
@@ -154,16 +149,7 @@ def mcnemar_p_values(gained: AnyArray, lost: AnyArray) -> FloatArray:
     """Return two-sided p-values of the exact McNemar test."""
     from scipy.special import bdtr
 
-    gained, lost = np.asarray(gained), np.asarray(lost)
     return np.asarray(np.minimum(1.0, 2.0 * bdtr(np.minimum(gained, lost), gained + lost, 0.5)))
-
-
-def drop_p_values(gained: AnyArray, lost: AnyArray) -> FloatArray:
-    """Return one-sided exact McNemar p-values: how likely so many losses are if nothing got worse."""
-    from scipy.special import bdtr
-
-    gained, lost = np.asarray(gained), np.asarray(lost)
-    return np.asarray(bdtr(gained, gained + lost, 0.5))
 
 
 def margin_p_values(gained: Any, lost: Any, n: Any, margin: float) -> FloatArray:
@@ -173,9 +159,11 @@ def margin_p_values(gained: Any, lost: Any, n: Any, margin: float) -> FloatArray
     simulations with a true drop of ``margin`` the test stays below its level. Without a margin it is McNemar's. "The true drop is at
     least x", for non-inferiority, is the mirror image: ``margin_p_values(lost, gained, n, -x)``.
     """
+    from scipy.special import bdtr
+
     gained, lost, n = (np.atleast_1d(np.asarray(part)) for part in (gained, lost, n))
     if margin == 0:
-        return np.where(n > 0, drop_p_values(gained, lost), np.nan)
+        return np.where(n > 0, bdtr(gained, gained + lost, 0.5), np.nan)
     p_values = np.where(n > 0, 1.0, np.nan)
     for k in np.flatnonzero((lost - gained > margin * n + _SLACK) & (n > 0)):
         gain = float(likeliest_gain(int(gained[k]), int(lost[k]), int(n[k]), margin))
@@ -245,15 +233,15 @@ class ModelPair:
     @classmethod
     def of(cls, baseline: Audit | Sequence[Audit], candidate: Audit | Sequence[Audit]) -> ModelPair:
         """Bring two models to the same samples."""
-        left, right = _runs("baseline", baseline), _runs("candidate", candidate)
+        sides = []
+        for name, audits in (("baseline", baseline), ("candidate", candidate)):
+            several = [audits] if isinstance(audits, Audit) else list(audits)
+            if not several or not all(isinstance(run, Audit) for run in several):
+                given = type(audits).__name__
+                raise TypeError(f"{name} must be an Audit or a non-empty list of them, got {given}")
+            sides.append(several)
+        left, right = sides
         labels, correct = paired_correctness([*left, *right])
         runs = len(left), len(right)
-        names = shared_class_names([*left, *right])
+        names = shared_names([audit.class_names for audit in (*left, *right)])
         return cls(labels, correct, runs, names, class_differences(labels, correct, runs, len(names)))
-
-
-def _runs(name: str, audits: Audit | Sequence[Audit]) -> list[Audit]:
-    runs = [audits] if isinstance(audits, Audit) else list(audits)
-    if not runs or not all(isinstance(run, Audit) for run in runs):
-        raise TypeError(f"{name} must be an Audit or a non-empty list of them, got {type(audits).__name__}")
-    return runs

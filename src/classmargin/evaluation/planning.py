@@ -46,22 +46,22 @@ def smallest_caught_drop(n: int, *, churn: float, max_drop: float, level: float)
 def _largest_gain_still_caught(n: int, max_drop: float, level: float) -> tuple[int, ...]:
     """For each number of lost samples, return how many gained samples still let the class fail (-1: none)."""
     lost = np.arange(n + 1)
+    z = -NormalDist().inv_cdf(level)
+
+    def fails(gained: IntArray) -> IntArray:
+        if n <= _EXACT_SAMPLES or max_drop == 0:
+            return np.asarray(margin_p_values(gained, lost, np.full(n + 1, n), max_drop) <= level)
+        gain = likeliest_gain(gained, lost, n, max_drop)
+        deviation = np.sqrt(np.maximum(n * (2 * gain + max_drop * (1 - max_drop)), 1e-12))
+        return np.asarray(lost - gained - n * max_drop >= z * deviation)
+
     # Every gained sample weakens the evidence, so the largest number is found by halving.
     low, high = np.full(n + 1, -1), np.minimum(lost, n - lost)
     while (low < high).any():
         middle = (low + high + 1) // 2
-        fails = _fails(np.maximum(middle, 0), lost, n, max_drop, level)
-        low, high = np.where(fails, middle, low), np.where(fails, high, middle - 1)
+        failed = fails(np.maximum(middle, 0))
+        low, high = np.where(failed, middle, low), np.where(failed, high, middle - 1)
     return tuple(low.tolist())
-
-
-def _fails(gained: IntArray, lost: IntArray, n: int, max_drop: float, level: float) -> IntArray:
-    if n <= _EXACT_SAMPLES or max_drop == 0:
-        return np.asarray(margin_p_values(gained, lost, np.full(len(lost), n), max_drop) <= level)
-    z = -NormalDist().inv_cdf(level)
-    gain = likeliest_gain(gained, lost, n, max_drop)
-    deviation = np.sqrt(np.maximum(n * (2 * gain + max_drop * (1 - max_drop)), 1e-12))
-    return np.asarray(lost - gained - n * max_drop >= z * deviation)
 
 
 def samples_for_drop(see: float, *, churn: float, max_drop: float, level: float, power: float = POWER) -> int:

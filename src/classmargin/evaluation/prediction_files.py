@@ -50,14 +50,8 @@ def read_npz(path: Path, names: Iterable[str], *, max_bytes: int | None = None) 
 
 
 ARRAYS = (
-    "labels",
-    "logits",
-    "probabilities",
-    "predictions",
-    "features",
-    "classifier_weight",
-    "class_names",
-    "sample_id",
+    *("labels", "logits", "probabilities", "predictions", "features", "classifier_weight"),
+    *("class_names", "sample_id"),
 )
 SCORES = ("logits", "probabilities")
 # What shows a sample rather than describes it: not for the audit, but for its report.
@@ -130,10 +124,7 @@ class Predictions:
 
 
 def read_predictions(
-    path: str | os.PathLike[str],
-    *,
-    class_names: Sequence[str] | None = None,
-    max_bytes: int | None = None,
+    path: str | os.PathLike[str], *, class_names: Sequence[str] | None = None, max_bytes: int | None = None
 ) -> Predictions:
     """Read predictions from a file or a run folder.
 

@@ -20,7 +20,7 @@ from classmargin._array_files import MAPPED_FROM, ArrayFileError, spool
 from classmargin._files import UnfitFileError, open_regular, read_csv_header
 from classmargin._parquet_files import read_parquet_table
 from classmargin._progress import progress
-from classmargin.evaluation.input_checks import MOST_CLASSES, AnyArray, seen_classes_note
+from classmargin.evaluation.input_checks import MOST_CLASSES, SEEN_CLASSES_NOTE, AnyArray
 
 
 class PredictionFileError(ValueError):
@@ -30,18 +30,8 @@ class PredictionFileError(ValueError):
 # Other names for what a file must hold; what is read by one of them is said in a note.
 ALIASES = {
     "label": (
-        *(
-            "y_true",
-            "target",
-            "targets",
-            "true",
-            "truth",
-            "true_label",
-            "true_class",
-            "label_id",
-            "ground_truth",
-        ),
-        *("gt", "actual"),
+        *("y_true", "target", "targets", "true", "truth", "true_label", "true_class", "label_id"),
+        *("ground_truth", "gt", "actual"),
     ),
     "prediction": (
         *("y_pred", "pred", "preds", "predicted", "predicted_label", "predicted_class", "pred_label"),
@@ -111,8 +101,7 @@ def read_parquet(path: Path, class_names: Sequence[str] | None, max_bytes: int) 
     left = max_bytes - sum(values.nbytes for values in columns.values())
 
     def read(names: Sequence[str]) -> dict[str, AnyArray]:
-        wanted = set(names)
-        return _parquet_columns(path, lambda _: [name for name in present if name in wanted], left)
+        return _parquet_columns(path, lambda _: names, left)
 
     def scores(names: Sequence[str]) -> AnyArray:
         if rows * len(names) * 4 <= MAPPED_FROM:
@@ -188,7 +177,7 @@ def _arrays(
             raise PredictionFileError(
                 f"{path}: names of classes must have at most {LONGEST_NAME} letters, got one of {longest}"
             )
-        result["class_names"], seen_note = names, (seen_classes_note(len(names)),)
+        result["class_names"], seen_note = names, (SEEN_CLASSES_NOTE.format(len(names)),)
     known = _names_in_use(names, texts)
     for word, column in zip(("labels", "predictions"), classes, strict=False):
         result[word] = column.numbers(known, origin)

@@ -11,15 +11,9 @@ import numpy as np
 
 from classmargin._checks import check_number
 from classmargin.evaluation.audit_result import Audit
-from classmargin.evaluation.input_checks import FloatArray, check_fraction
+from classmargin.evaluation.input_checks import FloatArray, check_fraction, shared_names
 from classmargin.evaluation.json_values import fields_to_plain
-from classmargin.evaluation.paired_tests import (
-    class_differences,
-    holm,
-    margin_p_values,
-    paired_correctness,
-    shared_class_names,
-)
+from classmargin.evaluation.paired_tests import class_differences, holm, margin_p_values, paired_correctness
 from classmargin.evaluation.planning import POWER, catch_probability, smallest_caught_drop
 
 if TYPE_CHECKING:
@@ -140,7 +134,7 @@ def gate(
         if not isinstance(value, Audit):
             raise TypeError(f"{name} must be one Audit, got {type(value).__name__}")
     labels, correct = paired_correctness([baseline, candidate])
-    names = shared_class_names([candidate, baseline])
+    names = shared_names([candidate.class_names, baseline.class_names])
     found = class_differences(labels, correct, (1, 1), len(names))
     p_values = _p_values(found, max_drop, min_worst)
     if alone:  # nothing is said about a drop
@@ -208,11 +202,9 @@ def _not_shown(by_class: pd.DataFrame, limit: float, alpha: float) -> list[str]:
     open_ = by_class[by_class["p_value_no_drop"] > alpha].sort_values("p_value_no_drop", ascending=False)
     if open_.empty:
         return []
-    named = ", ".join(open_["class_name"].head(MOST_NAMED))
-    more = f" and {len(open_) - MOST_NAMED} more" if len(open_) > MOST_NAMED else ""
-    present = int((by_class["n"] > 0).sum())
+    count = f"{len(open_)} of {int((by_class['n'] > 0).sum())} classes"
     return [
-        f"a drop of more than {100 * limit:g} points is not excluded for {len(open_)} of {present} classes: {named}{more}"
+        f"a drop of more than {100 * limit:g} points is not excluded for {count}: {_listed(open_['class_name'].tolist())}"
     ]
 
 
@@ -283,13 +275,18 @@ def _below_without_support(by_class: pd.DataFrame, min_worst: float | None, alph
         return ()
     named = [
         f"{row['class_name']} {100 * row['candidate']:.1f} % (n = {row['n']}, adjusted p {_shown(row['q_value_minimum'])})"
-        for row in low.head(MOST_NAMED).to_dict("records")
+        for row in low.to_dict("records")
     ]
-    rest = len(low) - len(named)
-    return (
+    words = (
         f"Below the minimum of {100 * (min_worst or 0.0):g} % but not failed for it, because so few right samples also happen to a class "
-        f"at the minimum: {', '.join(named)}" + (f" and {rest} more." if rest else "."),
+        f"at the minimum: {_listed(named)}."
     )
+    return (words,)
+
+
+def _listed(names: list[str]) -> str:
+    rest = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def churn_of(found: pd.DataFrame) -> float:

@@ -15,7 +15,7 @@ from classmargin._atomic import atomic_path
 from classmargin._checks import check_choice
 from classmargin._printable import printable
 from classmargin.evaluation.class_diagnosis import doubted_labels
-from classmargin.evaluation.input_checks import FloatArray, IntArray, class_number
+from classmargin.evaluation.input_checks import FloatArray, IntArray, class_number, shared_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -149,9 +149,9 @@ def flipped_samples(baseline: Audit, candidate: Audit) -> pd.DataFrame:
     """
     import pandas as pd
 
-    from classmargin.evaluation.paired_tests import sample_order, shared_class_names
+    from classmargin.evaluation.paired_tests import sample_order
 
-    names = np.array(shared_class_names([baseline, candidate]), dtype=object)
+    names = np.array(shared_names([baseline.class_names, candidate.class_names]), dtype=object)
     first, second = sample_order([baseline, candidate])
     was = (baseline.labels == baseline.predictions)[first]
     now = (candidate.labels == candidate.predictions)[second]

@@ -5,7 +5,6 @@ classmargin gate new.csv --baseline old.csv --junit gate.xml --summary "$GITHUB_
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from classmargin.report.audit_tables import HEADLINES, more_classes
 from classmargin.report.tables import Column, Table, columns, frame_rows, is_missing, markdown_report
 
 SUITE = "classmargin gate"
+SHOWN_DIGITS = (("baseline", ".4f"), ("candidate", ".4f"), ("n", ".0f"), ("q_value", ".3g"))
 VERDICT_WORDS = {"PASS": "passed", "FAIL": "failed", "CANNOT TELL": "cannot tell"}
 
 CLASS_COLUMNS = columns("""
@@ -167,7 +167,8 @@ def write_junit(result: GateResult, path: str | Path) -> Path:
         if row["failed"]:
             words = _clean(str(row["reason"]))
             ElementTree.SubElement(case, "failure", {"message": words, "type": "drop"}).text = words
-        ElementTree.SubElement(case, "system-out").text = _accuracies(row)
+        numbers = [f"{key} {row[key]:{digits}}" for key, digits in SHOWN_DIGITS if not is_missing(row[key])]
+        ElementTree.SubElement(case, "system-out").text = ", ".join(numbers).replace("q_value", "adjusted p")
     ElementTree.SubElement(suite, "system-out").text = _clean("\n".join((result.power, *result.notes)))
     ElementTree.indent(root)
     with atomic_path(Path(path)) as file:
@@ -196,12 +197,6 @@ def github_annotations(result: GateResult) -> list[str]:
     # Names are data: a line break or a percent sign must not begin another command.
     escapes = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
     return [f"::{kind} title={SUITE}::{printable(reason).translate(escapes)}" for reason in result.reasons]
-
-
-def _accuracies(row: Mapping[str, Any]) -> str:
-    values = [("baseline", ".4f"), ("candidate", ".4f"), ("n", ".0f"), ("q_value", ".3g")]
-    words = [f"{key} {row[key]:{digits}}" for key, digits in values if row[key] == row[key]]
-    return ", ".join(words).replace("q_value", "adjusted p")
 
 
 def _clean(text: str) -> str:

@@ -85,11 +85,7 @@ def _blocks(counts: IntArray, names: Sequence[str], order: IntArray) -> Confusio
 
 
 def heat_figure(shares: FloatArray, labels: Sequence[str]) -> Figure:
-    """Return shares of errors ``[n, n]`` as a heat map, true classes down, predictions across.
-
-    Labels are used as they are (see ``axis_labels``); axes are categories, so that zooming in shows more of
-    them.
-    """
+    """Return shares of errors ``[n, n]`` as a heat map of categories, true classes down, predictions across; zooming in shows more."""
     few = len(labels) <= MOST_NAMED_CLASSES
     figure = empty_figure(min(960 if few else 760, max(340, 150 + 24 * len(labels))))
     figure.add_heatmap(
@@ -125,8 +121,7 @@ def confusion_shares(counts: IntArray) -> FloatArray:
 def confusable_order(counts: IntArray) -> IntArray:
     """Return the classes in an order that makes blocks of confusable groups, a permutation ``[K]``.
 
-    Two classes are near when they send a large share of their samples to one another. The order is
-    deterministic; classes without any error keep their order at the end of the tree.
+    Two classes are near when they send a large share of their samples to one another.
     """
     from scipy.cluster.hierarchy import leaves_list, linkage
     from scipy.spatial.distance import squareform

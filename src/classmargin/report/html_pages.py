@@ -20,19 +20,10 @@ from classmargin.evaluation.comparison import Comparison, ComparisonSet, compare
 from classmargin.evaluation.input_checks import IntArray
 from classmargin.evaluation.json_values import json_text
 from classmargin.report import audit_tables
-from classmargin.report.audit_tables import RANKING_WORDS, audit_verdict
+from classmargin.report import figures as draw
+from classmargin.report.audit_tables import RANKING_WORDS
 from classmargin.report.comparison_tables import change_table, pairs_of, summary_table
 from classmargin.report.confusion_matrix import ConfusionView, confusion_view
-from classmargin.report.figures import (
-    Figure,
-    changes_figure,
-    class_accuracy_figure,
-    class_scatter_figure,
-    feature_map_figure,
-    gains_figure,
-    thirds_figure,
-)
-from classmargin.report.figures import feature_map as place_features
 from classmargin.report.sample_view import sample_view
 from classmargin.report.tables import Table, format_value, is_missing
 
@@ -51,6 +42,7 @@ CARD_LABELS = {
     "worst": "Lowest accuracy",
     "gap": "Gap, easy − hard",
 }
+THIRDS_AND_MORE = ("easy", "medium", "hard", "worst", "overall")
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -78,8 +70,12 @@ def write_audit_html(
     failing = audit_tables.failing_table(audit, MOST_FAILING)
     samples = sample_view(audit, images=images, texts=texts) if len(audit.samples) else None
     figures, confusion = _draw(audit, comparison, baseline)
-    if feature_map:  # shows a progress bar of its own
-        figures["map"] = _map(audit, hardest)
+    sample = audit.feature_sample if feature_map else None
+    if sample is not None:  # shows a progress bar of its own
+        placed = draw.feature_map(sample.features, sample.labels, hardest)
+        if placed is not None:
+            correct = np.asarray(sample.correct, dtype=bool)[placed.sample]
+            figures["map"] = draw.feature_map_figure(placed, correct, _marked_names(audit), hardest)
     figures = {name: figure for name, figure in figures.items() if figure is not None}
     # The reasons that lead to a next step somewhere, in the order of the list of steps.
     leading = set(audit.by_class["reason"][audit.by_class["next_step"] != ""])
@@ -108,7 +104,7 @@ def write_audit_html(
     some_in_colour = len(hardest) < audit.num_classes - absent
     content = {
         "title": title,
-        "verdict": printable(audit_verdict(audit)),
+        "verdict": printable(audit.verdict),
         "facts": (
             f"{audit.num_samples:,} samples, {audit.num_classes:,} classes"
             + (f" ({absent} without samples)" if absent else "")
@@ -156,20 +152,28 @@ def write_audit_html(
 
 def _draw(
     audit: Audit, comparison: Comparison | None, baseline: Audit | None
-) -> tuple[dict[str, Figure | None], ConfusionView]:
+) -> tuple[dict[str, draw.Figure | None], ConfusionView]:
     """Make all figures but the map; with a thousand classes that takes seconds."""
     frame, names = audit.by_class, _marked_names(audit)
     shown = frame
     if audit.ranking == "corrected":
         limits = {"low": frame["estimate_low"], "high": frame["estimate_high"]}
         shown = frame.assign(accuracy=frame["estimate"], **limits)
+    old, new = "baseline", "this model"
+    if comparison is not None:
+        old, new = comparison.baseline_name, comparison.candidate_name
+    models = {new: audit} if baseline is None else {old: baseline, new: audit}
+    thirds = {
+        name: {group: (getattr(model, group), *model.interval(group)) for group in THIRDS_AND_MORE}
+        for name, model in models.items()
+    }
     has_spread = bool(frame["spread"].notna().any())
     makers: dict[str, Callable[[], Any]] = {
-        "gains": lambda: None if comparison is None else gains_figure(comparison.by_class),
-        "thirds": lambda: _thirds(audit, baseline, comparison),
-        "accuracy": lambda: class_accuracy_figure(names, shown),
+        "gains": lambda: None if comparison is None else draw.gains_figure(comparison.by_class),
+        "thirds": lambda: draw.thirds_figure(thirds),
+        "accuracy": lambda: draw.class_accuracy_figure(names, shown),
         "spread": lambda: (
-            class_scatter_figure(names, frame, "spread", "class spread ‖ŝ‖²") if has_spread else None
+            draw.class_scatter_figure(names, frame, "spread", "class spread ‖ŝ‖²") if has_spread else None
         ),
         "confusion": lambda: confusion_view(audit.confusion, names),
     }
@@ -184,41 +188,14 @@ def _marked_names(audit: Audit) -> list[str]:
     return [f"{MARK}{name}" if late else name for name, late in zip(audit.class_names, lags, strict=True)]
 
 
-def _thirds(audit: Audit, baseline: Audit | None, comparison: Comparison | None) -> Figure:
-    old, new = "baseline", "this model"
-    if comparison is not None:
-        old, new = comparison.baseline_name, comparison.candidate_name
-    models = {new: audit} if baseline is None else {old: baseline, new: audit}
-    groups = ("easy", "medium", "hard", "worst", "overall")
-    return thirds_figure(
-        {
-            name: {group: (getattr(model, group), *model.interval(group)) for group in groups}
-            for name, model in models.items()
-        }
-    )
-
-
 def _hardest(audit: Audit) -> IntArray:
-    """Return the classes that the map shows in colour: all of ten or fewer, otherwise the hardest.
-
-    With very many classes the subsample of features holds few points of each; a class that is to be seen needs
-    some.
-    """
+    """Return the classes that the map shows in colour: all of ten or fewer, otherwise the hardest of which it holds some points."""
     if audit.feature_sample is None:
         return np.empty(0, dtype=np.int64)
     points = np.bincount(audit.feature_sample.labels, minlength=audit.num_classes)
     order = np.argsort(audit.by_class["accuracy"].to_numpy(dtype=np.float64), kind="stable")
     seen = order[points[order] >= min(FEWEST_POINTS_IN_COLOUR, points.max())]
     return np.asarray(seen if len(seen) <= 10 else seen[:MOST_HIGHLIGHTED], dtype=np.int64)
-
-
-def _map(audit: Audit, highlighted: IntArray) -> Figure | None:
-    sample = audit.feature_sample
-    placed = None if sample is None else place_features(sample.features, sample.labels, highlighted)
-    if sample is None or placed is None:
-        return None
-    correct = np.asarray(sample.correct, dtype=bool)[placed.sample]
-    return feature_map_figure(placed, correct, _marked_names(audit), highlighted)
 
 
 def write_comparison_html(
@@ -263,8 +240,11 @@ def comparison_page(
         "models": parts,
         "notes": comparison.notes,
         "figures": {
-            "changes": changes_figure({pair.candidate_name: pair.deltas for pair in pairs}),
-            **{f"gains-{number}": gains_figure(pair.by_class) for number, pair in enumerate(pairs, start=1)},
+            "changes": draw.changes_figure({pair.candidate_name: pair.deltas for pair in pairs}),
+            **{
+                f"gains-{number}": draw.gains_figure(pair.by_class)
+                for number, pair in enumerate(pairs, start=1)
+            },
         },
         "cells": None,
         "sections": [
@@ -282,7 +262,7 @@ def write_tables_html(
     title: str,
     verdict: str,
     tables: Sequence[Table],
-    figures: Mapping[str, tuple[Figure, str, str]] | None = None,
+    figures: Mapping[str, tuple[draw.Figure, str, str]] | None = None,
     notes: Sequence[str] = (),
 ) -> Path:
     """Write one self-contained HTML file and return where it is.

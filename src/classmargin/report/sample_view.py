@@ -58,12 +58,12 @@ def sample_view(audit: Audit, *, images: Any = None, texts: Sequence[str] | None
     letters: dict[int, str] = {}
     kept = 0
     for position in first if texts is not None else []:
-        words = printable(str(texts[position]))[: MOST_LETTERS + 1]  # type: ignore[index]
-        words = words if len(words) <= MOST_LETTERS else f"{words[:MOST_LETTERS]}…"
-        kept += len(words)
+        text = printable(str(texts[position]))[: MOST_LETTERS + 1]  # type: ignore[index]
+        text = text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]}…"
+        kept += len(text)
         if kept > MOST_LETTERS_IN_ALL:
             break
-        letters[position] = words
+        letters[position] = text
     picture_places, text_places = (
         {position: place for place, position in enumerate(found)} for found in (uris, letters)
     )
@@ -89,6 +89,13 @@ def sample_view(audit: Audit, *, images: Any = None, texts: Sequence[str] | None
     ]
     # The class to show at first: the worst one, among those that lag where there are any.
     accuracy = audit.by_class["accuracy"].where(lags | (not lags.any())).fillna(np.inf)
+    words = ""
+    if pictures is not None:
+        words = f"Pictures are re-encoded small; the page holds at most {MOST_BYTES / 2**20:.0f} MB of them"
+        if pictures.unreadable:
+            words += f"; {pictures.unreadable} could not be read or were refused"
+        left = len(set(first)) - len(uris) - pictures.unreadable
+        words += f"; {left} listed samples are without one." if left > 0 else "."
     return {
         "names": [printable(name) for name in audit.class_names],
         "kinds": list(KINDS),
@@ -97,7 +104,7 @@ def sample_view(audit: Audit, *, images: Any = None, texts: Sequence[str] | None
         "texts": list(letters.values()),
         "totals": totals,
         "first": int(np.argmin(accuracy)),
-        "words": _words(len(set(first)), pictures, len(uris)),
+        "words": words,
     }
 
 
@@ -117,16 +124,6 @@ def _choose(audit: Audit, truth: IntArray, predicted: IntArray, kind: IntArray, 
     allowed = np.flatnonzero(place < most)
     best = allowed[np.lexsort((place[allowed], accuracy[allowed], wave[allowed]))]
     return np.sort(best[:MOST_ROWS])  # as in the table: by class, kind and rank
-
-
-def _words(listed: int, pictures: Pictures | None, shown: int) -> str:
-    if pictures is None:
-        return ""
-    words = f"Pictures are re-encoded small; the page holds at most {MOST_BYTES / 2**20:.0f} MB of them"
-    if pictures.unreadable:
-        words += f"; {pictures.unreadable} could not be read or were refused"
-    left = listed - shown - pictures.unreadable
-    return f"{words}; {left} listed samples are without one." if left > 0 else f"{words}."
 
 
 class Pictures:

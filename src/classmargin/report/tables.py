@@ -87,19 +87,15 @@ def format_value(value: Any, kind: Kind) -> str:
         return _format_points(float(value))
     if kind == "p_value":
         return "<0.001" if float(value) < 0.001 else f"{float(value):.3f}"
-    return _format_number(float(value))
-
-
-def _format_points(value: float) -> str:
-    return f"{round(100 * value, 1) + 0.0:+.1f}"  # adding zero turns -0.0 into 0.0
-
-
-def _format_number(value: float) -> str:
     if math.isinf(value):
         return "∞" if value > 0 else "-∞"
     if value != 0 and not 1e-3 <= abs(value) < 1e5:
         return f"{value:.2e}"
     return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+
+
+def _format_points(value: float) -> str:
+    return f"{round(100 * value, 1) + 0.0:+.1f}"  # adding zero turns -0.0 into 0.0
 
 
 def frame_rows(frame: Any) -> list[dict[str, Any]]:
@@ -146,16 +142,15 @@ def to_rich(table: Table) -> RichTable:
 def to_markdown(table: Table) -> str:
     """Return the table in Markdown (GitHub's pipes), with everything of the data escaped."""
     lines = [f"**{escape_markdown(table.title)}**", ""] if table.title else []
-    lines.append(_markdown_row(column.title for column in table.columns))
-    lines.append("|" + "|".join(":---" if column.is_text else "---:" for column in table.columns) + "|")
-    lines += [_markdown_row(table.cells(row)) for row in table.rows]
+    head, *rows = (
+        "| " + " | ".join(map(escape_markdown, cells)) + " |"
+        for cells in ([column.title for column in table.columns], *map(table.cells, table.rows))
+    )
+    under = "|" + "|".join(":---" if column.is_text else "---:" for column in table.columns) + "|"
+    lines += [head, under, *rows]
     if table.note:
         lines += ["", escape_markdown(table.note)]
     return "\n".join(lines)
-
-
-def _markdown_row(cells: Any) -> str:
-    return "| " + " | ".join(escape_markdown(cell) for cell in cells) + " |"
 
 
 def to_html(table: Table) -> str:
