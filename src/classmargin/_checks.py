@@ -142,7 +142,7 @@ def check_hard_labels(
     if torch.compiler.is_compiling() or labels.device.type != "cpu" or batch == 0:
         return
     low, high = torch.aminmax(labels)
-    if low >= 0 and high < num_classes:
+    if int(low) >= 0 and int(high) < num_classes:
         return
     valid = labels if ignore_index is None else labels[labels != ignore_index]
     if valid.numel() and (int(valid.min()) < 0 or int(valid.max()) >= num_classes):
