@@ -73,7 +73,6 @@ def audit(
         full: Print all tables, not only headlines and failing classes.
     """
     from classmargin.report import audit_tables, comparison_tables
-    from classmargin.report.audit_words import audit_verdict
 
     _shared.check_html_path(out)
     _shared.check_place("--samples", samples)
@@ -85,7 +84,7 @@ def audit(
     trained = None if train is None else _shared.audit_file(train, class_names, **{**common, "bootstrap": 0})
     read = _shared.read(predictions, class_names)
     if costs is not None:
-        from classmargin.evaluation.samples import read_costs
+        from classmargin.evaluation.prediction_files import read_costs
 
         common["costs"] = read_costs(costs, read.class_names)
     if ranking is Ranking.reference:
@@ -114,7 +113,7 @@ def audit(
         _shared.announce(out)
     narrow = output is OutputFormat.table
     tables = [*audit_tables.report_tables(result, top, full=full, narrow=narrow), *slices]
-    verdict = audit_verdict(result)
+    verdict = result.verdict
     data = {"verdict": verdict, **result.to_dict()}
     notes = list(result.notes)
     if comparison is not None:
@@ -129,7 +128,7 @@ def audit(
 
 def _faces(read: Predictions, result: Audit, images: Path | None, texts: Path | None) -> dict[str, Any]:
     """Return what shows the samples in the page: pictures and texts, from options or from the file."""
-    from classmargin.evaluation.samples import read_texts
+    from classmargin.evaluation.prediction_files import read_texts
     from classmargin.report.sample_view import Pictures
 
     words = read.text if texts is None else read_texts(texts, result)
@@ -147,7 +146,7 @@ def _slices(
     """Return what is asked for: super-classes, slices of the metadata, slices of properties of the pictures."""
     import pandas as pd
 
-    from classmargin.evaluation.samples import read_groups, read_sample_table
+    from classmargin.evaluation.prediction_files import read_groups, read_sample_table
     from classmargin.evaluation.slices import find_slices, group_accuracies
     from classmargin.report.audit_tables import group_table, slice_table
 

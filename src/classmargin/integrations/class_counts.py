@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from classmargin._checks import check_hard_labels
-from classmargin.evaluation.class_metrics import gini, share
+from classmargin.evaluation.class_metrics import TIERS, gini, ranked_tier_means, share
 from classmargin.evaluation.input_checks import FloatArray
-from classmargin.evaluation.tiers import TIERS, ranked_tier_means
 
 
 def count_classes(

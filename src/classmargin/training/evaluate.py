@@ -20,7 +20,7 @@ from classmargin._distributed import all_reduce_sum, gather_rows, rank
 from classmargin._types import Batch, ModelOutput
 from classmargin.evaluation.audit_result import Audit
 from classmargin.evaluation.auditing import audit
-from classmargin.evaluation.tiers import tier_codes, tier_means
+from classmargin.evaluation.class_metrics import tier_codes, tier_means
 from classmargin.methods.base import Method, Step
 from classmargin.training.process_state import average_running_statistics
 from classmargin.training.run_folder import RunFolder, write_json
