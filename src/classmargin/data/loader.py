@@ -105,6 +105,7 @@ def make_loader(
     batch_size: int,
     training: bool,
     augmentation: str = "none",
+    spared: tuple[int, ...] = (),
     views: int = 1,
     sampler: str = "plain",
     multiplicity: Tensor | None = None,
@@ -128,6 +129,7 @@ def make_loader(
         augmentation: ``"none"``; ``"standard"`` (pad-and-crop with mirroring for images in memory, random
             resized crop with mirroring for streamed images of more than 64 pixels); ``"randaugment"`` or
             ``"autoaugment"``, applied after the standard one.
+        spared: Classes that do without the last step of the augmentation: the policy, or the standard one where there is none.
         views: Augmented versions of every sample.
         sampler: ``"plain"`` or ``"class-balanced"`` (four samples of each of ``batch_size / 4`` classes).
         multiplicity: How often each training sample counts in an epoch: integers, one for each sample of the
@@ -161,7 +163,7 @@ def make_loader(
     else:
         rows = repeated_rows(len(split), multiplicity, split.index, split.full_size)
         chosen = _training_sampler(split, rows, sampler, batch_size, seed)
-    maker = StepMaker(Augmenter(bundle, split, augmentation), views, seed, rank, world_size)
+    maker = StepMaker(Augmenter(bundle, split, augmentation, spared), views, seed, rank, world_size)
     return BatchLoader(batch_size, chosen, maker, workers)
 
 

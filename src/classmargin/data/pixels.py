@@ -52,11 +52,13 @@ class Augmenter:
         bundle: How images are framed, and whether they may be mirrored.
         split: Where the samples come from.
         augmentation: One of ``AUGMENTATIONS``.
+        spared: Classes that do without the last step of it: the policy, or crop and mirroring where there is none.
     """
 
     bundle: DataBundle
     split: Split
     augmentation: str
+    spared: tuple[int, ...] = ()
 
     def make(self, chosen: IntArray, address: Address, view: int) -> Pixels:
         """Return inputs ``[b, ...]`` of the rows ``chosen`` of the split: this process's share of a batch."""
@@ -75,14 +77,23 @@ class Augmenter:
             )
             tops, lefts, mirrored = drawn
             mine = address.rows
-            images = crop_and_flip(images, tops[mine], lefts[mine], mirrored[mine])
-        return self._apply_policy(images, address, view)
+            cut = crop_and_flip(images, tops[mine], lefts[mine], mirrored[mine])
+            if self.augmentation == "standard":
+                spared = self._is_spared(chosen)
+                cut[spared] = images[spared]
+            images = cut
+        return self._apply_policy(images, address, view, self._is_spared(chosen))
+
+    def _is_spared(self, chosen: IntArray) -> npt.NDArray[np.bool_]:
+        return np.isin(self.split.labels.numpy()[chosen], self.spared)
 
     @property
     def _cropped_while_decoding(self) -> bool:
         return self.split.inputs is None and max(self.bundle.input_shape[1:]) > SMALL_SIDE
 
-    def _apply_policy(self, images: Pixels, address: Address, view: int) -> Pixels:
+    def _apply_policy(
+        self, images: Pixels, address: Address, view: int, spared: npt.NDArray[np.bool_]
+    ) -> Pixels:
         if self.augmentation == "standard":
             return images
         random = address.random(Purpose.POLICY, view=view)
@@ -91,7 +102,9 @@ class Augmenter:
             drawn = draw_randaugment(random, address.batch)
         else:
             drawn = draw_autoaugment(random, address.batch, small_images=max(images.shape[2:]) <= SMALL_SIDE)
-        return apply_policy(images, drawn.rows(address.rows))
+        changed = apply_policy(images, drawn.rows(address.rows))
+        changed[spared] = images[spared]
+        return changed
 
     def _decode(self, chosen: IntArray, address: Address, view: int) -> Pixels:
         assert self.split.images is not None
@@ -112,7 +125,8 @@ class Augmenter:
 
     def _cut(self, image: Any, address: Address, view: int, position: int, row: int) -> Any:
         framing, (_, height, width) = self.bundle.framing, self.bundle.input_shape
-        if self.augmentation == "none" or not self._cropped_while_decoding:
+        whole = self.augmentation == "standard" and self._is_spared(np.array([row]))[0]
+        if self.augmentation == "none" or whole or not self._cropped_while_decoding:
             assert self.split.images is not None
             name = self.split.images.name(row)
             return scaled_image(name, image, (height, width), self.bundle.resize, framing.interpolation)
