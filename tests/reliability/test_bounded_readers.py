@@ -22,9 +22,9 @@ from classmargin._files import memory_budget, open_regular, parse_size, read_byt
 from classmargin.backbones.checkpoints import read_state_dict
 from classmargin.cli.main import main
 from classmargin.data import load_data
-from classmargin.data.formats.annotated import read_lines, read_mat
 from classmargin.data.formats.arrays import read_idx
 from classmargin.data.formats.cifar import load_pickled_arrays
+from classmargin.data.formats.image_folder import read_lines, read_mat
 from classmargin.evaluation.prediction_files import read_class_names, read_predictions
 from classmargin.recipes import record as recipe_record
 from classmargin.recipes.class_measures import read_audit_part

@@ -48,7 +48,7 @@ def test_a_data_set_is_downloaded_only_when_asked_for(name, download, tmp_path, 
         asked.append(files)
         raise ConnectionError("no network here")
 
-    monkeypatch.setattr(module, "download_files", refuse)
+    monkeypatch.setattr(module.catalog, "download_files", refuse)
     with pytest.raises((FileNotFoundError, ConnectionError, ValueError)):
         module.load_data(name, root=tmp_path, **({"download": True} if download else {}))
     assert len(asked) == int(download)
