@@ -72,10 +72,6 @@ def did_you_mean(word: str, options: Iterable[str]) -> str:
     """Return ``" (did you mean 'x'?)"`` for the nearest option, or an empty string.
 
     The beginning of an option counts as nearer than a word of similar letters.
-
-    Example:
-        >>> did_you_mean("val", ["train", "validation", "all"])
-        " (did you mean 'validation'?)"
     """
     known = list(options)
     begun = sorted((option for option in known if len(word) > 1 and option.startswith(word)), key=len)

@@ -52,10 +52,6 @@ def global_mean(per_sample: Tensor, weights: Tensor | None = None) -> Tensor:
 
     Its value is the global mean on every rank, its gradient, averaged over ranks as DDP does, the gradient of that mean. No
     sample with positive weight anywhere gives 0.
-
-    Example:
-        >>> global_mean(torch.tensor([1.0, 3.0]))
-        tensor(2.)
     """
     if weights is None:
         local_sum, local_count = per_sample.sum(), per_sample.new_tensor(float(per_sample.shape[0]))

@@ -206,12 +206,7 @@ def available_memory() -> int | None:
 
 
 def in_units(size: int) -> str:
-    """Return a size for people, in the units that :func:`parse_size` takes.
-
-    Example:
-        >>> in_units(1000), in_units(12_700_000_000)
-        ('1000 bytes', '12.7 GB')
-    """
+    """Return a size for people, in the units that :func:`parse_size` takes."""
     for power, unit in ((4, "TB"), (3, "GB"), (2, "MB")):
         if size >= 1000**power:
             return f"{size / 1000**power:.1f} {unit}"

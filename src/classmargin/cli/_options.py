@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def as_command(verb: Callable[..., None]) -> Callable[..., None]:
     """Return a verb in the form that Typer reads: one annotated parameter for each argument and option."""
     given = {name: one.annotation for name, one in inspect.signature(verb, eval_str=True).parameters.items()}
-    groups = {name: kind for name, kind in given.items() if dataclasses.is_dataclass(kind)}
+    groups: dict[str, Any] = {name: kind for name, kind in given.items() if dataclasses.is_dataclass(kind)}
     parameters = list(_parameters(verb))
 
     def command(**values: Any) -> None:

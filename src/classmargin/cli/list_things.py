@@ -89,12 +89,7 @@ KINDS = {
 
 
 def rows_of(kind: str) -> Rows:
-    """Return a record for each thing of a kind (see :data:`KINDS`).
-
-    Example:
-        >>> [row["name"] for row in rows_of("presets")]
-        ['cifar', 'imagenet-scratch', 'clip-finetune', 'mae-finetune', 'moco-probe']
-    """
+    """Return a record for each thing of a kind (see :data:`KINDS`)."""
     from classmargin._checks import check_choice
 
     match check_choice("kind", kind, KINDS):

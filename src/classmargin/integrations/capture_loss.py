@@ -108,10 +108,6 @@ def adopt_settings(criterion: nn.CrossEntropyLoss) -> dict[str, Any]:
     """Return the settings of a cross-entropy loss as arguments of :class:`classmargin.MR2Loss`.
 
     A loss without label smoothing keeps that of the preset.
-
-    Example:
-        >>> adopt_settings(nn.CrossEntropyLoss(label_smoothing=0.2))
-        {'ignore_index': -100, 'weight': None, 'label_smoothing': 0.2}
     """
     if criterion.reduction != "mean":
         raise ValueError(f"the loss must have reduction='mean' to become MR², got {criterion.reduction!r}")
