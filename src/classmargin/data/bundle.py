@@ -134,8 +134,8 @@ class DataBundle:
 
     def split(self, name: str) -> Split:
         """Return the split called ``"train"``, ``"validation"`` or ``"test"``."""
-        choice = check_choice("split_name", name, SPLIT_NAMES)
-        return {"train": self.train, "validation": self.validation, "test": self.test}[choice]
+        split: Split = getattr(self, check_choice("split_name", name, SPLIT_NAMES))
+        return split
 
     @property
     def streamed(self) -> bool:

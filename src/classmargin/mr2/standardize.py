@@ -119,13 +119,8 @@ class _Standardize(torch.autograd.Function):
         if ctx.synchronize:
             shift, scale = all_reduce_sum(torch.cat((shift, scale.unsqueeze(0)))).tensor_split([-1])
         pull = torch.addr(pull, share, shift, alpha=-1.0)
-        return (
-            pull.addcmul_(points, (share * scale).unsqueeze(1), value=-1.0).mul_(inverse),
-            None,
-            None,
-            None,
-            None,
-        )
+        pull = pull.addcmul_(points, (share * scale).unsqueeze(1), value=-1.0).mul_(inverse)
+        return pull, None, None, None, None
 
 
 # Kept, because ``Function.apply`` asks for it at every call: an eighth of a small step.

@@ -251,19 +251,16 @@ class ClassStatistics(FullPrecisionModule):
         rows = rows.to(self.averages.dtype)
         same = self.norm_order == 2.0 and self.estimator == "moments"
         lp_square = None if same else squared_norm(rows, self.norm_order)
-        if (
-            self.estimator == "batch"
-        ):  # far from the origin the spread, a difference of squares, would lose its digits
+        if self.estimator == "batch":  # far from the origin its spread, a difference of squares, loses digits
             centre = rows.sum(0) / max(rows.shape[0], 1)
             rows = rows - (all_reduce_sum(centre) / world_size() if synchronize else centre)
         self.updates.add_(moves)
         if not (synchronize or labels.is_floating_point() or self.estimator == "batch"):
             self._take_rows(rows, lp_square, labels.long(), row_weight * moves)
             return
-        values = summands(rows, lp_square).mul_(row_weight.unsqueeze(1)).masked_fill(~moves, 0.0)
-        table = class_sums(
-            torch.cat((values, (row_weight * moves).unsqueeze(1)), 1), labels, self.num_classes
-        )
+        weight = row_weight.unsqueeze(1)
+        values = torch.cat((summands(rows, lp_square) * weight, weight), 1).masked_fill(~moves, 0.0)
+        table = class_sums(values, labels, self.num_classes)
         table = all_reduce_sum(table) if synchronize else table
         self.take(scalars_of(table) if self.estimator == "batch" else table)
 

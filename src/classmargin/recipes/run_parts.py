@@ -33,7 +33,7 @@ from classmargin.recipes.training_samples import chosen_samples, spared_classes
 from classmargin.training.config import DataConfig, RunConfig
 from classmargin.training.config_reader import replace_machine
 from classmargin.training.devices import launched_layout, settled, usable_cores
-from classmargin.training.ingredients import Ingredients
+from classmargin.training.loop import Ingredients
 from classmargin.training.process_state import seed_for, seed_process
 from classmargin.training.run_progress import say
 from classmargin.training.soft_labels import read_teacher

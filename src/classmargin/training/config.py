@@ -32,17 +32,11 @@ LARGEST_SEED = 2**63 - 1
 LARGEST_COUNT = 2**31 - 1
 # Processes and threads of one machine; thousands of them end in the C library, or with the machine.
 MOST_PROCESSES = 1024
-PRECISIONS = (
-    "default",
-    "auto",
-    "32-true",
-    "tf32",
-    "bf16-mixed",
-    "16-mixed",
-    "bf16-true",
-    "16-true",
-    "64-true",
-)
+
+
+Precision = Literal[
+    "default", "auto", "32-true", "tf32", "bf16-mixed", "16-mixed", "bf16-true", "16-true", "64-true"
+]
 
 
 def _limited(default: Any, **limits: Any) -> Any:
@@ -251,7 +245,7 @@ class LoopConfig(_Part):
     batch_size: int = _limited(128, minimum=1, maximum=LARGEST_BATCH)
     accumulate: int = _limited(1, minimum=1, maximum=LARGEST_COUNT)
     seed: int = _limited(0, minimum=0, maximum=LARGEST_SEED)
-    precision: str = "default"
+    precision: Precision = "default"
     compile: bool = False
     ema_decay: float | None = _limited(None, minimum=0.0, below=1.0)
     swa_start: float | None = _limited(None, minimum=0.0, below=1.0)
@@ -262,7 +256,6 @@ class LoopConfig(_Part):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("loop.precision", self.precision, PRECISIONS)
         if self.ema_decay is not None and self.swa_start is not None:
             raise ValueError("give loop.ema_decay or loop.swa_start, not both")
 
@@ -326,13 +319,12 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """Return plain nested dictionaries; ``options`` are spread into their table as in a file."""
-        return {part.name: _plain_part(getattr(self, part.name)) for part in dataclasses.fields(self)}
-
-
-def _plain_part(part: Any) -> dict[str, Any]:
-    values = {item.name: getattr(part, item.name) for item in dataclasses.fields(part)}
-    options = dict(values.pop("options", {}))
-    return {**values, **options}
+        tables = {}
+        for item in dataclasses.fields(self):
+            table = dict(vars(getattr(self, item.name)))
+            options = table.pop("options", {})
+            tables[item.name] = {**table, **options}
+        return tables
 
 
 def identity(config: RunConfig) -> str:

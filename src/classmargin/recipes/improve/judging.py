@@ -19,8 +19,7 @@ from classmargin._checks import check_choice
 from classmargin.evaluation.audit_result import Audit
 from classmargin.evaluation.auditing import audit
 from classmargin.evaluation.comparison import Comparison, compare, points
-from classmargin.evaluation.prediction_files import Predictions
-from classmargin.evaluation.samples import read_costs
+from classmargin.evaluation.prediction_files import Predictions, read_costs
 
 Array = NDArray[np.float64]
 Delta = tuple[float, float, float]
