@@ -37,7 +37,7 @@ from classmargin.recipes.run_sweep import validation_accuracies
 from classmargin.recipes.sweep_plan import read_plan
 from classmargin.recipes.train_run import read_summary
 from classmargin.training.checkpoint import CheckpointStore, read_tree, write_tree
-from classmargin.training.metric_logs import LogFiles
+from classmargin.training.metric_logs import Evaluation, LogFiles
 from classmargin.training.run_folder import RunFolder, read_owner
 
 # Room for the refusal of a bomb, above what the process has when it begins to read.
@@ -210,7 +210,7 @@ SMALL = {
     "audit.json": in_run("audit.json", lambda run: read_audit_part(run, "by_class")),
     "spread.jsonl": in_run("spread.jsonl", read_spreads),
     "metrics.jsonl": ("metrics.jsonl", lambda path: validation_accuracies(path.parent)),
-    "metrics.csv": ("metrics.csv", lambda path: LogFiles(path.parent, [path.name]).csv_header(path.name)),
+    "metrics.csv": ("metrics.csv", lambda path: LogFiles(path.parent, []).log(Evaluation(1, 1, {}, []))),
     "--class-names": ("names.txt", read_class_names),
     "--class-names as JSON": ("names.json", read_class_names),
     "plan": ("plan.json", read_plan),

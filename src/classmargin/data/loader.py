@@ -97,6 +97,7 @@ def make_loader(
     batch_size: int,
     training: bool,
     augmentation: str = "none",
+    spared: tuple[int, ...] = (),
     views: int = 1,
     sampler: str = "plain",
     multiplicity: Tensor | None = None,
@@ -120,6 +121,7 @@ def make_loader(
         augmentation: ``"none"``; ``"standard"`` (pad-and-crop with mirroring for images in memory, random
             resized crop with mirroring for streamed images of more than 64 pixels); ``"randaugment"`` or
             ``"autoaugment"``, applied after the standard one.
+        spared: Classes that do without the last step of the augmentation: the policy, or the standard one where there is none.
         views: Augmented versions of every sample.
         sampler: ``"plain"`` or ``"class-balanced"`` (four samples of each of ``batch_size / 4`` classes).
         multiplicity: How often each training sample counts in an epoch: integers, one for each sample of the
@@ -162,7 +164,7 @@ def make_loader(
             f"augmentation {augmentation!r} needs images of bytes, but {bundle.name} holds {inputs.dtype}"
         )
     check_choice("sampler", sampler, SAMPLERS)
-    maker = StepMaker(Augmenter(bundle, split, augmentation), views, seed, rank, world_size)
+    maker = StepMaker(Augmenter(bundle, split, augmentation, spared), views, seed, rank, world_size)
     if not training:
         if multiplicity is not None or sampler != "plain":
             raise ValueError(

@@ -45,11 +45,15 @@ _CROP_TRIES = 10
 
 @dataclass(frozen=True, eq=False)
 class Augmenter:
-    """Makes augmented pixels (or plain features) of the samples of one split; ``augmentation`` is one of ``AUGMENTATIONS``."""
+    """Makes augmented pixels (or plain features) of the samples of one split; ``augmentation`` is one of ``AUGMENTATIONS``.
+
+    The classes ``spared`` do without the last step of it: the policy, or crop and mirroring where there is none.
+    """
 
     bundle: DataBundle
     split: Split
     augmentation: str
+    spared: tuple[int, ...] = ()
 
     def make(self, batch: IntArray, mine: slice, random: RandomStreams) -> Pixels:
         """Return inputs ``[b, ...]`` of this process's share of a global batch, which is a list of rows of the split."""
@@ -59,11 +63,14 @@ class Augmenter:
             images = self.split.inputs.index_select(0, torch.from_numpy(batch[mine])).numpy()
         if self.augmentation == "none":
             return images
-        count, size = len(batch), images.shape[2:]
+        count, size, spared = len(batch), images.shape[2:], self._is_spared(batch[mine])
         drawn: Any
         if not self._cropped_while_decoding:
             drawn = draw_crop_and_flip(random(Purpose.CROP), count, size, flip=self.bundle.flip)
-            images = crop_and_flip(images, *(part[mine] for part in drawn))
+            cut = crop_and_flip(images, *(part[mine] for part in drawn))
+            if self.augmentation == "standard":
+                cut[spared] = images[spared]
+            images = cut
         if self.augmentation == "standard":
             return images
         if self.augmentation == "randaugment":
@@ -71,7 +78,12 @@ class Augmenter:
         else:
             small = max(size) <= SMALL_SIDE
             drawn = draw_autoaugment(random(Purpose.POLICY), count, small_images=small)
-        return apply_policy(images, DrawnPolicy(*(part[mine] for part in drawn)))
+        changed = apply_policy(images, DrawnPolicy(*(part[mine] for part in drawn)))
+        changed[spared] = images[spared]
+        return changed
+
+    def _is_spared(self, rows: IntArray) -> npt.NDArray[np.bool_]:
+        return np.isin(self.split.labels.numpy()[rows], self.spared)
 
     @property
     def _cropped_while_decoding(self) -> bool:
@@ -83,6 +95,7 @@ class Augmenter:
         channels, height, width = self.bundle.input_shape
         image_format = ImageFormat(channels, (height, width), self.bundle.resize)
         pixels = np.empty((len(rows), channels, height, width), dtype=np.uint8)
+        whole = self._is_spared(rows) & (self.augmentation == "standard")
 
         def cut(image: Any, numbers: Random) -> Any:
             box = draw_crop_box(numbers, image.width, image.height, scale=self.bundle.framing.crop_scale)
@@ -92,7 +105,7 @@ class Augmenter:
 
         def look(place: int) -> None:
             how: Any = partial(scaled_image, image_format=image_format, interpolation=interpolation)
-            if self.augmentation != "none" and self._cropped_while_decoding:
+            if self.augmentation != "none" and self._cropped_while_decoding and not whole[place]:
                 how = partial(cut, numbers=random(Purpose.DECODE, position=start + place))
             pixels[place] = decode_image(images, place, channels, how)
 

@@ -29,10 +29,11 @@ from classmargin.methods.base import SamplerKind
 from classmargin.methods.method_registry import resolve_hyperparameters, settle_hyperparameters
 from classmargin.recipes.model_record import ModelRecord
 from classmargin.recipes.probe import feature_bundle
+from classmargin.recipes.training_samples import chosen_samples, spared_classes
 from classmargin.training.config import DataConfig, RunConfig
 from classmargin.training.config_reader import replace_machine
 from classmargin.training.devices import launched_layout, settled, usable_cores
-from classmargin.training.ingredients import Ingredients
+from classmargin.training.loop import Ingredients
 from classmargin.training.process_state import seed_for, seed_process
 from classmargin.training.run_progress import say
 from classmargin.training.soft_labels import read_teacher
@@ -61,6 +62,7 @@ class BundleLoaders:
         rank: Number of this process.
         world_size: Number of processes.
         workers: Worker processes for streamed data.
+        spared: Classes that do without the last step of the augmentation.
     """
 
     bundle: DataBundle
@@ -71,6 +73,7 @@ class BundleLoaders:
     rank: int = 0
     world_size: int = 1
     workers: int = 0
+    spared: tuple[int, ...] = ()
 
     def training(
         self, *, sampler: SamplerKind | None, views: int | None, multiplicity: Tensor | None
@@ -83,6 +86,7 @@ class BundleLoaders:
             batch_size=self.batch_size,
             training=True,
             augmentation=self.augmentation if images else "none",
+            spared=self.spared,
             views=views if views is not None else self.needs.views,
             sampler=sampler if sampler is not None else self.needs.sampler,
             multiplicity=multiplicity,
@@ -191,7 +195,7 @@ def load_bundle(config: RunConfig) -> DataBundle:
         framing=framing_of(data),
     )
     _check_test_classes(bundle, allow_absent=data.allow_absent)
-    return bundle
+    return chosen_samples(bundle, data)
 
 
 def download_data(config: RunConfig) -> None:
@@ -388,6 +392,7 @@ def _loaders(config: RunConfig, bundle: DataBundle, needs: Requirements) -> Bund
         rank(),
         world_size(),
         _workers(config, bundle),
+        spared_classes(bundle, config.data),
     )
 
 

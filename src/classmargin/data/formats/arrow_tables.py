@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from classmargin._array_files import read_parquet_table
 from classmargin._checks import require_extra
 from classmargin._files import check_folder, memory_budget
-from classmargin._parquet_files import read_parquet_table
 from classmargin.data.images import EncodedImages
 from classmargin.data.raw import DataError, DataNotFoundError, RawData, RawPart, name_some
 

@@ -209,7 +209,7 @@ def hard_classes_map(record: Record, folders: Folders) -> dict[str, Any]:
 
 def map_of_run(run: RunFolder, classes: Any) -> dict[str, Any]:
     """Return the t-SNE map of one run's test features of some classes, and how compact the classes are."""
-    from classmargin.report.feature_map import feature_map
+    from classmargin.report.figures import feature_map
 
     found = read_predictions(run.predictions_file)
     assert found.features is not None, "run folders hold features"
