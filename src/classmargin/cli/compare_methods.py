@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -39,7 +39,6 @@ def compare_methods(
     Hyper-parameters of one method: --set mr2.mean_margin=2.
     """
     from classmargin.recipes.launched_ranks import serve_if_helper
-    from classmargin.recipes.out_folder import claim_comparison_folder, is_asked, removed_unless_begun
     from classmargin.recipes.recipe_plan import plan_comparison
     from classmargin.recipes.record_pages import (
         comparison_dict,
@@ -50,8 +49,7 @@ def compare_methods(
     )
     from classmargin.recipes.run_options import gather_config, method_names, split_overrides
     from classmargin.recipes.run_parts import download_data
-    from classmargin.recipes.run_recipe import compare_methods as run_comparison
-    from classmargin.recipes.validation_search import on_equal_footing
+    from classmargin.recipes.run_recipe import run_plan
 
     serve_if_helper()
     names = method_names(methods)
@@ -68,18 +66,10 @@ def compare_methods(
         devices=devices,
     )
     run = gather_config(flags=flags, overrides=shared, preset=preset, file=config)
-    block = plan_comparison(run, names, seeds, out, own)
+    plan = plan_comparison(run, names, seeds, out, own)
     if download:
         download_data(run)
-    how: dict[str, Any] = {"engine": engine.value, "jobs": jobs}
-    words = ""
-    with removed_unless_begun(out):
-        if equal_footing:
-            if not is_asked(out):
-                claim_comparison_folder(out, block)
-            (block,), words = on_equal_footing([block], out, equal_footing, **how)
-        claim_comparison_folder(out, block)
-        outcome = run_comparison(block, trials=equal_footing, words=words, **how)
+    outcome = run_plan(plan, out, trials=equal_footing, engine=engine.value, jobs=jobs)
     write_comparison(outcome, out, title=f"Methods on {run.data.name}")
     record = outcome.record
     show(

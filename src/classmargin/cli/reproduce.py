@@ -96,18 +96,12 @@ def reproduce(
     Hyper-parameters of one method: --set mr2.mean_margin=2. NAME may be left out, or be "custom", with --from-runs.
     """
     from classmargin.recipes.launched_ranks import serve_if_helper
-    from classmargin.recipes.out_folder import (
-        claim_recipe_folder,
-        claim_record_folder,
-        is_asked,
-        removed_unless_begun,
-        results_folder,
-    )
-    from classmargin.recipes.recipe_plan import download_recipe_data, plan_recipe
+    from classmargin.recipes.out_folder import claim_record_folder, removed_unless_begun, results_folder
+    from classmargin.recipes.recipe_plan import plan_recipe
     from classmargin.recipes.record import CUSTOM
     from classmargin.recipes.record_pages import render_records, write_outputs
     from classmargin.recipes.run_recipe import from_runs as measure_runs
-    from classmargin.recipes.run_recipe import reproduce as run_recipe
+    from classmargin.recipes.run_recipe import run_plan
 
     if render:
         typer.echo(render_records(render), nl=False)
@@ -133,44 +127,15 @@ def reproduce(
             plan = plan_recipe(recipe, scale, seeds=seeds, folder=folder, changes=changes, must_run=False)
             _show_plan(plan, output, equal_footing)
             return
-        if download:
-            download_recipe_data(recipe, scale, changes)
         side_by_side = jobs if jobs is not None else (1 if scale == "paper" else 2)
         how: dict[str, Any] = {"engine": engine.value, "jobs": side_by_side}
-        plan = plan_recipe(recipe, scale, seeds=seeds, folder=folder, changes=changes)
-        place = results_folder(folder, recipe.name, scale)
-        with removed_unless_begun(place):
-            if select or equal_footing:
-                if not is_asked(place):
-                    claim_recipe_folder(plan, place)
-                plan = _selected(plan, equal_footing, how)
-            claim_recipe_folder(plan, place)
-            outcome = run_recipe(plan, command=command, **how)
-        folder = place
+        plan = plan_recipe(
+            recipe, scale, seeds=seeds, folder=folder, changes=changes, download=bool(download)
+        )
+        folder = results_folder(folder, recipe.name, scale)
+        outcome = run_plan(plan, folder, search=select, trials=equal_footing, command=command, **how)
     write_outputs(outcome.record, folder, outcome.measured)
     _show(outcome, output, folder)
-
-
-def _selected(plan: RecipePlan, equal_footing: int, how: dict[str, Any]) -> RecipePlan:
-    """Return the plan with the settings that are best on validation, and the rows of an equal footing."""
-    from classmargin.recipes.validation_search import (
-        OF_THE_PAPER,
-        on_equal_footing,
-        select,
-        with_choice,
-        words_of,
-    )
-
-    if plan.recipe.scales[plan.scale].sample_files:
-        from classmargin.recipes.sample_files import write_sample_files
-
-        write_sample_files(plan.folder, plan.runs)
-    if equal_footing:
-        blocks, words = on_equal_footing(plan.blocks, plan.folder, equal_footing, **how)
-        return replace(plan, blocks=blocks, trials=equal_footing, words=(words,))
-    choice = select(plan.blocks, plan.folder, **how)
-    blocks = with_choice(plan.blocks, choice, plan.folder)
-    return replace(plan, blocks=blocks, words=(words_of(choice, OF_THE_PAPER),))
 
 
 def _show_plan(plan: RecipePlan, output: OutputFormat, equal_footing: int) -> None:

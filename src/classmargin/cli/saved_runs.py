@@ -52,7 +52,7 @@ def export(
     ] = None,
 ) -> None:
     """Write a trained network as ONNX, TorchScript or plain weights; it is checked against the original."""
-    from classmargin.recipes.model_export import export as export_model
+    from classmargin.recipes.saved_model import export as export_model
     from classmargin.recipes.saved_model import load_model
 
     path = export_model(load_model(run), out if out is not None else run / "exported", file_format)

@@ -133,10 +133,9 @@ def sweep(
     from classmargin.recipes.run_options import gather_config
     from classmargin.recipes.run_parts import download_data
     from classmargin.recipes.run_sweep import run_sweep
-    from classmargin.recipes.sweep_pages import notes_of, tables_of, verdict_of, write_result
-    from classmargin.recipes.sweep_plan import SweepPlan, study_name
-    from classmargin.recipes.sweep_result import to_dict
+    from classmargin.recipes.sweep_result import notes_of, tables_of, to_dict, verdict_of, write_result
     from classmargin.recipes.sweep_space import parse_objective, parse_search
+    from classmargin.recipes.sweep_study import SweepPlan, study_name
 
     serve_if_helper()
     flags = options.run_tables(
