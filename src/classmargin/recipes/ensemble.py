@@ -79,19 +79,10 @@ def ensemble(
 ) -> Ensemble:
     """Average the probabilities of finished runs, audit the result, and export or distil it.
 
-    Args:
-        runs: At least two run folders, tested on the same samples.
-        out: Folder to write to.
-        distill: Train one network on the averaged probabilities of the training samples. It has the settings of the
-            first run unless ``method`` and ``settings`` say otherwise.
-        method: Method of the student; one that takes class probabilities as labels.
-        settings: Further settings of the student as tables, e.g. ``{"loop": {"epochs": 50}}``.
-        temperature: Of the teacher's probabilities: above 1 they say more about the classes that were not chosen.
-        onnx: Also write the whole ensemble as one ONNX file.
-        report: Also write an HTML report.
-
-    Raises:
-        ValueError: Fewer than two runs, unfinished ones, or runs of different samples, classes or inputs.
+    The runs, at least two, must be tested on the same samples. With ``distill`` one network is trained on the averaged
+    probabilities of the training samples; it has the settings of the first run unless ``method`` (one that takes class
+    probabilities as labels) and ``settings`` (tables, e.g. ``{"loop": {"epochs": 50}}``) say otherwise. A ``temperature``
+    above 1 says more about the classes that were not chosen. ``onnx`` also writes the whole ensemble as one ONNX file.
 
     Example:
         >>> from classmargin.recipes.ensemble import ensemble

@@ -125,10 +125,7 @@ MARGINS: dict[str, dict[str, Any]] = {
 # CLIP ResNet-50 on ImageNet.
 AUGMENTATION: dict[str, dict[str, PrintedRow]] = {
     "standard": {"erm": TABLE_1B["erm"], "mr2": TABLE_1B["mr2"]},
-    "randaugment": {
-        "erm": PrintedRow(75.8, 91.5, 78.8, 57.2),
-        "mr2": PrintedRow(77.3, 92.0, 79.8, 60.1),
-    },
+    "randaugment": {"erm": PrintedRow(75.8, 91.5, 78.8, 57.2), "mr2": PrintedRow(77.3, 92.0, 79.8, 60.1)},
     "autoaugment": {
         "erm": PrintedRow(76.2, 91.9, 79.2, 57.5),
         "mr2": PrintedRow(78.1, 92.3, 81.0, 61.1, _CHANGE.format("hard", "+3.5", "3.6")),

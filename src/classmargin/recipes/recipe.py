@@ -12,7 +12,7 @@ win: preset of the block, block, row, scale, changes of the user.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from classmargin._checks import check_choice
@@ -154,15 +154,15 @@ PRETRAINED_LAPTOP: Tables = {
 }
 
 
+def tiny(network: str) -> Tables:
+    """Return the smallest settings of a network for larger images."""
+    return {"data": {"image_size": 32}, "backbone": TINY[network]}
+
+
 def smoke(**blocks: Tables) -> Scale:
     """Return the smallest scale of a recipe on CIFAR or MNIST."""
     note = "a few made-up images and one epoch: shows that everything runs, and says nothing about methods."
     return Scale(note, SMOKE, blocks, bootstrap=100, sample_files=True)
-
-
-def tiny(network: str) -> Tables:
-    """Return the smallest settings of a network for larger images."""
-    return {"data": {"image_size": 32}, "backbone": TINY[network]}
 
 
 def smoke_pretrained(networks: Mapping[str, str]) -> Scale:
@@ -171,8 +171,7 @@ def smoke_pretrained(networks: Mapping[str, str]) -> Scale:
         "real architectures at their smallest, a few made-up files in the format of the data set and of the published "
         "weights, one epoch: shows that everything runs, and says nothing about methods."
     )
-    blocks = {block: tiny(network) for block, network in networks.items()}
-    return Scale(note, SMOKE, blocks, bootstrap=100, sample_files=True)
+    return replace(smoke(**{block: tiny(network) for block, network in networks.items()}), note=note)
 
 
 def paper(
@@ -212,10 +211,7 @@ def pretrained_scales(epochs: int) -> dict[str, Scale]:
 
 
 def scratch_scales(
-    *networks: str,
-    more: str = "",
-    leave_out: Mapping[str, str] | None = None,
-    published: Scale | None = None,
+    *networks: str, more: str = "", leave_out: Mapping[str, str] | None = None, published: Scale | None = None
 ) -> dict[str, Scale]:
     """Return the scales of networks on ImageNet; a laptop trains ResNet-20 on a tenth of CIFAR-100 in their place."""
     note = f"a tenth of CIFAR-100 in place of ImageNet, ResNet-20, 40 epochs{more}."

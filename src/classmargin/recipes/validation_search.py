@@ -22,13 +22,7 @@ import numpy as np
 from classmargin._checks import check_int
 from classmargin._files import read_json
 from classmargin.methods import default_hyperparameters, method_info
-from classmargin.recipes.recipe_plan import (
-    SELECTION_FOLDER,
-    PlannedBlock,
-    PlannedRow,
-    RecipePlan,
-    run_folder,
-)
+from classmargin.recipes.recipe_plan import SELECTION_FOLDER, PlannedBlock, PlannedRow, RecipePlan, run_folder
 from classmargin.recipes.run_parts import effective
 from classmargin.recipes.runner import PlannedRun, run_all
 from classmargin.recipes.train_run import read_evaluations, validation_accuracies

@@ -145,11 +145,7 @@ def _clip_block(key: str, title: str, data: Mapping[str, Any]) -> Block:
     return Block(key, title, ERM_AND_MR2, "clip-finetune", settings)
 
 
-AUGMENTATIONS = {
-    "standard": "crop and flip",
-    "randaugment": "RandAugment",
-    "autoaugment": "AutoAugment",
-}
+AUGMENTATIONS = {"standard": "crop and flip", "randaugment": "RandAugment", "autoaugment": "AutoAugment"}
 FINE_GRAINED_SETS = {
     "stanford-cars": "Stanford Cars",
     "oxford-pets": "Oxford Pets",
