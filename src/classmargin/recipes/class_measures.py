@@ -17,8 +17,8 @@ import torch
 
 from classmargin._files import LONG_FILE, read_json
 from classmargin.data import make_loader
+from classmargin.evaluation.class_metrics import TIERS, tier_codes
 from classmargin.evaluation.feature_geometry import ClassGeometry, FeatureSums, class_geometry
-from classmargin.evaluation.tiers import TIERS, tier_codes
 from classmargin.recipes.run_parts import RunParts, load_bundle
 from classmargin.recipes.saved_model import load_model
 from classmargin.recipes.train_run import read_json_lines

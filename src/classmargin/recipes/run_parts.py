@@ -31,10 +31,11 @@ from classmargin.methods import Method, Requirements, TaskInfo, create, requirem
 from classmargin.methods.base import SamplerKind
 from classmargin.methods.method_registry import resolve_hyperparameters, settle_hyperparameters
 from classmargin.recipes.probe import feature_bundle
+from classmargin.recipes.training_samples import chosen_samples, spared_classes
 from classmargin.training.config import DataConfig, RunConfig
 from classmargin.training.config_reader import replace_machine
 from classmargin.training.devices import launched_layout, settled, usable_cores
-from classmargin.training.ingredients import Ingredients
+from classmargin.training.loop import Ingredients
 from classmargin.training.process_state import seed_for, seed_process
 from classmargin.training.run_folder import RunFolder, write_json
 from classmargin.training.run_progress import say
@@ -63,6 +64,7 @@ class BundleLoaders:
     rank: int = 0
     world_size: int = 1
     workers: int = 0  # processes that read streamed data
+    spared: tuple[int, ...] = ()  # classes that do without the last step of the augmentation
 
     def training(
         self, *, sampler: SamplerKind | None, views: int | None, multiplicity: Tensor | None
@@ -73,6 +75,7 @@ class BundleLoaders:
             batch_size=self.batch_size,
             training=True,
             augmentation=self.augmentation if self.bundle.kind == "images" else "none",
+            spared=self.spared,
             views=views if views is not None else self.needs.views,
             sampler=sampler if sampler is not None else self.needs.sampler,
             multiplicity=multiplicity,
@@ -233,7 +236,7 @@ def load_bundle(config: RunConfig) -> DataBundle:
         framing=framing_of(data),
     )
     _check_test_classes(bundle, allow_absent=data.allow_absent)
-    return bundle
+    return chosen_samples(bundle, data)
 
 
 def download_data(config: RunConfig) -> None:
@@ -396,6 +399,7 @@ def build_run(config: RunConfig) -> RunParts:
         rank(),
         world_size(),
         _workers(config, bundle),
+        spared_classes(bundle, config.data),
     )
     steps = len(loaders.training(sampler=None, views=None, multiplicity=None))
     record = replace(record, steps_per_epoch=steps)

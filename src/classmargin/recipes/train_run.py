@@ -35,7 +35,7 @@ from classmargin.training.loop import Loop
 from classmargin.training.metric_logs import Logger
 from classmargin.training.recorder import Recorder
 from classmargin.training.run_folder import RunFolder, recorded_numerics
-from classmargin.training.run_progress import Watchers, make_watchers, say, say_once
+from classmargin.training.run_progress import Watchers, say, say_once
 
 VALIDATION_FILE = "validation.npz"
 # Accuracies that every evaluation logs.
@@ -193,7 +193,7 @@ def _loop_of(
             observer.attach(session)
     recorder = Recorder(run, config, tuple(session.bundle.class_names), observers)
     title = f"{config.method.name} seed {config.loop.seed}"
-    watchers = make_watchers(run.progress_file, title, show=show) if rank() == 0 else Watchers([])
+    watchers = Watchers(run.progress_file, title, show=show) if rank() == 0 else Watchers()
     loop = Loop(config, session.ingredients(), fabric, recorder, watchers)
     if rank() == 0 and not run.started:  # only now: bad settings that the loop finds begin no run
         write_record(run, session.record)

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from classmargin.evaluation.class_metrics import TIERS
 from classmargin.evaluation.prediction_files import read_predictions
-from classmargin.evaluation.tiers import TIERS
 from classmargin.recipes.class_measures import class_column, read_spreads, third_means, thirds_of
 from classmargin.recipes.recipe import (
     Folders,
@@ -28,6 +28,7 @@ from classmargin.report.figures import (
     SERIES_COLOURS,
     TIER_COLOURS,
     empty_figure,
+    feature_map,
     percent_axis,
     plotly_text,
     titled_axis,
@@ -177,8 +178,6 @@ def hard_classes_map(record: Record, folders: Folders) -> dict[str, Any]:
 
 def map_of_run(run: RunFolder, classes: Any) -> dict[str, Any]:
     """Return the t-SNE map of one run's test features of some classes, and how compact the classes are."""
-    from classmargin.report.feature_map import feature_map
-
     found = read_predictions(run.predictions_file)
     assert found.features is not None, "run folders hold features"
     rows = np.flatnonzero(np.isin(found.labels, classes))
