@@ -54,17 +54,18 @@ def _train(task: Mapping[str, Any]) -> dict[str, Any]:
 
     ending = train_task(task, lambda *_: True)
     endings: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(endings, ending, group=_group())
+    dist.all_gather_object(endings, ending, group=join())
     return next((found for found in endings if found["kind"] != "finished"), ending)
 
 
 def _share(task: dict[str, Any] | None) -> dict[str, Any] | None:
     shared = [task]
-    dist.broadcast_object_list(shared, src=0, group=_group())
+    dist.broadcast_object_list(shared, src=0, group=join())
     return shared[0]
 
 
-def _group() -> Any:
+def join() -> Any:
+    """Join the group of all ranks, which each of them must do before anything is trained, and return it."""
     if not _groups:
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         rank, processes = launched_rank()

@@ -134,6 +134,7 @@ def run_from(
 
     check_choice("engine", engine, ENGINES)
     if launched_ranks.are_launched():
+        launched_ranks.join()
         _one_by_one(source, lambda run: launched_ranks.train_together(run.task()), show)
     elif engine == "inline":
 
