@@ -27,15 +27,12 @@ from classmargin.data.formats.cifar import load_pickled_arrays
 from classmargin.data.formats.image_folder import read_lines, read_mat
 from classmargin.evaluation.prediction_files import read_class_names, read_predictions
 from classmargin.recipes import record as recipe_record
-from classmargin.recipes.class_measures import read_audit_part
-from classmargin.recipes.model_record import read_record
+from classmargin.recipes.class_measures import read_audit_part, read_spreads
 from classmargin.recipes.out_folder import read_question
-from classmargin.recipes.paper.training_figures import read_spreads
-from classmargin.recipes.run_display import read_progress
 from classmargin.recipes.run_options import gather_config
-from classmargin.recipes.run_sweep import validation_accuracies
-from classmargin.recipes.sweep_plan import read_plan
-from classmargin.recipes.train_run import read_summary
+from classmargin.recipes.run_parts import read_record
+from classmargin.recipes.sweep_study import read_plan
+from classmargin.recipes.train_run import read_progress, read_summary, validation_accuracies
 from classmargin.training.checkpoint import CheckpointStore, read_tree, write_tree
 from classmargin.training.metric_logs import Evaluation, LogFiles
 from classmargin.training.run_folder import RunFolder, read_owner

@@ -20,15 +20,18 @@ from hypothesis import strategies as st
 from soak.tiny_task import train_words, write_features
 
 from classmargin.cli.main import main
-from classmargin.recipes.class_measures import read_audit_part
-from classmargin.recipes.model_record import read_record as read_model_record
-from classmargin.recipes.paper.training_figures import read_spreads
+from classmargin.recipes.class_measures import read_audit_part, read_spreads
 from classmargin.recipes.record import read_record
 from classmargin.recipes.record_pages import render_records
-from classmargin.recipes.run_display import read_progress
 from classmargin.recipes.run_options import gather_config
-from classmargin.recipes.run_sweep import validation_accuracies
-from classmargin.recipes.train_run import default_folder, read_summary, train
+from classmargin.recipes.run_parts import read_record as read_model_record
+from classmargin.recipes.train_run import (
+    default_folder,
+    read_progress,
+    read_summary,
+    train,
+    validation_accuracies,
+)
 from classmargin.training.config import DataConfig, RunConfig
 from classmargin.training.metric_logs import LogFiles, safe_cell
 from classmargin.training.run_folder import RunFolder, add_session, hold_lock, read_owner, write_json

@@ -73,7 +73,7 @@ def reproduce(
     from classmargin.recipes import out_folder, record_pages, run_recipe
     from classmargin.recipes.launched_ranks import serve_if_helper
     from classmargin.recipes.recipe import find_recipe
-    from classmargin.recipes.recipe_plan import Changes, download_recipe_data, plan_recipe
+    from classmargin.recipes.recipe_plan import Changes, plan_recipe
     from classmargin.recipes.record import CUSTOM
     from classmargin.recipes.run_options import split_overrides
     from classmargin.training.config_reader import merge, parse_overrides
@@ -107,37 +107,16 @@ def reproduce(
             plan = plan_recipe(recipe, scale, seeds=seeds, folder=folder, changes=changes, must_run=False)
             _show_plan(plan, output, equal_footing)
             return
-        if download:
-            download_recipe_data(recipe, scale, changes)
         side_by_side = jobs if jobs is not None else (1 if scale == "paper" else 2)
         how: dict[str, Any] = {"engine": engine.value, "jobs": side_by_side}
-        plan = plan_recipe(recipe, scale, seeds=seeds, folder=folder, changes=changes)
+        fetch = bool(download)
+        plan = plan_recipe(recipe, scale, seeds=seeds, folder=folder, changes=changes, download=fetch)
         folder = out_folder.results_folder(folder, recipe.name, scale)
-        with out_folder.removed_unless_begun(folder):
-            if select or equal_footing:
-                if not out_folder.is_asked(folder):
-                    out_folder.claim_recipe_folder(plan, folder)
-                plan = _selected(plan, equal_footing, how)
-            out_folder.claim_recipe_folder(plan, folder)
-            outcome = run_recipe.reproduce(plan, command=command, **how)
+        outcome = run_recipe.run_plan(
+            plan, folder, search=select, trials=equal_footing, command=command, **how
+        )
     record_pages.write_outputs(outcome.record, folder, outcome.measured)
     show_record(output, outcome.record, folder, outcome.record.to_dict())
-
-
-def _selected(plan: RecipePlan, equal_footing: int, how: dict[str, Any]) -> RecipePlan:
-    """Return the plan with the settings that are best on validation, and the rows of an equal footing."""
-    from classmargin.recipes import validation_search as search
-
-    if plan.recipe.scales[plan.scale].sample_files:
-        from classmargin.recipes.sample_files import write_sample_files
-
-        write_sample_files(plan.folder, plan.runs)
-    if equal_footing:
-        blocks, words = search.on_equal_footing(plan.blocks, plan.folder, equal_footing, **how)
-        return replace(plan, blocks=blocks, trials=equal_footing, words=(words,))
-    choice = search.select(plan.blocks, plan.folder, **how)
-    blocks = search.with_choice(plan.blocks, choice, plan.folder)
-    return replace(plan, blocks=blocks, words=(search.words_of(choice, search.OF_THE_PAPER),))
 
 
 def _show_plan(plan: RecipePlan, output: OutputFormat, equal_footing: int) -> None:

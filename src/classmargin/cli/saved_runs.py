@@ -60,7 +60,7 @@ def export(
         file_format: Kind of file.
         out: File (default: RUN/exported.*).
     """
-    from classmargin.recipes.model_export import export as export_model
+    from classmargin.recipes.saved_model import export as export_model
     from classmargin.recipes.saved_model import load_model
 
     typer.echo(str(export_model(load_model(run), out if out is not None else run / "exported", file_format)))

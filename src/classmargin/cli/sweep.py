@@ -77,14 +77,13 @@ def sweep(
         engine: local: processes on this machine; ray: a Ray cluster, or a local one.
         seed: Of the search; runs have loop.seed.
     """
-    from classmargin.recipes import sweep_pages
+    from classmargin.recipes import sweep_result as pages
     from classmargin.recipes.launched_ranks import serve_if_helper
     from classmargin.recipes.out_folder import removed_unless_begun
     from classmargin.recipes.run_parts import download_data
     from classmargin.recipes.run_sweep import run_sweep
-    from classmargin.recipes.sweep_plan import SweepPlan, study_name
-    from classmargin.recipes.sweep_result import to_dict
     from classmargin.recipes.sweep_space import parse_objective, parse_search
+    from classmargin.recipes.sweep_study import SweepPlan, study_name
 
     serve_if_helper()
     wanted = parse_objective(objective)
@@ -108,9 +107,9 @@ def sweep(
     where = "ray" if engine is SweepEngine.ray else "local"
     with removed_unless_begun(out):
         result = run_sweep(plan, out, engine=where, jobs=jobs, reference=reference, test=test)
-    sweep_pages.write_result(result, out)
-    tables, notes = sweep_pages.tables_of(result), sweep_pages.notes_of(result)
-    show(output, verdict=sweep_pages.verdict_of(result), tables=tables, notes=notes, data=to_dict(result))
+    pages.write_result(result, out)
+    tables, notes, data = pages.tables_of(result), pages.notes_of(result), pages.to_dict(result)
+    show(output, verdict=pages.verdict_of(result), tables=tables, notes=notes, data=data)
     typer.echo(f"written to {out}", err=True)
     if result.best is None:
         raise typer.Exit(SOME_FAILED)

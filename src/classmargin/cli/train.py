@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from typer import Option
@@ -100,13 +100,11 @@ def compare_methods(
         seeds: Runs of each method.
     """
     from classmargin.recipes.launched_ranks import serve_if_helper
-    from classmargin.recipes.out_folder import claim_comparison_folder, is_asked, removed_unless_begun
     from classmargin.recipes.recipe_plan import plan_comparison
     from classmargin.recipes.record_pages import comparison_dict, write_comparison
     from classmargin.recipes.run_options import method_names, split_overrides
     from classmargin.recipes.run_parts import download_data
-    from classmargin.recipes.run_recipe import compare_methods as run_comparison
-    from classmargin.recipes.validation_search import on_equal_footing
+    from classmargin.recipes.run_recipe import run_plan
 
     serve_if_helper()
     names = method_names(methods)
@@ -114,17 +112,9 @@ def compare_methods(
         raise ValueError(f"--methods must name at least one method, got {methods!r}")
     shared, own = split_overrides(flags.overrides or (), names)
     run = flags.gather(flags.tables(), shared)
-    block = plan_comparison(run, names, seeds, out, own)
+    plan = plan_comparison(run, names, seeds, out, own)
     if flags.download:
         download_data(run)
-    how: dict[str, Any] = {"engine": engine.value, "jobs": jobs}
-    words = ""
-    with removed_unless_begun(out):
-        if equal_footing:
-            if not is_asked(out):
-                claim_comparison_folder(out, block)
-            (block,), words = on_equal_footing([block], out, equal_footing, **how)
-        claim_comparison_folder(out, block)
-        outcome = run_comparison(block, trials=equal_footing, words=words, **how)
+    outcome = run_plan(plan, out, trials=equal_footing, engine=engine.value, jobs=jobs)
     write_comparison(outcome, out, title=f"Methods on {run.data.name}")
     show_record(output, outcome.record, out, comparison_dict(outcome))
