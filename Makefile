@@ -91,7 +91,7 @@ test-trackers: .venv-trackers/.ready
 
 test-ray: .venv-ray/.ready
 	.venv-ray/bin/python -c "import ray"
-	.venv-ray/bin/python -m pytest -q -W ignore tests/recipes/test_ray_engine.py
+	.venv-ray/bin/python -m pytest -q -W ignore tests/recipes/test_ray_engine.py tests/improve/test_kills.py
 
 # The lowest version of every range in pyproject.toml, and the newest that pip finds. Warnings of other versions are not ours.
 # On Linux both bring builds of torch with CUDA, several GB; nothing of it is needed to run them.

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from classmargin.evaluation.class_metrics import tier_sizes
 from classmargin.evaluation.headline_intervals import check_settings, estimate_headlines
 from classmargin.evaluation.headlines import outcome_table
-from classmargin.evaluation.tiers import tier_sizes
 
 CLASSES = (10, 100, 1000)
 SIZES = ("20", "50", "100", "unequal")

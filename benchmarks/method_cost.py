@@ -35,8 +35,7 @@ from classmargin.methods import TaskInfo, create, list_methods, requirements_of
 from classmargin.recipes.run_parts import BundleLoaders
 from classmargin.training import devices, process_state
 from classmargin.training.config_reader import build
-from classmargin.training.ingredients import Ingredients
-from classmargin.training.loop import Loop
+from classmargin.training.loop import Ingredients, Loop
 from classmargin.training.recorder import Recorder
 from classmargin.training.run_folder import RunFolder
 from classmargin.training.run_progress import Watchers
@@ -104,7 +103,7 @@ def make_training(name: str, folder: Path, counter: RowCounter) -> Loop:
     names = tuple(bundle.class_names)
     method = create(name, task, **OPTIONS.get(name, {}))
     ingredients = Ingredients(network, method, new_network, loaders, names)
-    return Loop(config, ingredients, devices.start(config), Recorder(run, config, names), Watchers([]))
+    return Loop(config, ingredients, devices.start(config), Recorder(run, config, names), Watchers())
 
 
 def timed_training(name: str) -> tuple[float, RowCounter]:

@@ -181,12 +181,12 @@ def _above_minimum(model, X: np.ndarray, y: np.ndarray, alpha: float) -> float:
     """
     import torch
 
-    from classmargin.integrations.sklearn_parts.linear_head import MarginObjective, fit_linear_head
+    from classmargin.integrations.sklearn_parts.linear_head import MarginObjective, fit_head
 
     rows, labels = torch.from_numpy(X), torch.from_numpy(y)
     margins = torch.as_tensor(getattr(model, "class_margins_", np.ones(CLASSES)), dtype=rows.dtype)
     share = torch.full((len(rows),), 1.0 / len(rows))
-    least = fit_linear_head(
+    least = fit_head(
         rows, labels, share, margins, alpha=alpha, intercept=True, iterations=150, tol=1e-8
     ).objective
     objective = MarginObjective(rows, labels, share, margins, alpha * _total_variance(X))

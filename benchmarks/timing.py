@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 from collections.abc import Callable
@@ -10,13 +11,17 @@ from collections.abc import Callable
 def interleaved_medians(
     calls: dict[str, Callable[[int], object]], *, rounds: int, warmup: int = 3
 ) -> dict[str, float]:
-    """Return the median seconds of each call; all are called once in every round, so noise hits them alike."""
+    """Return the median seconds of each call; all are called once in every round, so noise hits them alike.
+
+    The order is drawn anew in each round: a call pays for the caches that the one before it has filled with something else.
+    """
     for call in calls.values():
         for index in range(warmup):
             call(index)
     seconds: dict[str, list[float]] = {name: [] for name in calls}
+    order = random.Random(0)
     for index in range(rounds):
-        for name, call in calls.items():
+        for name, call in order.sample(list(calls.items()), len(calls)):
             start = time.perf_counter()
             call(index)
             seconds[name].append(time.perf_counter() - start)

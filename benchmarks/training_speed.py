@@ -38,8 +38,7 @@ from classmargin.methods import TaskInfo, create, requirements_of
 from classmargin.recipes.run_parts import BundleLoaders, frozen_features
 from classmargin.training import devices
 from classmargin.training.config_reader import build
-from classmargin.training.ingredients import Ingredients
-from classmargin.training.loop import Loop
+from classmargin.training.loop import Ingredients, Loop
 from classmargin.training.recorder import Recorder
 from classmargin.training.run_folder import RunFolder
 from classmargin.training.run_progress import Watchers
@@ -144,9 +143,7 @@ class OurLoop:
         method, names = create(name, task), tuple(bundle.class_names)
         folder.mkdir(parents=True, exist_ok=True)
         ingredients = Ingredients(network, method, lambda: network, loaders, names)
-        self.loop = Loop(
-            config, ingredients, fabric, Recorder(RunFolder(folder), config, names), Watchers([])
-        )
+        self.loop = Loop(config, ingredients, fabric, Recorder(RunFolder(folder), config, names), Watchers())
         self.stage = self.loop.stages[0]
         self.begun = False
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from classmargin._atomic import atomic_path
-from classmargin.data.entries import FASHION_CLASSES
+from classmargin.data.catalog import FASHION_CLASSES
 from classmargin.data.formats.arrays import MINI_FILE, read_idx_folder
 
 LARGEST = 4_000_000  # bytes inside the wheel

@@ -115,7 +115,7 @@ def _train(rank: int, data: Path, folder: Path, seed: int, steps: int) -> None:
     run_folder = RunFolder(folder / "run")
     run_folder.path.mkdir(exist_ok=True)
     recorder = Recorder(run_folder, config, tuple(session.bundle.class_names))
-    loop = Loop(config, session.ingredients(), fabric, recorder, Watchers([]))
+    loop = Loop(config, session.ingredients(), fabric, recorder, Watchers())
     with (folder / f"track{rank}.jsonl").open("w", encoding="utf-8") as track:
         _watch(loop, track)
         loop.run()

@@ -84,7 +84,7 @@ def _train(data: Path, folder: Path, method: str, seed: int) -> None:
     run_folder = RunFolder(folder / "run")
     run_folder.path.mkdir()
     recorder = Recorder(run_folder, config, tuple(parts.bundle.class_names))
-    loop = Loop(config, parts.ingredients(), devices.start(config), recorder, Watchers([]))
+    loop = Loop(config, parts.ingredients(), devices.start(config), recorder, Watchers())
     step, track = loop._train_step, []
 
     def train_step(batch: Any) -> None:

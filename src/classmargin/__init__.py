@@ -22,25 +22,17 @@ if TYPE_CHECKING:
     from classmargin.recipes.improve.improvement import Improvement
     from classmargin.recipes.improve.improving import improve
 
-_HOME_OF = {
-    "Audit": "classmargin.evaluation",
-    "ClassOffsetClassifier": "classmargin.integrations.sklearn_offsets",
-    "ClassStatistics": "classmargin.mr2",
-    "Comparison": "classmargin.evaluation",
-    "FeatureCapture": "classmargin.integrations.capture",
-    "FeatureCollapseWarning": "classmargin.mr2",
-    "Improvement": "classmargin.recipes.improve.improvement",
-    "LossTerms": "classmargin._types",
-    "MR2Classifier": "classmargin.integrations.sklearn_classifier",
-    "MR2Loss": "classmargin.mr2",
-    "ModelOutput": "classmargin._types",
-    "audit": "classmargin.evaluation",
-    "audit_model": "classmargin.evaluation.auditing",
-    "capture_features": "classmargin.integrations.capture",
-    "compare": "classmargin.evaluation",
-    "improve": "classmargin.recipes.improve.improving",
+_NAMES_IN = {
+    "_types": ("LossTerms", "ModelOutput"),
+    "evaluation": ("Audit", "Comparison", "audit", "compare"),
+    "evaluation.auditing": ("audit_model",),
+    "integrations.capture": ("FeatureCapture", "capture_features"),
+    "integrations.sklearn_classifier": ("MR2Classifier",),
+    "integrations.sklearn_offsets": ("ClassOffsetClassifier",),
+    "mr2": ("ClassStatistics", "FeatureCollapseWarning", "MR2Loss"),
+    "recipes.improve.improvement": ("Improvement",),
+    "recipes.improve.improving": ("improve",),
 }
-_MODULES = ("functional", "theory")
 
 __all__ = [
     "Audit",
@@ -66,10 +58,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
+    if name in ("functional", "theory"):
         return importlib.import_module(f"classmargin.{name}")
-    if name in _HOME_OF:
-        return getattr(importlib.import_module(_HOME_OF[name]), name)
+    for home, names in _NAMES_IN.items():
+        if name in names:
+            return getattr(importlib.import_module(f"classmargin.{home}"), name)
     raise AttributeError(f"module 'classmargin' has no attribute {name!r}")
 
 

@@ -1,8 +1,10 @@
-"""Reading NumPy files from a stranger: nothing is unpickled, nothing is allocated on trust.
+"""Reading NumPy files and Parquet tables from a stranger: nothing is unpickled, nothing is allocated on trust.
 
-Sizes are compared before any memory is taken: what the zip directory declares, what the array headers claim, and how
-strongly the data is packed (real scores and images pack less than a hundred to one; a zip bomb a thousand to one). All
-members that are wanted count together: sixty small bombs are a large one.
+Sizes are compared before any memory is taken: what the zip directory declares, what the array headers claim, and how strongly the data
+is packed (real scores and images pack less than a hundred to one; a zip bomb a thousand to one). All members that are wanted count
+together: sixty small bombs are a large one. A Parquet file of some kilobytes can stand for gigabytes, too (a hundred million zeros are
+one number and a count), so its declared values are multiplied by their sizes before anything is decoded; and because metadata need
+not be true, the real size of the rows is summed up as they are read.
 """
 
 from __future__ import annotations
@@ -16,14 +18,15 @@ import struct
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
-from classmargin._files import UnfitFileError, open_regular, over_budget
+from classmargin._checks import require_extra
+from classmargin._files import MAX_MEMORY, UnfitFileError, in_units, open_regular, over_budget
 from classmargin._progress import progress
 
 AnyArray = npt.NDArray[Any]
@@ -35,6 +38,12 @@ MAPPED_FROM = 256 * 2**20
 _LOCAL_HEADER = 30  # bytes before the name of a member of a zip archive
 # Rows without columns, or columns without rows: more of them are no empty part of a data set.
 MOST_EMPTY = 2**24
+# A batch of a table must fit whatever one value is: numbers are small, a text may be a megabyte.
+_ROWS_OF_NUMBERS, _ROWS = 65_536, 256
+_BYTES = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 12}
+_BYTES_OF_TEXT = 64  # it becomes an object of Python in the end, whatever its length
+# Run lengths pack sorted labels far better than zip does, but not for ever.
+SUSPICIOUS_TABLE_RATIO = 500
 _BROKEN = (
     zipfile.BadZipFile,
     zlib.error,
@@ -51,22 +60,24 @@ class ArrayFileError(ValueError):
 
 
 def is_suspicious(size: int, packed: int) -> bool:
-    """Return whether so few packed bytes that become so many are more likely a bomb than data.
-
-    Example:
-        >>> is_suspicious(10**9, 10**6), is_suspicious(10**9, 10**8), is_suspicious(10**6, 10)
-        (True, False, False)
-    """
+    """Return whether so few packed bytes that become so many are more likely a bomb than data."""
     return size > SMALL_ENOUGH and size > SUSPICIOUS_RATIO * max(packed, 1)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    try:
+        with open_regular(path) as file:
+            yield file
+    except UnfitFileError as error:
+        raise ArrayFileError(str(error)) from error
 
 
 @contextlib.contextmanager
 def _archive(path: Path) -> Iterator[zipfile.ZipFile]:
     try:
-        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
+        with _opened(path) as file, zipfile.ZipFile(file) as archive:
             yield archive
-    except UnfitFileError as error:
-        raise ArrayFileError(str(error)) from error
     except _BROKEN as error:
         raise ArrayFileError(f"{path} is not a complete .npz file ({error})") from error
 
@@ -76,35 +87,28 @@ def read_npz_arrays(
 ) -> dict[str, AnyArray]:
     """Return the arrays of ``path`` whose name is in ``names``; other members are not read.
 
-    Args:
-        path: The archive.
-        names: Arrays to read.
-        max_bytes: Largest size in memory.
-        mapped: Arrays that are mapped instead of read where they are large (see :func:`release_pages`): those that are not
-            compressed in place, then they do not count, compressed ones from a temporary file.
-
-    Raises:
-        ArrayFileError: Not a zip, truncated, object arrays, sizes that do not fit or are too large.
+    Arrays in ``mapped`` are mapped instead of read where they are large (see :func:`release_pages`): those that are not
+    compressed in place, then they do not count for ``max_bytes``, compressed ones from a temporary file.
     """
     with _archive(path) as archive:
-        members = _wanted(path, archive, names)
+        members: dict[str, zipfile.ZipInfo] = {}
+        wanted = {f"{name}.npy": name for name in names}
+        for info in archive.infolist():
+            if (name := wanted.get(info.filename)) in members:
+                raise ArrayFileError(f"{path} holds {name!r} more than once")
+            if name is not None:
+                members[name] = info
         large = {name for name in mapped if name in members and members[name].file_size > MAPPED_FROM}
         in_place = {name for name in large if members[name].compress_type == zipfile.ZIP_STORED}
-        total = _check_sizes(
-            path, [info for name, info in members.items() if name not in in_place], max_bytes
-        )
-        for (
-            info
-        ) in members.values():  # all headers before the first array: a lie in the last one costs nothing
+        read = [info for name, info in members.items() if name not in in_place]
+        total = _check_sizes(path, read, max_bytes)
+        # All headers before the first array: a lie in the last one costs nothing.
+        for info in members.values():
             with archive.open(info) as stream:
                 _check_header(stream, f"{path}: {info.filename!r}", info.file_size)
         # Unpacking hundreds of megabytes takes seconds; small files are there at once.
-        shown = progress(
-            members.items(),
-            "reading arrays",
-            total=len(members),
-            show=None if total > SMALL_ENOUGH else False,
-        )
+        show = None if total > SMALL_ENOUGH else False
+        shown = progress(members.items(), "reading arrays", total=len(members), show=show)
         return {
             name: (_map_member if name in large else _read_member)(path, archive, info)
             for name, info in shown
@@ -112,47 +116,25 @@ def read_npz_arrays(
 
 
 def archive_names(path: Path) -> list[str]:
-    """Return the names of the members of ``path``, unread.
-
-    Raises:
-        ArrayFileError: Not a zip.
-    """
+    """Return the names of the members of ``path``, unread."""
     with _archive(path) as archive:
         return archive.namelist()
 
 
 def check_archive(path: Path, *, max_bytes: int) -> None:
-    """Refuse a file of weights that a library would unpack without asking how large it becomes.
-
-    Raises:
-        ArrayFileError: Not a regular file, larger than ``max_bytes``, or a zip archive whose members are.
-    """
+    """Refuse a file of weights that a library would unpack without asking how large it becomes."""
     try:
-        with open_regular(path) as file:
+        with _opened(path) as file:
             size = packed = os.fstat(file.fileno()).st_size
             if zipfile.is_zipfile(file):
                 with zipfile.ZipFile(file) as archive:
                     size = max(size, sum(info.file_size for info in archive.infolist()))
-    except UnfitFileError as error:
-        raise ArrayFileError(str(error)) from error
     except _BROKEN:
         return  # its reader says better what is wrong with it
     if size > max_bytes:
         raise ArrayFileError(over_budget(path, size, max_bytes))
     if is_suspicious(size, packed):
         raise ArrayFileError(f"{path} would unpack to {size} bytes: refused as a possible zip bomb")
-
-
-def _wanted(path: Path, archive: zipfile.ZipFile, names: Iterable[str]) -> dict[str, zipfile.ZipInfo]:
-    wanted = {f"{name}.npy": name for name in names}
-    members: dict[str, zipfile.ZipInfo] = {}
-    for info in archive.infolist():
-        name = wanted.get(info.filename)
-        if name is not None and name in members:
-            raise ArrayFileError(f"{path} holds {name!r} more than once")
-        if name is not None:
-            members[name] = info
-    return members
 
 
 def _check_sizes(path: Path, members: Iterable[zipfile.ZipInfo], max_bytes: int) -> int:
@@ -177,7 +159,7 @@ def _check_sizes(path: Path, members: Iterable[zipfile.ZipInfo], max_bytes: int)
 
 def _read_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> AnyArray:
     with archive.open(info) as stream:
-        return _read_checked(stream, f"{path}: {info.filename!r}")
+        return _read_array(stream, f"{path}: {info.filename!r}")
 
 
 def _map_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> AnyArray:
@@ -195,11 +177,7 @@ def _map_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> 
 
 @contextlib.contextmanager
 def spool(where: str) -> Iterator[IO[bytes]]:
-    """Give a temporary file without a name to write a large array into and to map; it goes with its last mapping.
-
-    Raises:
-        ArrayFileError: No room for it.
-    """
+    """Give a temporary file without a name to write a large array into and to map; it goes with its last mapping."""
     try:
         with tempfile.TemporaryFile() as file:
             yield file
@@ -230,16 +208,8 @@ def release_pages(array: AnyArray | None) -> None:
 
 
 def read_npy_array(path: Path, *, max_bytes: int, mapped: bool = False) -> AnyArray:
-    """Return the array of an ``.npy`` file, mapped where it is large and may be.
-
-    Raises:
-        ArrayFileError: Not such a file, cut short, too large, or one that holds Python objects.
-    """
-    try:
-        stream = open_regular(path)
-    except UnfitFileError as error:
-        raise ArrayFileError(str(error)) from error
-    with stream:
+    """Return the array of an ``.npy`` file, mapped where it is large and may be."""
+    with _opened(path) as stream:
         size = os.fstat(stream.fileno()).st_size
         if mapped and size > MAPPED_FROM:
             return _map_array(stream, 0, size, str(path))
@@ -247,29 +217,26 @@ def read_npy_array(path: Path, *, max_bytes: int, mapped: bool = False) -> AnyAr
             raise ArrayFileError(over_budget(path, size, max_bytes))
         _check_header(stream, str(path), size)
         stream.seek(0)
-        return _read_checked(stream, str(path))
+        return _read_array(stream, str(path))
 
 
 def _check_header(stream: IO[bytes], where: str, size: int) -> None:
     try:
         shape, _, dtype = _header(stream)
-    except (
-        Exception
-    ) as error:  # the header is a Python literal: broken ones raise from SyntaxError to MemoryError
-        raise ArrayFileError(f"{where} is not a NumPy array ({_words(error)})") from error
+    except Exception as error:  # a Python literal: broken ones raise from SyntaxError to MemoryError
+        raise ArrayFileError(f"{where} is not a NumPy array ({_words(error)[:200]})") from error
     if dtype.hasobject:
         raise ArrayFileError(f"{where} holds pickled Python objects, which are never loaded")
     if dtype.itemsize == 0:  # any number of them fits into no bytes at all
         raise ArrayFileError(f"{where} claims shape {shape} of items without size ({dtype.str}): refused")
     if any(length < 0 for length in shape) or math.prod(shape) * dtype.itemsize > size:
         raise ArrayFileError(f"{where} claims shape {shape} of {dtype}, more than its {size} bytes hold")
-    if (
-        math.prod(max(length, 1) for length in shape) > size + MOST_EMPTY
-    ):  # rows that cost nothing until one is counted
+    # Rows that cost nothing until one is counted.
+    if math.prod(max(length, 1) for length in shape) > size + MOST_EMPTY:
         raise ArrayFileError(f"{where} claims shape {shape}, of which nothing is stored: refused")
 
 
-def _read_checked(stream: IO[bytes], where: str) -> AnyArray:
+def _read_array(stream: IO[bytes], where: str) -> AnyArray:
     try:
         return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
     except ValueError as error:
@@ -296,9 +263,6 @@ def check_pickle(packed: bytes) -> None:
 
     A memo index far beyond the file's size makes the reader fill gigabytes with zeros; a tower of tuples that is
     used as a key overflows the stack when it is hashed. (Which names a pickle may use is the unpickler's affair.)
-
-    Raises:
-        ArrayFileError: It does one of them, or is no pickle.
     """
     import pickletools
 
@@ -312,4 +276,74 @@ def check_pickle(packed: bytes) -> None:
 
 
 def _words(error: Exception) -> str:
-    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def read_parquet_table(
+    path: Path, *, max_bytes: int, columns: Callable[[Any], Sequence[str]] | None = None
+) -> Any:
+    """Return an Arrow table of all columns, or of those that ``columns`` names, given the Arrow schema."""
+    parquet = require_extra("pyarrow.parquet", "data", "reading .parquet files")
+    arrow = require_extra("pyarrow", "data", "reading .parquet files")
+    with _in_words(path):
+        stream = open_regular(path)
+    with stream:
+        with _in_words(path):
+            file = parquet.ParquetFile(stream)
+            schema = file.schema_arrow
+        names = list(schema.names if columns is None else columns(schema))
+        with _in_words(path):
+            _check_declared(path, file.metadata, set(names), os.fstat(stream.fileno()).st_size, max_bytes)
+            plain = all(arrow.types.is_primitive(schema.field(name).type) for name in names)
+            batches, size = [], 0
+            for batch in file.iter_batches(batch_size=_ROWS_OF_NUMBERS if plain else _ROWS, columns=names):
+                size += batch.nbytes
+                if size > max_bytes:
+                    raise ArrayFileError(over_budget(path, size, max_bytes, at_least=True))
+                batches.append(batch)
+            return arrow.Table.from_batches(
+                batches, arrow.schema([schema.field(name) for name in names], schema.metadata)
+            )
+
+
+@contextlib.contextmanager
+def _in_words(path: Path) -> Iterator[None]:
+    """Turn what Arrow raises (its own kinds, and OSError, ValueError or MemoryError for damage) into our error."""
+    try:
+        yield
+    except ArrayFileError:
+        raise
+    except (UnfitFileError, FileNotFoundError, PermissionError) as error:
+        raise ArrayFileError(str(error)) from error
+    except Exception as error:
+        raise ArrayFileError(f"{path} is not a readable .parquet table ({_words(error)[:300]})") from error
+
+
+def _check_declared(path: Path, metadata: Any, names: set[str], on_disk: int, max_bytes: int) -> None:
+    size = sum(
+        _decoded_bytes(metadata.row_group(group).column(leaf))
+        for leaf in range(len(metadata.schema))
+        if _belongs(metadata.schema.column(leaf).path, names)
+        for group in range(metadata.num_row_groups)
+    )
+    if size > max_bytes:
+        raise ArrayFileError(over_budget(path, size, max_bytes))
+    # Whoever states a budget has allowed that much.
+    if size > SMALL_ENOUGH and size > SUSPICIOUS_TABLE_RATIO * on_disk and not os.environ.get(MAX_MEMORY):
+        raise ArrayFileError(
+            f"{path} has {on_disk} bytes and would become {in_units(size)} in memory, which hardly any real table does; "
+            "refused as a possible bomb. If it is one of yours, give --max-memory"
+        )
+
+
+def _belongs(path: str, names: set[str]) -> bool:
+    # The parts of a nested column are called column.part, and a name may have dots of its own.
+    ends = [place for place, letter in enumerate(path) if letter == "."]
+    return path in names or any(path[:end] in names for end in ends)
+
+
+def _decoded_bytes(chunk: Any) -> int:
+    each = _BYTES.get(chunk.physical_type)
+    if each is None:
+        return int(max(chunk.num_values, 0) * _BYTES_OF_TEXT + max(chunk.total_uncompressed_size, 0))
+    return int(max(chunk.num_values * each, chunk.total_uncompressed_size))

@@ -15,17 +15,7 @@ _MARK = ".part-"
 def atomic_path(target: str | os.PathLike[str], *, durable: bool = False) -> Iterator[Path]:
     """Yield a temporary path that replaces ``target`` only if the block ends without an error.
 
-    Args:
-        target: Final place of the file; its folder is created.
-        durable: Also flush file and folder to the disk, so that a power cut cannot undo the rename.
-
-    Example:
-        >>> import tempfile, pathlib
-        >>> folder = pathlib.Path(tempfile.mkdtemp())
-        >>> with atomic_path(folder / "a.txt") as path:
-        ...     _ = path.write_text("whole")
-        >>> (folder / "a.txt").read_text()
-        'whole'
+    The folder is created. ``durable`` also flushes file and folder to the disk, so that a power cut cannot undo the rename.
     """
     final = Path(target)
     final.parent.mkdir(parents=True, exist_ok=True)
@@ -35,7 +25,9 @@ def atomic_path(target: str | os.PathLike[str], *, durable: bool = False) -> Ite
     temporary = Path(name)
     try:
         yield temporary
-        os.chmod(temporary, 0o666 & ~_umask())
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(temporary, 0o666 & ~mask)
         if durable:
             flush(temporary)
         os.replace(temporary, final)
@@ -50,24 +42,9 @@ def atomic_path(target: str | os.PathLike[str], *, durable: bool = False) -> Ite
 
 
 def remove_leftovers(folder: str | os.PathLike[str]) -> None:
-    """Remove the temporary files that killed writers left in ``folder``; only its one writer may ask for it.
-
-    Example:
-        >>> import tempfile, pathlib
-        >>> folder = pathlib.Path(tempfile.mkdtemp())
-        >>> _ = (folder / ".report.part-x1y2.html").write_text("hal")
-        >>> remove_leftovers(folder)
-        >>> list(folder.iterdir())
-        []
-    """
+    """Remove the temporary files that killed writers left in ``folder``; only its one writer may ask for it."""
     for path in Path(folder).glob(f".*{_MARK}*"):
         path.unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def flush(path: Path) -> None:

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 # torch is imported inside the checks of tensors: an audit needs none of it, and it takes seconds to load.
-
 # Side of a training image in pixels; larger ones are a slip of the keyboard, found out when memory ends.
 LARGEST_SIDE = 4096
 # Resampled copies behind an interval; more move no digit that is printed.
@@ -54,48 +53,25 @@ def check_number(
         raise ValueError(f"{name} must be finite, got {value}")
     inside = number > above and minimum <= number <= maximum and (below == math.inf or number < below)
     if not inside:
-        raise ValueError(f"{name} must be {_range_text(above, minimum, maximum, below)}, got {value}")
+        limits = ((">", above), (">=", minimum), ("<=", maximum), ("<", below))
+        stated = " and ".join(f"{sign} {limit:g}" for sign, limit in limits if not math.isinf(limit))
+        raise ValueError(f"{name} must be {stated or 'a number'}, got {value}")
     return number
 
 
-def _range_text(above: float, minimum: float, maximum: float, below: float) -> str:
-    parts = []
-    if above > -math.inf:
-        parts.append(f"> {above:g}")
-    if minimum > -math.inf:
-        parts.append(f">= {minimum:g}")
-    if maximum < math.inf:
-        parts.append(f"<= {maximum:g}")
-    if below < math.inf:
-        parts.append(f"< {below:g}")
-    return " and ".join(parts) or "a number"
-
-
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
-    """Return ``value`` if it is one of ``choices``; the error suggests the nearest one.
-
-    Example:
-        >>> check_choice("estimator", "moments", ("moments", "batch"))
-        'moments'
-    """
+    """Return ``value`` if it is one of ``choices``; the error suggests the nearest one."""
     options = list(choices)
-    if value in options:
-        return str(value)
-    raise ValueError(
-        f"{name} must be one of {', '.join(options)}; got {value!r}{did_you_mean(str(value), options)}"
-    )
+    if value not in options:
+        hint = did_you_mean(str(value), options)
+        raise ValueError(f"{name} must be one of {', '.join(options)}; got {value!r}{hint}")
+    return str(value)
 
 
 def did_you_mean(word: str, options: Iterable[str]) -> str:
     """Return ``" (did you mean 'x'?)"`` for the nearest option, or an empty string.
 
     The beginning of an option counts as nearer than a word of similar letters.
-
-    Example:
-        >>> did_you_mean("moment", ["moments", "batch"])
-        " (did you mean 'moments'?)"
-        >>> did_you_mean("val", ["train", "validation", "all"])
-        " (did you mean 'validation'?)"
     """
     known = list(options)
     begun = sorted((option for option in known if len(word) > 1 and option.startswith(word)), key=len)
@@ -116,18 +92,6 @@ def check_floating(name: str, tensor: Any, *, dim: int) -> Tensor:
     return tensor
 
 
-def check_label_shape(name: str, labels: Any, *, batch: int) -> None:
-    """Check that labels are integers of shape ``[B]``."""
-    import torch
-
-    if not isinstance(labels, torch.Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor, got {type(labels).__name__}")
-    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise TypeError(f"{name} must hold integer classes, got dtype {labels.dtype}")
-    if labels.dim() != 1 or labels.shape[0] != batch:
-        raise ValueError(f"{name} must have shape ({batch},), got {tuple(labels.shape)}")
-
-
 def check_hard_labels(
     name: str, labels: Any, *, batch: int, num_classes: int, ignore_index: int | None = None
 ) -> None:
@@ -138,11 +102,16 @@ def check_hard_labels(
     """
     import torch
 
-    check_label_shape(name, labels, batch=batch)
+    if not isinstance(labels, torch.Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(labels).__name__}")
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise TypeError(f"{name} must hold integer classes, got dtype {labels.dtype}")
+    if labels.dim() != 1 or labels.shape[0] != batch:
+        raise ValueError(f"{name} must have shape ({batch},), got {tuple(labels.shape)}")
     if torch.compiler.is_compiling() or labels.device.type != "cpu" or batch == 0:
         return
     low, high = torch.aminmax(labels)
-    if low >= 0 and high < num_classes:
+    if int(low) >= 0 and int(high) < num_classes:
         return
     valid = labels if ignore_index is None else labels[labels != ignore_index]
     if valid.numel() and (int(valid.min()) < 0 or int(valid.max()) >= num_classes):
@@ -160,10 +129,7 @@ def check_class_vector(name: str, vector: Tensor | None, num_classes: int) -> No
 
 
 def check_targets(labels: Any, *, batch: int, num_classes: int, ignore_index: int | None) -> None:
-    """Check classes ``[B]`` or class probabilities ``[B, K]``.
-
-    Values are read on the CPU only: reading them would make an accelerator wait.
-    """
+    """Check classes ``[B]`` or class probabilities ``[B, K]``; values on the CPU only, as in :func:`check_hard_labels`."""
     import torch
 
     if not (isinstance(labels, torch.Tensor) and labels.is_floating_point()):
@@ -194,12 +160,7 @@ def are_probabilities(labels: Tensor, tolerance: float | None = None) -> Tensor:
 
 
 def require_extra(package: str, extra: str, purpose: str) -> Any:
-    """Import an optional package, or say which extra brings it.
-
-    Example:
-        >>> require_extra("math", "report", "figures").pi > 3
-        True
-    """
+    """Import an optional package, or say which extra brings it."""
     import importlib
 
     try:

@@ -1,9 +1,8 @@
 """The collective operations of class statistics, pair losses and bookkeeping, each a no-op in one process.
 
-Convention for gradients: data-parallel training (DDP) *averages* the gradients of the ranks. A loss that is a
-mean over the global batch is therefore returned as ``world size x local sum / global count``; its gradient,
-averaged over ranks, is the gradient of the global mean, even when ranks hold different numbers of samples.
-:func:`global_mean` does exactly this and reports the global value on every rank.
+Data-parallel training (DDP) *averages* the gradients of the ranks. A loss that is a mean over the global batch is therefore returned
+as ``world size x local sum / global count``; its gradient, averaged over ranks, is the gradient of the global mean, even when ranks
+hold different numbers of samples.
 """
 
 from __future__ import annotations
@@ -49,19 +48,10 @@ def gather_objects(value: Any) -> list[Any]:
 
 
 def global_mean(per_sample: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Return the (weighted) mean of ``per_sample`` over the samples of all ranks.
+    """Return the (weighted) mean of ``per_sample`` ``[B]`` over the samples of all ranks, which may differ in ``B``.
 
-    Args:
-        per_sample: Losses of this rank's samples, shape ``[B]`` (ranks may differ in ``B``).
-        weights: Non-negative weight of each sample, shape ``[B]``; all 1 when left out.
-
-    Returns:
-        A scalar whose value is the global mean on every rank and whose gradient, averaged over ranks as DDP
-        does, is the gradient of that mean. No sample with positive weight anywhere gives 0.
-
-    Example:
-        >>> global_mean(torch.tensor([1.0, 3.0]))
-        tensor(2.)
+    Its value is the global mean on every rank, its gradient, averaged over ranks as DDP does, the gradient of that mean. No
+    sample with positive weight anywhere gives 0.
     """
     if weights is None:
         local_sum, local_count = per_sample.sum(), per_sample.new_tensor(float(per_sample.shape[0]))
@@ -98,10 +88,7 @@ class _GatherWithGradient(torch.autograd.Function):
 
 
 def gather_blocks(block: Tensor) -> Tensor:
-    """Return the blocks of all ranks one after another; each rank's must have the same shape.
-
-    The gradient of a block is summed over ranks and flows back to where it came from.
-    """
+    """Return the blocks of all ranks one after another, of one shape; gradients are summed and flow back to their rank."""
     gathered: Tensor = _GatherWithGradient.apply(block) if is_distributed() else block  # type: ignore[no-untyped-call]
     return gathered
 
@@ -109,23 +96,16 @@ def gather_blocks(block: Tensor) -> Tensor:
 def gather_rows(rows: Tensor) -> tuple[Tensor, int]:
     """Return the rows of all ranks, in rank order, and where this rank's rows start.
 
-    Gradients flow back to the rank that a row came from. Ranks may hold different numbers of rows (the last
+    Gradients flow back to the rank that a row came from. Ranks may hold different numbers of rows ``[B, ...]`` (the last
     batch of an epoch): blocks are padded to the longest and the padding is cut out again.
-
-    Args:
-        rows: Shape ``[B, ...]``, same trailing shape on every rank.
-
-    Returns:
-        All rows ``[sum of B, ...]`` and the offset of this rank's first row.
     """
     if not is_distributed():
         return rows, 0
     counts = torch.zeros(dist.get_world_size(), dtype=torch.long, device=rows.device)
     counts[dist.get_rank()] = rows.shape[0]
-    dist.all_reduce(counts)
-    sizes: list[int] = counts.tolist()
+    sizes: list[int] = all_reduce_sum(counts).tolist()
     longest = max(sizes)
     padding = rows.new_zeros((longest - rows.shape[0], *rows.shape[1:]))
-    gathered = _GatherWithGradient.apply(torch.cat([rows, padding]))  # type: ignore[no-untyped-call]
+    gathered = gather_blocks(torch.cat([rows, padding]))
     parts = [gathered[i * longest : i * longest + size] for i, size in enumerate(sizes)]
     return torch.cat(parts), sum(sizes[: dist.get_rank()])

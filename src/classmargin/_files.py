@@ -25,12 +25,9 @@ LONG_FILE = 256 * 2**20
 MAX_MEMORY = "CLASSMARGIN_MAX_MEMORY"
 # However little memory is left, an ordinary file is read.
 LEAST_BUDGET = 256 * 2**20
-
-# Letters in the first line of a table, and bytes that each of its cells takes once it is parsed (a number and its mask,
-# or a reference to a text).
+# Letters in the first line of a table, and bytes of each cell once it is parsed (a number and its mask, or a reference to a text).
 _LONGEST_HEADER = 16 * 2**20
 _BYTES_OF_CELL = 16
-
 _BLOCK = 2**20
 _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _KINDS = {
@@ -46,11 +43,7 @@ class UnfitFileError(ValueError):
 
 
 def open_regular(path: str | os.PathLike[str], *, max_bytes: int | None = None) -> BinaryIO:
-    """Open a regular file for reading.
-
-    Args:
-        path: The file; links are followed, and what they lead to is looked at.
-        max_bytes: Refuse a larger one.
+    """Open a regular file for reading; links are followed, and what they lead to is looked at.
 
     Raises:
         UnfitFileError: A device, a pipe or a socket, or more than ``max_bytes``.
@@ -88,22 +81,7 @@ def check_folder(folder: str | os.PathLike[str]) -> None:
 
 
 def read_bytes(path: str | os.PathLike[str], *, max_bytes: int = SMALL_FILE) -> bytes:
-    """Return what a regular file holds.
-
-    Raises:
-        UnfitFileError: Not a regular file, or more than ``max_bytes``.
-        OSError: It cannot be read.
-
-    Example:
-        >>> import tempfile
-        >>> file = Path(tempfile.mkdtemp()) / "a.txt"
-        >>> _ = file.write_text("whole")
-        >>> read_bytes(file)
-        b'whole'
-        >>> read_bytes(file, max_bytes=4)  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-        classmargin._files.UnfitFileError: ...a.txt is larger than 4 bytes, the most that is read of such a file
-    """
+    """Return what a regular file holds; raises as :func:`open_regular` does."""
     blocks, size = [], 0
     with open_regular(path, max_bytes=max_bytes) as file:
         # Counted as well: some files say that they are empty (/proc), others grow meanwhile.
@@ -133,12 +111,7 @@ def read_json(path: str | os.PathLike[str], *, max_bytes: int = SMALL_FILE) -> A
 
 
 def read_csv_header(path: str | os.PathLike[str], *, max_bytes: int | None = None) -> list[str]:
-    """Return the column names of a comma-separated table, if it fits into ``max_bytes`` once it is parsed.
-
-    Raises:
-        UnfitFileError: Not a regular file, no header, or a table that would take more memory.
-        UnicodeDecodeError: Not text.
-    """
+    """Return the column names of a comma-separated table, if it fits into ``max_bytes`` once it is parsed."""
     with open_regular(path) as file:
         try:
             rows = csv.reader(_lines(file, path), skipinitialspace=True, strict=False)
@@ -174,9 +147,6 @@ def _too_large(path: str | os.PathLike[str], max_bytes: int) -> UnfitFileError:
 def parse_size(name: str, text: str) -> int:
     """Return the number of bytes that ``text`` stands for.
 
-    Raises:
-        ValueError: It is no size; the message begins with ``name``.
-
     Example:
         >>> parse_size("--max-memory", "2GB"), parse_size("--max-memory", "1.5 MiB"), parse_size("x", "4096")
         (2000000000, 1572864, 4096)
@@ -192,11 +162,8 @@ def parse_size(name: str, text: str) -> int:
 def memory_budget(cap: int, *, share: float = 0.5) -> int:
     """Return how many bytes the contents of a file may take in memory.
 
-    Stated by ``--max-memory`` or ``CLASSMARGIN_MAX_MEMORY``; otherwise a share of the memory that is free.
-
-    Args:
-        cap: Largest budget that nobody has to ask for.
-        share: Of the available memory; half of it, because most readers make a second copy somewhere.
+    Stated by ``--max-memory`` or ``CLASSMARGIN_MAX_MEMORY``; otherwise ``share`` of the memory that is free (half of it, because
+    most readers make a second copy somewhere) and at most ``cap``.
     """
     stated = os.environ.get(MAX_MEMORY)
     if stated:
@@ -225,41 +192,21 @@ def stated_budget(text: str | None) -> Iterator[None]:
 
 def available_memory() -> int | None:
     """Return the bytes that this process may take: free ones of the machine, or all of its container; None if unknown."""
-    known = [size for size in (_free_of_machine(), _size_of_container()) if size is not None]
+    known = []
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # not every system tells
+        known.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    with contextlib.suppress(OSError, ValueError):
+        words = Path("/proc/meminfo").read_text(encoding="ascii")
+        known += [int(size) * 1024 for size in re.findall(r"^MemAvailable:\s+(\d+) kB$", words, re.MULTILINE)]
+    # What is taken of a container says little: the cache of files counts, which gives way when memory is needed.
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):  # no such file, or the word "max"
+            known.append(int(Path("/sys/fs/cgroup", name).read_text(encoding="ascii")))
     return min(known, default=None)
 
 
-def _free_of_machine() -> int | None:
-    try:
-        words = Path("/proc/meminfo").read_text(encoding="ascii")
-        found = re.search(r"^MemAvailable:\s+(\d+) kB$", words, re.MULTILINE)
-        if found:
-            return int(found[1]) * 1024
-    except (OSError, ValueError):
-        pass
-    try:  # not Linux: the total is the best that the system tells
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return None
-
-
-def _size_of_container() -> int | None:
-    # What is taken of it says little: the cache of files counts, which gives way when memory is needed.
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        try:
-            return int(Path("/sys/fs/cgroup", name).read_text(encoding="ascii"))
-        except (OSError, ValueError):  # no such file, or the word "max"
-            continue
-    return None
-
-
 def in_units(size: int) -> str:
-    """Return a size for people, in the units that :func:`parse_size` takes.
-
-    Example:
-        >>> in_units(1000), in_units(12_700_000_000)
-        ('1000 bytes', '12.7 GB')
-    """
+    """Return a size for people, in the units that :func:`parse_size` takes."""
     for power, unit in ((4, "TB"), (3, "GB"), (2, "MB")):
         if size >= 1000**power:
             return f"{size / 1000**power:.1f} {unit}"

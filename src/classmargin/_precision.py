@@ -37,12 +37,6 @@ class FullPrecisionModule(nn.Module):
 
     Sums of squares overflow in half precision and moving averages stop moving in it; a model cast to half for speed
     must not take its statistics along.
-
-    Example:
-        >>> module = FullPrecisionModule()
-        >>> module.register_buffer("average", torch.zeros(2))
-        >>> module.half().average.dtype
-        torch.float32
     """
 
     def _apply(self: Self, fn: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any) -> Self:

@@ -16,20 +16,8 @@ FEW_PIECES = 4
 def progress(
     items: Iterable[Item], description: str, *, total: int | None = None, show: bool | None = None
 ) -> Iterator[Item]:
-    """Yield ``items`` and show how far it has come.
-
-    Args:
-        items: What is iterated.
-        description: Words beside the bar.
-        total: Number of items, where ``len(items)`` is not known.
-        show: Force the bar on or off; by default it appears only where standard error is a terminal.
-
-    Example:
-        >>> list(progress([1, 2], "counting"))
-        [1, 2]
-    """
-    visible = sys.stderr.isatty() if show is None else show
-    if not visible:
+    """Yield ``items`` and show how far it has come, where standard error is a terminal (``show`` forces the bar on or off)."""
+    if not (sys.stderr.isatty() if show is None else show):
         yield from items
         return
     from rich.console import Console
@@ -41,10 +29,5 @@ def progress(
 
 
 def progress_if_long(pieces: Sequence[Item], description: str) -> Iterator[Item]:
-    """Yield ``pieces``, with a bar on a terminal if there are more than a few.
-
-    Example:
-        >>> list(progress_if_long([1, 2], "counting"))
-        [1, 2]
-    """
+    """Yield ``pieces``, with a bar on a terminal if there are more than a few."""
     return progress(pieces, description, show=None if len(pieces) > FEW_PIECES else False)

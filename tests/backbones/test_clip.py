@@ -10,14 +10,16 @@ from safetensors.torch import save_file
 from torch import nn
 
 from classmargin.backbones import create_backbone
-from classmargin.backbones.clip_files import clip_activation, text_to_transformers, vision_to_transformers
 from classmargin.backbones.clip_text import (
     ENSEMBLE,
+    clip_activation,
     load_text_tower,
     load_tokenizer,
+    text_to_transformers,
+    vision_to_transformers,
     write_vocabulary,
 )
-from classmargin.backbones.pretrained import CLIP_MEAN, CLIP_STD
+from classmargin.backbones.registry import CLIP_MEAN, CLIP_STD
 
 RESNET = {"input_size": 64, "depths": (1, 2, 1, 1), "width": 8, "output_dim": 6}
 VIT = {"input_size": 16, "patch_size": 8, "width": 64, "depth": 2, "heads": 1, "output_dim": 6}

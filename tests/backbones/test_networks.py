@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from classmargin.backbones import count_parameters, create_backbone, list_backbones
-from classmargin.backbones.small_networks import CifarResNet, PreActResNet, WideResNet
+from classmargin.backbones.resnet import CifarResNet, PreActResNet, WideResNet
 
 # What the papers print, in millions, with the number of classes; None: the encoder alone is counted.
 PUBLISHED = {
@@ -159,12 +159,6 @@ def test_resnet_with_cifar_stem_keeps_small_images_large():
     assert encoder.maxpool(encoder.conv1(torch.zeros(1, 3, 32, 32))).shape[2:] == (32, 32)
     with pytest.raises(ValueError, match="stem must be one of imagenet, cifar"):
         create_backbone("resnet18", num_classes=7, stem="small")
-
-
-def test_zero_init_residual_starts_every_block_as_identity():
-    encoder = create_backbone("resnet18", num_classes=7, zero_init_residual=True).encoder.eval()
-    maps = torch.rand(2, 64, 8, 8)
-    torch.testing.assert_close(encoder.layer1(maps), maps)
 
 
 def test_dropout_of_a_wide_resnet_acts_in_training_only():

@@ -12,8 +12,7 @@ from classmargin.recipes.run_parts import BundleLoaders
 from classmargin.training import process_state
 from classmargin.training.config_reader import build
 from classmargin.training.devices import start
-from classmargin.training.ingredients import Ingredients
-from classmargin.training.loop import Loop
+from classmargin.training.loop import Ingredients, Loop
 from classmargin.training.recorder import Recorder
 from classmargin.training.run_folder import RunFolder
 from classmargin.training.run_progress import Watchers
@@ -69,5 +68,5 @@ def make_loop(name: str, folder: Path) -> Loop:
         Ingredients(network, method, new_network, loaders, names),
         start(config),
         recorder,
-        Watchers([]),
+        Watchers(),
     )

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from classmargin.data import DataError, load_data
-from classmargin.data.formats.cifar import load_pickled_arrays, read_cifar10, read_cifar100
+from classmargin.data.formats.cifar import CIFAR10, CIFAR100, load_pickled_arrays
 
 from .conftest import random_images
 
@@ -78,7 +78,7 @@ def test_pickles_of_python_3_are_read_too(tmp_path, protocol, order):
 
 def test_cifar10_batches_follow_one_another(tmp_path):
     pixels = write_cifar10(tmp_path / "cifar-10-batches-py")
-    raw = read_cifar10(tmp_path)
+    raw = CIFAR10.read(tmp_path)
     assert np.array_equal(raw.train.inputs, np.concatenate(pixels[:5]).reshape(-1, 3, 32, 32))
     assert np.array_equal(raw.test.inputs, pixels[5].reshape(-1, 3, 32, 32))
     assert raw.class_names[3] == "thing 3"
@@ -86,7 +86,7 @@ def test_cifar10_batches_follow_one_another(tmp_path):
 
 def test_cifar100_uses_the_fine_labels(tmp_path):
     pixels = write_cifar100(tmp_path / "cifar-100-python")
-    raw = read_cifar100(tmp_path)
+    raw = CIFAR100.read(tmp_path)
     assert np.array_equal(raw.train.inputs.reshape(300, 3072), pixels)
     assert raw.train.labels[57] == 57
     assert len(raw.class_names) == 100
@@ -193,10 +193,10 @@ def test_a_missing_batch_and_a_wrong_shape_are_named(tmp_path):
     write_cifar10(folder)
     (folder / "test_batch").write_bytes(python2_batch(random_images(2, 4), [0, 1], b"labels"))
     with pytest.raises(DataError, match=r"test_batch.*\[N, 3072\]"):
-        read_cifar10(tmp_path)
+        CIFAR10.read(tmp_path)
     (folder / "test_batch").unlink()
     with pytest.raises(DataError, match="test_batch is missing"):
-        read_cifar10(tmp_path)
+        CIFAR10.read(tmp_path)
 
 
 def test_a_missing_training_batch_is_named(tmp_path):

@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 
 from classmargin.data import DataError, load_data
-from classmargin.data.entries import FASHION_CLASSES
+from classmargin.data.catalog import FASHION_CLASSES
 from classmargin.data.formats.arrays import EMBEDDED, MINI_FILE, read_checksums, read_embedded
 
 from .conftest import write_idx_set

@@ -5,6 +5,8 @@ import torch
 from classmargin.data import load_data, make_loader, synthetic_features, synthetic_images
 from classmargin.data.loader import shard_of
 
+from .conftest import write_image
+
 AUGMENTATIONS = ["none", "standard", "randaugment", "autoaugment"]
 
 
@@ -260,3 +262,34 @@ def test_the_memory_format_changes_no_number():
     for plain, other in zip(loader.epoch(1), loader.epoch(1, memory_format=torch.channels_last), strict=True):
         assert torch.equal(plain.inputs, other.inputs)
         assert plain.inputs.is_contiguous()
+
+
+@pytest.mark.parametrize(
+    ("augmentation", "weaker"),
+    [("standard", "none"), ("randaugment", "standard"), ("autoaugment", "standard")],
+)
+def test_spared_classes_do_without_the_last_step_and_all_others_notice_nothing(colour, augmentation, weaker):
+    options = {"batch_size": 20, "training": True, "views": 2, "seed": 4}
+    (full, less, mixed) = (
+        next(make_loader(colour, "train", augmentation=name, spared=spared, **options).epoch(1))
+        for name, spared in ((augmentation, ()), (weaker, ()), (augmentation, (1, 3)))
+    )
+    spared = torch.isin(mixed.labels, torch.tensor([1, 3]))
+    assert 0 < spared.sum() < len(spared)
+    assert torch.equal(mixed.inputs[spared], less.inputs[spared])
+    assert torch.equal(mixed.inputs[~spared], full.inputs[~spared])
+    assert not torch.equal(full.inputs[spared], less.inputs[spared])
+
+
+def test_streamed_photographs_of_spared_classes_are_cut_as_in_evaluation(tmp_path):
+    for part, label, number in [(p, c, n) for p in ("train", "val") for c in "ab" for n in range(4)]:
+        write_image(tmp_path / part / label / f"{number}.png", size=(90, 100), seed=number)
+    bundle = load_data(str(tmp_path), image_size=80, validation=0.0)
+    assert bundle.streamed
+    options = {"batch_size": 8, "training": True, "augmentation": "standard"}
+    batch = next(make_loader(bundle, "train", spared=(0,), **options).epoch(0))
+    plain = next(make_loader(bundle, "train", batch_size=8, training=False).epoch(0))
+    drawn = next(make_loader(bundle, "train", **options).epoch(0))
+    for row, index in enumerate(batch.index):
+        same = plain if batch.labels[row] == 0 else drawn
+        assert torch.equal(batch.inputs[row], same.inputs[same.index == index][0])

@@ -12,7 +12,6 @@ def balanced(labels, *, batch_size=12, samples_per_class=3, seed=0):
     return ClassBalanced(
         np.arange(len(labels)),
         labels,
-        num_classes=int(labels.max()) + 1,
         batch_size=batch_size,
         samples_per_class=samples_per_class,
         seed=seed,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from classmargin.evaluation.class_metrics import tier_codes
 from classmargin.evaluation.headline_intervals import check_settings, estimate_headlines
 from classmargin.evaluation.headlines import (
     HEADLINES,
@@ -15,7 +16,6 @@ from classmargin.evaluation.headlines import (
     even_run_weights,
     headline_values,
 )
-from classmargin.evaluation.tiers import tier_codes
 
 Truth = tuple[np.ndarray, np.ndarray]
 PATTERNS = np.array([[0.0], [1.0]])

@@ -38,7 +38,7 @@ def test_absent_classes_have_no_accuracy_and_unpredicted_ones_no_precision():
 
 
 def test_calibration_error_equals_torchmetrics(toy):
-    ours = calibration_error(toy.probabilities.max(axis=1), toy.labels == toy.logits.argmax(axis=1), bins=15)
+    ours = calibration_error(toy.probabilities.max(axis=1), toy.labels == toy.logits.argmax(axis=1))
     theirs = multiclass_calibration_error(
         torch.from_numpy(toy.probabilities), torch.from_numpy(toy.labels), num_classes=7, n_bins=15
     )
@@ -55,9 +55,9 @@ def test_class_calibration_error_is_that_of_the_class_alone(toy):
 
 
 def test_a_value_on_the_edge_belongs_to_the_lower_bin():
-    # 0.2 is the upper edge of the first of five bins: both samples share it and their errors cancel.
-    assert calibration_error(np.array([0.2, 0.2]), np.array([True, False]), bins=5) == pytest.approx(0.3)
-    assert calibration_error(np.array([0.0, 1.0]), np.array([False, True]), bins=5) == 0.0
+    # 0.2 is the upper edge of the third of fifteen bins: both samples share it and their errors cancel.
+    assert calibration_error(np.array([0.2, 0.2]), np.array([True, False])) == pytest.approx(0.3)
+    assert calibration_error(np.array([0.0, 1.0]), np.array([False, True])) == 0.0
 
 
 def test_shares_and_means_of_nothing_are_unknown():

@@ -6,7 +6,7 @@ from sklearn.metrics import f1_score
 
 from classmargin.evaluation import audit
 from classmargin.evaluation.class_metrics import class_calibration_error, class_calibration_limits
-from classmargin.evaluation.samples import read_costs
+from classmargin.evaluation.prediction_files import read_costs
 
 
 @pytest.fixture

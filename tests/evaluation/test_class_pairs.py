@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from classmargin.evaluation.auditing import audit
-from classmargin.evaluation.class_pairs import pair_separability
+from classmargin.evaluation.class_reasons import pair_separability
 
 
 def separability_of(distance, per_class=60, dim=10):

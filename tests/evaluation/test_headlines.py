@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from classmargin.evaluation.class_metrics import tier_codes
 from classmargin.evaluation.headlines import (
     HEADLINES,
     SPLITS,
@@ -11,7 +12,6 @@ from classmargin.evaluation.headlines import (
     random_run_weights,
     resampled_headlines,
 )
-from classmargin.evaluation.tiers import tier_codes
 
 
 def table_of(accuracy_by_run, n=100):

@@ -5,6 +5,7 @@ import pytest
 from simulated_sets import predictions_with, table_of
 
 from classmargin.evaluation import audit, compare
+from classmargin.evaluation.class_metrics import tier_codes
 from classmargin.evaluation.headlines import (
     OutcomeTable,
     TierRule,
@@ -14,7 +15,6 @@ from classmargin.evaluation.headlines import (
     headline_values,
     observed_headlines,
 )
-from classmargin.evaluation.tiers import tier_codes
 
 CLASSES, SETS = 100, 400
 # 225 samples a class at 71 %: the accuracy of a class is drawn with a noise of 3.0 points.

@@ -6,13 +6,7 @@ from classmargin.evaluation.evidence import score_samples
 
 def issues_of(probabilities, labels):
     scores = score_samples(probabilities, labels, are_logits=False)
-    return label_issues(
-        labels,
-        scores.true_probability,
-        scores.candidates,
-        scores.candidate_probabilities,
-        probabilities.shape[1],
-    )
+    return label_issues(labels, scores, probabilities.shape[1])
 
 
 def by_definition(probabilities, labels):

@@ -8,13 +8,12 @@ from classmargin.evaluation.planning import (
     catch_probability,
     plan,
     samples_for_drop,
-    samples_for_interval,
     seeds_for_difference,
 )
 
 
 def test_the_interval_of_the_planned_samples_is_as_wide_as_asked():
-    n = samples_for_interval(0.8, 0.03)
+    n = plan(10, accuracy=0.8, see=0.03).interval_samples
     assert 1.96 * np.sqrt(0.8 * 0.2 / n) == pytest.approx(0.03, rel=0.01)
 
 

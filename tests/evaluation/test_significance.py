@@ -4,7 +4,12 @@ from scipy.stats import binomtest
 from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
 
-from classmargin.evaluation.paired_tests import benjamini_hochberg, drop_p_values, holm, mcnemar_p_values
+from classmargin.evaluation.paired_tests import (
+    benjamini_hochberg,
+    holm,
+    margin_p_values,
+    mcnemar_p_values,
+)
 
 PAIRS = [(0, 0), (5, 0), (3, 3), (1, 9), (40, 22), (0, 1), (200, 150)]
 
@@ -18,7 +23,7 @@ def test_mcnemar_equals_statsmodels():
 def test_one_sided_test_equals_scipy():
     gained, lost = np.array(PAIRS).T
     expected = [binomtest(c, b + c, alternative="greater").pvalue if b + c else 1.0 for b, c in PAIRS]
-    np.testing.assert_allclose(drop_p_values(gained, lost), expected, rtol=1e-10)
+    np.testing.assert_allclose(margin_p_values(gained, lost, 500, 0.0), expected, rtol=1e-10)
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(benjamini_hochberg, "fdr_bh"), (holm, "holm")])

@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 
 from classmargin.evaluation.auditing import audit
-from classmargin.evaluation.samples import read_groups, read_sample_table, read_texts, write_samples
+from classmargin.evaluation.prediction_files import read_groups, read_sample_table, read_texts
+from classmargin.evaluation.samples import write_samples
 from classmargin.evaluation.slices import find_slices, group_accuracies
 
 RNG = np.random.default_rng(0)

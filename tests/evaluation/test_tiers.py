@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from classmargin.evaluation.tiers import ranked_tier_means, tier_codes, tier_means, tier_sizes
+from classmargin.evaluation.class_metrics import ranked_tier_means, tier_codes, tier_means, tier_sizes
 
 
 @given(st.integers(0, 5000))

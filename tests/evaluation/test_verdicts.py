@@ -1,12 +1,13 @@
 import numpy as np
+import pandas as pd
 import pytest
 
 from classmargin.evaluation import class_reasons
-from classmargin.evaluation.class_reasons import STEPS, ClassFacts, samples_to_see
+from classmargin.evaluation.class_reasons import STEPS, samples_to_see
 
 
 def verdicts(known):
-    return [verdict.words for verdict in class_reasons.verdicts(known)]
+    return [verdict.words for verdict in class_reasons.verdicts(*known)]
 
 
 def facts(**changes):
@@ -30,7 +31,8 @@ def facts(**changes):
         base[name] = base[name].copy()
         for k, value in values.items():
             base[name][k] = value
-    return ClassFacts(**base)
+    confused = base.pop("confused_with"), base.pop("confused_samples")
+    return pd.DataFrame(base), *confused
 
 
 def test_easy_classes_need_no_reason_and_hard_ones_get_one():
@@ -56,7 +58,7 @@ def test_one_dominant_mistake_is_a_confusion():
 
 def test_two_mistakes_are_no_confusion():
     few = {"n": {7: 10}, "accuracy": {7: 0.8}, "confused_samples": {7: [2, 0, 0]}}
-    assert class_reasons.verdicts(facts(**few))[7].reason != "confusion"
+    assert class_reasons.verdicts(*facts(**few))[7].reason != "confusion"
 
 
 def test_doubted_labels_stand_out_or_are_not_named():
@@ -84,7 +86,7 @@ def test_unknown_numbers_give_no_reason(name):
 
 
 def test_training_accuracy_tells_not_fitted_from_not_generalised():
-    found = class_reasons.verdicts(facts(train_accuracy={6: 0.62, 7: 0.99}))
+    found = class_reasons.verdicts(*facts(train_accuracy={6: 0.62, 7: 0.99}))
     assert found[6].reason == "not fitted"
     assert "not fitted (62 % right on its training samples)" in found[6].words
     assert found[6].next_step == "train longer or use a larger model"
@@ -94,14 +96,14 @@ def test_training_accuracy_tells_not_fitted_from_not_generalised():
 
 @pytest.mark.parametrize(("apart", "reason"), [(0.55, "overlap"), (0.9, "confusion"), (np.nan, "confusion")])
 def test_a_confused_pair_that_cannot_be_told_apart_overlaps(apart, reason):
-    found = class_reasons.verdicts(facts(confused_samples={7: [150, 2, 1]}, separability={7: apart}))[7]
+    found = class_reasons.verdicts(*facts(confused_samples={7: [150, 2, 1]}, separability={7: apart}))[7]
     assert found.reason == reason
     assert "x" in found.next_step
 
 
 def test_few_samples_lead_only_where_the_class_does_not_lag_for_certain():
     wide = {"low": {5: 0.4, 7: 0.4}, "high": {5: 0.9, 7: 0.8}}
-    found = class_reasons.verdicts(facts(explained={5: True}, **wide))
+    found = class_reasons.verdicts(*facts(explained={5: True}, **wide))
     assert found[5].reason == "few samples"
     assert found[7].reason == "scattered"
 

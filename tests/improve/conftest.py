@@ -10,8 +10,8 @@ from classmargin.recipes.improve.improving import improve
 
 SETTINGS = {"loop": {"epochs": 2, "batch_size": 60}, "machine": {"accelerator": "cpu"}}
 ASKED = {
-    "remedies": "mr2,label-smoothing,relabel,ensemble,distillation,offsets",
-    "budget": "16 runs",
+    "remedies": "mr2,label-smoothing,relabel,drop-doubted,ensemble,distillation,offsets",
+    "budget": "18 runs",
     "settings": SETTINGS,
     "engine": "inline",
     "show": False,

@@ -20,6 +20,9 @@ from classmargin.recipes.train_run import train
 from classmargin.training.run_folder import RunFolder
 from classmargin.training.stopping import StoppedError
 
+# No backbone, no word on embeddings, no preset.
+NOTHING = (None, False, None)
+
 
 def runs_of(folder, prefix=""):
     return sorted(path for path in (folder / "runs").iterdir() if path.name.startswith(prefix))
@@ -32,20 +35,54 @@ def test_the_package_exports_both_names():
 
 def test_every_remedy_has_a_row_and_the_stage_that_it_reached(searched):
     table = searched[0].table
-    assert {"mr2", "label-smoothing", "relabel", "ensemble", "distillation", "offsets"} <= set(
-        table["remedy"]
-    )
+    assert {"mr2", "relabel", "drop-doubted", "ensemble", "distillation", "offsets"} <= set(table["remedy"])
     assert set(table["stage"]) <= {"combined", "finalist", "screened", "tuning", "not tried"}
     tried = table[table["stage"] != "not tried"]
     assert tried["objective"].notna().all()
     assert (tried["hard_low"] <= tried["hard"]).all()
 
 
+def test_folds_take_turns_where_validation_samples_would_be_few(features, tmp_path, asked):
+    asked |= {"remedies": "label-smoothing,relabel,ensemble,offsets", "budget": "60 runs"}
+    found = improve(str(features), out=tmp_path / "out", **asked)
+    assert found.facts["folds"] == 5
+    assert found.facts["samples"] == {"train": 240, "validation": 0, "test": 120}
+    assert "cross-validated predictions of the training samples (5 folds)" in found.notes[1]
+    pooled = read_predictions(next((tmp_path / "out" / "runs").glob("baseline-seed0-*-folds.npz")))
+    assert np.array_equal(pooled.sample_id, np.arange(240))
+    tested = {run.name for run in runs_of(tmp_path / "out") if (run / "predictions.npz").exists()}
+    assert tested
+    assert not any("-fold" in name for name in tested)
+    (note,) = found.table.loc[found.table["remedy"] == "relabel", "note"]
+    assert note == "needs held-out validation samples, and these data are cross-validated"
+
+
+def test_an_augmentation_is_dropped_for_the_classes_it_hurts(tmp_path, asked):
+    rng = np.random.default_rng(0)
+    arrays = {}
+    for part, count in (("train", 100), ("test", 30)):
+        labels = np.repeat(np.arange(4), count)
+        images = rng.integers(0, 60, size=(len(labels), 16, 16, 3))
+        for place, label in enumerate(
+            labels
+        ):  # a bright bar: left or right, which mirroring mixes up, top or bottom
+            images[place][
+                ((slice(None), slice(0, 4)), (slice(None), slice(12, 16)), slice(0, 4), slice(12, 16))[label]
+            ] += 150
+        arrays |= {f"x_{part}": images.astype(np.uint8), f"y_{part}": labels}
+    np.savez(tmp_path / "bars.npz", class_names=np.array(["left", "right", "top", "bottom"]), **arrays)
+    asked |= {"remedies": "class-augmentation", "budget": "6 runs"}
+    asked["settings"] = {"loop": {"epochs": 3, "batch_size": 40}, "machine": {"accelerator": "cpu"}}
+    found = improve(str(tmp_path / "bars.npz"), out=tmp_path / "out", **asked)
+    (row,) = found.table[found.table["remedy"] == "class-augmentation"].to_dict("records")
+    assert row["title"].startswith("Augmentation by class: not for left")
+    config = RunFolder(runs_of(tmp_path / "out", "class-augmentation")[0]).read_config()
+    assert "left" in config.data.spared_classes
+
+
 def test_the_test_set_is_read_for_the_baseline_and_the_choice_alone(searched):
     found, folder = searched
-    tested = {
-        run.name for run in runs_of(folder) if (run / "done").exists() and not run.name.startswith("fold")
-    }
+    tested = {run.name for run in runs_of(folder) if (run / "done").exists()}
     assert {run.name for run in found.winner} <= tested
     allowed = {run.name for run in runs_of(folder, "baseline")} | {run.name for run in found.winner}
     choices = {name.split("-seed")[0] for name in tested} - {"baseline"}
@@ -62,19 +99,23 @@ def test_runs_keep_their_predictions_on_validation_and_never_see_the_test_set(se
             assert not (run / "predictions.npz").exists()
 
 
-def test_doubted_labels_come_from_folds_of_the_training_samples(searched):
+def test_doubt_comes_from_folds_of_the_training_samples_alone(searched):
     _, folder = searched
-    sizes = []
-    for number in range(3):
-        with np.load(folder / "folds" / f"fold{number}.npz") as fold:
-            sizes.append(len(fold["y_test"]))
-            assert len(fold["y_train"]) + len(fold["y_test"]) == 192
-    assert sum(sizes) == 192
-    (labels,) = (folder / "folds").glob("labels-*.npz")
+    held_out = read_predictions(runs_of(folder, "label-smoothing")[0] / "validation.npz").sample_id
+    folds = [run for run in runs_of(folder, "baseline") if "-fold" in run.name]
+    seen = np.concatenate([read_predictions(run / "validation.npz").sample_id for run in folds])
+    assert len(seen) == len(set(seen)) == 192
+    assert not set(seen) & set(held_out)
+    assert not any((run / "predictions.npz").exists() for run in folds)
+    (labels,), (left_out,) = folder.glob("labels-*.npz"), folder.glob("left-out-*.csv")
     targets = read_predictions(labels)
-    changed = (targets.probabilities.max(axis=1) < 1).sum()
-    assert 0 < changed < 192
+    changed = targets.sample_id[targets.probabilities.max(axis=1) < 1]
+    assert 0 < len(changed) < 192
     np.testing.assert_allclose(targets.probabilities.sum(axis=1), 1, atol=1e-5)
+    dropped = [int(line.split(",")[0]) for line in left_out.read_text().splitlines()[1:]]
+    assert set(dropped) >= set(changed)
+    (run,) = runs_of(folder, "drop-doubted-seed0")
+    assert str(left_out) in (run / "config.toml").read_text()
 
 
 def test_the_answer_is_that_of_the_test_set(searched):
@@ -267,24 +308,20 @@ def test_a_folder_of_another_question_is_refused(searched, features, asked):
 def test_a_time_that_one_run_uses_up_is_said_and_the_run_is_kept(features, tmp_path, asked):
     with pytest.raises(ValueError, match="the budget is too small: one run took"):
         improve(str(features), out=tmp_path / "out", **{**asked, "budget": "0.001s"})
-    assert len(runs_of(tmp_path / "out", "baseline")) == 1
+    assert runs_of(tmp_path / "out", "baseline")
 
 
 def test_features_get_a_perceptron_and_images_the_default_network(features):
-    config = improving._baseline_config(str(features), None, wanted(), None, features.parent)
+    config = improving._baseline_config(str(features), None, NOTHING, {}, None, features.parent)
     assert (config.backbone.name, config.optimizer.name) == ("mlp", "adamw")
-    config = improving._baseline_config("fashion-mnist-mini", None, wanted(), None, features.parent)
+    config = improving._baseline_config("fashion-mnist-mini", None, NOTHING, {}, None, features.parent)
     assert config.backbone.name == "small-cnn"
     assert not config.machine.report
-
-
-def wanted(**given):
-    return {"backbone": None, "embeddings": False, "settings": None, "preset": None, **given}
 
 
 def test_a_run_folder_gives_settings_and_data(searched, tmp_path):
     _, folder = searched
     run = runs_of(folder, "label-smoothing")[0]
-    config = improving._baseline_config(None, run, wanted(), None, tmp_path)
+    config = improving._baseline_config(None, run, NOTHING, {}, None, tmp_path)
     assert config.method.options["label_smoothing"] == 0.1
     assert config.loop.epochs in (1, 2)

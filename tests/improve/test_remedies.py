@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from classmargin.data import load_data
-from classmargin.recipes.improve.new_labels import fold_numbers
 from classmargin.recipes.improve.remedies import (
     REMEDIES,
     Remedy,
@@ -17,6 +16,7 @@ from classmargin.recipes.improve.remedies import (
     tuning_steps,
 )
 from classmargin.recipes.run_options import gather_config
+from classmargin.recipes.training_samples import fold_numbers
 
 
 @pytest.fixture(scope="module")
@@ -108,5 +108,5 @@ def test_the_moving_average_reaches_over_a_share_of_the_steps(images):
 
 def test_folds_spread_every_class_and_cover_all_samples():
     labels = torch.tensor([0] * 9 + [1] * 6).numpy()
-    folds = fold_numbers(labels)
+    folds = fold_numbers(labels, 3)
     assert [np.bincount(folds[labels == label]).tolist() for label in (0, 1)] == [[3, 3, 3], [2, 2, 2]]

@@ -9,7 +9,7 @@ import pytest
 from classmargin.integrations import trackers
 from classmargin.integrations.trackers import send_run_report, wandb_run_id
 from classmargin.recipes import train_run
-from classmargin.training.metric_logs import FILES, Evaluation, LogFiles, make_loggers
+from classmargin.training.metric_logs import SERVICES, Evaluation
 from classmargin.training.run_folder import RunFolder
 
 
@@ -23,12 +23,9 @@ def run_folder(tmp_path):
 
 def train(folder, name):
     """Log as a training run does."""
-    loggers = make_loggers(
-        [name], folder, LogFiles(folder, FILES), ["a", "b"], {"loop": {"seed": 3}}, first_step=0
-    )
-    for logger in loggers:
-        logger.log(Evaluation(1, 10, {"overall": 0.5}, [0.25, 0.75]))
-        logger.close()
+    logger = SERVICES[name](folder, ["a", "b"], {"loop": {"seed": 3}}, 0)
+    logger.log(Evaluation(1, 10, {"overall": 0.5}, [0.25, 0.75]))
+    logger.close()
 
 
 def send(folder, name):

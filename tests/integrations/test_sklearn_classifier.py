@@ -444,7 +444,7 @@ def test_sparse_rows_of_no_direction_are_fitted():
 
 
 def test_sparse_rows_beyond_the_bound_are_refused_with_a_way_out(monkeypatch):
-    monkeypatch.setattr("classmargin.integrations.sklearn_parts.fixed_features.MOST_BYTES", 100)
+    monkeypatch.setattr("classmargin.integrations.sklearn_parts.rows.MOST_BYTES", 100)
     X, y = blobs(rows=20)
     with pytest.raises(ValueError, match=r"20 rows and 6 columns.*TruncatedSVD"):
         MR2Classifier().fit(sparse.csr_array(X), y)

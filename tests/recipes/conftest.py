@@ -8,8 +8,8 @@ import torch
 
 from classmargin.data import load_data
 from classmargin.recipes.run_options import gather_config
-from classmargin.recipes.sweep_plan import SweepPlan, study_name
 from classmargin.recipes.sweep_space import parse_objective, parse_search
+from classmargin.recipes.sweep_study import SweepPlan, study_name
 from classmargin.recipes.train_run import train
 
 SMALL = {

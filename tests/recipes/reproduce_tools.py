@@ -20,4 +20,5 @@ def reproduce_here(recipe, folder, *, scale="smoke", seeds=1, **more):
 
 def plan_runs(*arguments):
     """Return the runs of a comparison by method."""
-    return {row.key: list(row.runs) for row in plan_comparison(*arguments).rows}
+    (block,) = plan_comparison(*arguments).blocks
+    return {row.key: list(row.runs) for row in block.rows}

@@ -14,13 +14,12 @@ import pytest
 from classmargin.cli.main import main
 from classmargin.evaluation.auditing import audit
 from classmargin.recipes import run_recipe as module
-from classmargin.recipes.measure_runs import headline_values
-from classmargin.recipes.out_folder import claim_comparison_folder
+from classmargin.recipes.out_folder import claim_plan_folder
 from classmargin.recipes.recipe_plan import plan_comparison
+from classmargin.recipes.record import accuracy_table, change_table
 from classmargin.recipes.record_pages import tables_of, verdict_of, write_comparison
-from classmargin.recipes.record_tables import accuracy_table, change_table
 from classmargin.recipes.run_options import method_names, split_overrides
-from classmargin.recipes.run_recipe import compare_methods
+from classmargin.recipes.run_recipe import headline_values, reproduce
 from classmargin.recipes.runner import PlannedRun, run_all
 from classmargin.recipes.train_run import train
 
@@ -58,8 +57,8 @@ def test_hyperparameters_of_one_method_are_told_apart():
 @pytest.fixture(scope="module")
 def comparison(tmp_path_factory, small):
     folder = tmp_path_factory.mktemp("comparison")
-    block = plan_comparison(small("loop.epochs=1"), ["erm", "mr2"], 2, folder)
-    return folder, block, compare_methods(block, engine="inline", show=False)
+    plan = plan_comparison(small("loop.epochs=1"), ["erm", "mr2"], 2, folder)
+    return folder, plan.blocks[0], reproduce(plan, engine="inline", show=False)
 
 
 def test_the_table_has_means_over_seeds_with_intervals_around_them(comparison):
@@ -88,9 +87,9 @@ def test_the_change_is_paired_with_the_first_method(comparison):
 
 
 def test_printed_values_stand_beside_cifar100_alone(tmp_path, small):
-    there = plan_comparison(small("data.name=cifar100"), ["erm", "mr2"], 1, tmp_path)
+    (there,) = plan_comparison(small("data.name=cifar100"), ["erm", "mr2"], 1, tmp_path).blocks
     assert [row.paper is None for row in there.rows] == [False, False]
-    elsewhere = plan_comparison(small(), ["erm", "mr2"], 1, tmp_path)
+    (elsewhere,) = plan_comparison(small(), ["erm", "mr2"], 1, tmp_path).blocks
     assert [row.paper for row in elsewhere.rows] == [None, None]
 
 
@@ -326,20 +325,20 @@ def test_a_slip_leaves_no_folder_and_does_not_bind_the_next_command(tmp_path, ca
 
 
 def test_infinite_hyperparameters_are_the_same_question_again(tmp_path, small):
-    block = plan_comparison(small(), ["erm"], 1, tmp_path, {"erm": {"label_smoothing": float("inf")}})
-    (run,) = block.rows[0].runs
+    plan = plan_comparison(small(), ["erm"], 1, tmp_path, {"erm": {"label_smoothing": float("inf")}})
+    (run,) = plan.runs
     for _ in range(2):
-        claim_comparison_folder(tmp_path / "out", block)
+        claim_plan_folder(plan, tmp_path / "out")
         run.folder.write_config(run.config)
         (tmp_path / "out" / "comparison.json").write_text("{}")
 
 
 def test_a_damaged_question_is_named(tmp_path, small):
-    block = plan_comparison(small(), ["erm"], 1, tmp_path)
+    plan = plan_comparison(small(), ["erm"], 1, tmp_path)
     (tmp_path / "question.json").write_text('{"command": []')
     (tmp_path / "comparison.json").write_text("{}")
     with pytest.raises(ValueError, match=r"question.json does not say what was asked"):
-        claim_comparison_folder(tmp_path, block)
+        claim_plan_folder(plan, tmp_path)
 
 
 def test_a_setting_of_a_method_that_does_not_run_is_refused(tmp_path, call):

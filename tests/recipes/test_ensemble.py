@@ -12,8 +12,8 @@ from classmargin.cli.main import main
 from classmargin.data.synthetic import synthetic_features
 from classmargin.evaluation.prediction_files import Predictions, read_predictions
 from classmargin.recipes.ensemble import average, ensemble, probabilities_of
-from classmargin.recipes.model_export import run_onnx
 from classmargin.recipes.run_options import gather_config
+from classmargin.recipes.saved_model import run_onnx
 from classmargin.recipes.train_run import train
 from classmargin.training.run_folder import RunFolder
 

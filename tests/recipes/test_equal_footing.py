@@ -17,7 +17,10 @@ from .reproduce_tools import train_here
 
 @pytest.fixture
 def block(tmp_path, small):
-    return plan_comparison(small(), ["erm", "sam", "group-dro"], 2, tmp_path, {"sam": {"rho": 0.2}})
+    (block,) = plan_comparison(
+        small(), ["erm", "sam", "group-dro"], 2, tmp_path, {"sam": {"rho": 0.2}}
+    ).blocks
+    return block
 
 
 def test_every_row_tries_as_many_settings_with_the_same_factors_of_learning_rate_and_weight_decay(block):
@@ -41,12 +44,12 @@ def test_cross_entropy_with_the_compute_of_costlier_methods_and_a_null_row_are_a
     assert {run.config.method.name for run in rows["null"].runs} == {"balanced-softmax"}
     folders = {run.folder.path for row in rows.values() for run in row.runs}
     assert len(folders) == 10
-    tailed = plan_comparison(block.rows[0].runs[0].config, ["erm"], 1, tmp_path)
+    (tailed,) = plan_comparison(block.rows[0].runs[0].config, ["erm"], 1, tmp_path).blocks
     assert [row.key for row in fair_rows(tailed, tmp_path).rows] == ["erm", "null"]
 
 
 def test_no_null_row_is_made_up_where_classes_are_unequal(tmp_path, small):
-    block = plan_comparison(small("data.imbalance=4"), ["erm", "mr2"], 1, tmp_path)
+    (block,) = plan_comparison(small("data.imbalance=4"), ["erm", "mr2"], 1, tmp_path).blocks
     assert [row.key for row in fair_rows(block, tmp_path).rows] == ["erm", "mr2"]
 
 

@@ -11,11 +11,11 @@ import sys
 import pytest
 
 from classmargin.cli.main import main
-from classmargin.recipes import local_workers, runner
+from classmargin.recipes import workers
 from classmargin.recipes.gpu_hours import estimate
-from classmargin.recipes.local_workers import accelerator_shares, visible_accelerators
 from classmargin.recipes.recipe import list_recipes
 from classmargin.recipes.recipe_plan import plan_recipe
+from classmargin.recipes.workers import accelerator_shares, visible_accelerators
 from classmargin.training.devices import launched_layout
 
 COMMON = [
@@ -132,8 +132,8 @@ def test_each_of_eight_jobs_gets_an_accelerator_of_its_own(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5,6,7")
     assert visible_accelerators() == [str(number) for number in range(8)]
     given = []
-    monkeypatch.setattr(runner, "LocalWorker", lambda environment: given.append(environment))
-    with runner._workers_of("local", 8, 1) as start_worker:
+    monkeypatch.setattr(workers, "LocalWorker", lambda environment: given.append(environment))
+    with workers.starting_workers("local", 8, 1) as start_worker:
         for slot in range(8):
             start_worker(slot)
     assert [environment["CUDA_VISIBLE_DEVICES"] for environment in given] == list("01234567")
@@ -143,7 +143,16 @@ def test_workers_are_no_ranks_of_the_launcher_that_started_the_command(monkeypat
     for name in ("RANK", "LOCAL_RANK", "MASTER_PORT", "SLURM_NTASKS", "TORCHELASTIC_RUN_ID"):
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("MY_OWN", "kept")
-    environment = local_workers._own_environment()
+    given = {}
+
+    def start(_, *, env, **__):
+        given.update(env)
+        raise OSError("seen enough")
+
+    monkeypatch.setattr(workers.subprocess, "Popen", start)
+    with pytest.raises(OSError, match="seen enough"):
+        workers.LocalWorker({})
+    environment = given
     assert "MY_OWN" in environment
     assert not {"RANK", "LOCAL_RANK", "MASTER_PORT", "SLURM_NTASKS", "TORCHELASTIC_RUN_ID"} & set(environment)
 

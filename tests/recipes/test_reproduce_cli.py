@@ -185,7 +185,7 @@ def test_every_objective_is_a_row_of_its_own(tmp_path, capsys):
 
 def test_the_grid_of_the_paper_is_chosen_on_validation_before_the_final_runs(tmp_path, monkeypatch, capsys):
     from classmargin.recipes import validation_search
-    from classmargin.recipes.run_sweep import validation_accuracies
+    from classmargin.recipes.train_run import validation_accuracies
 
     monkeypatch.setattr(validation_search, "run_all", train_here)
     monkeypatch.setitem(validation_search.PAPER_GRID["mr2-uniform"], "mean_margin", (1.0, 3.0))

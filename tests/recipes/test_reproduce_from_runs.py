@@ -13,7 +13,7 @@ from classmargin.cli.main import main
 from classmargin.recipes.existing_runs import find_runs, group_runs
 from classmargin.recipes.recipe import find_recipe
 from classmargin.recipes.record import read_record
-from classmargin.recipes.record_predictions import half_precision
+from classmargin.recipes.record_pages import half_precision
 from classmargin.recipes.run_recipe import from_runs
 from classmargin.recipes.train_run import train
 

@@ -8,19 +8,23 @@ import math
 
 import pytest
 
-from classmargin.recipes.measure_runs import seconds_per_step, settings_difference, settings_of
+from classmargin.recipes.existing_runs import settings_difference, settings_of
 from classmargin.recipes.record import (
     BlockResult,
     Change,
     Record,
     RowResult,
     RunScore,
+    change_table,
+    cost_table,
+    default_tables,
+    own_change_table,
     read_record,
     write_record,
 )
 from classmargin.recipes.record_pages import notes_of, record_markdown, render_records, verdict_of
-from classmargin.recipes.record_tables import change_table, cost_table, default_tables, own_change_table
 from classmargin.recipes.run_options import gather_config
+from classmargin.recipes.run_recipe import seconds_per_step
 from classmargin.training.run_folder import RunFolder
 
 METRICS = ("overall", "easy", "medium", "hard", "worst", "gap")

@@ -12,9 +12,8 @@ import pytest
 
 from classmargin.recipes.recipe import find_recipe, list_recipes
 from classmargin.recipes.recipe_plan import plan_recipe
-from classmargin.recipes.record import read_record
+from classmargin.recipes.record import PRINTED, read_record
 from classmargin.recipes.record_pages import render_records, tables_of, write_outputs
-from classmargin.recipes.record_tables import PRINTED
 from classmargin.recipes.runner import run_all
 from classmargin.report.tables import latex_report
 
@@ -157,7 +156,8 @@ def test_recipe_runs_in_worker_processes_too(tmp_path):
     recipe = find_recipe("figure-spread-evolution")
     from classmargin.recipes.sample_files import write_sample_files
 
-    runs = plan_recipe(recipe, "smoke", seeds=1, folder=tmp_path).runs
-    write_sample_files(tmp_path, runs)
+    plan = plan_recipe(recipe, "smoke", seeds=1, folder=tmp_path)
+    write_sample_files(plan)
+    runs = plan.runs
     assert run_all(runs, jobs=1, show=False) == {}
     assert all((run.folder.path / "spread.jsonl").exists() for run in runs)

@@ -14,8 +14,7 @@ import torch
 from classmargin.backbones import create_backbone
 from classmargin.cli.main import main
 from classmargin.data import load_data
-from classmargin.recipes.model_export import export, run_onnx, run_script
-from classmargin.recipes.saved_model import DeployedModel, load_model, predict
+from classmargin.recipes.saved_model import DeployedModel, export, load_model, predict, run_onnx, run_script
 from classmargin.recipes.train_run import train
 from classmargin.training.stopping import StoppedError
 
@@ -134,7 +133,7 @@ def test_exported_weights_load_into_a_fresh_network(tmp_path, model, real_images
 
 
 def test_an_export_that_differs_is_not_kept(tmp_path, model, monkeypatch):
-    import classmargin.recipes.model_export as module
+    import classmargin.recipes.saved_model as module
 
     monkeypatch.setattr(module, "run_script", lambda path, inputs: (torch.zeros(2, 10), torch.zeros(2, 160)))
     with pytest.raises(ValueError, match="differs from the original: scores"):

@@ -13,14 +13,13 @@ from pathlib import Path
 import pytest
 
 from classmargin.recipes import run_worker
-from classmargin.recipes import sweep_pages as pages
+from classmargin.recipes import sweep_result as pages
 from classmargin.recipes import sweep_study as study_module
 from classmargin.recipes.run_options import gather_config
-from classmargin.recipes.run_sweep import check_plan, read_evaluations, run_sweep, validation_accuracies
-from classmargin.recipes.sweep_plan import SweepPlan, read_plan, settle_plan
+from classmargin.recipes.run_sweep import check_plan, run_sweep
 from classmargin.recipes.sweep_result import TrialRow, choose, make_result, read_result
-from classmargin.recipes.sweep_study import open_study, safe_address
-from classmargin.recipes.train_run import train
+from classmargin.recipes.sweep_study import SweepPlan, open_study, read_plan, safe_address, settle_plan
+from classmargin.recipes.train_run import read_evaluations, train, validation_accuracies
 from classmargin.training.config_reader import build
 from classmargin.training.run_folder import RunFolder
 from classmargin.training.stopping import StoppedError
@@ -533,7 +532,7 @@ def test_everything_is_written_and_escaped(make_plan, tmp_path):
         TrialRow(
             n,
             "finished",
-            {"method.mean_margin": n % 2 + 1, "optimizer.name": "<script>alert(1)</script>"},
+            {"method.mean_margin": n % 2 + 1, "backbone.note": "<script>alert(1)</script>"},
             0.4 + 0.1 * (n % 2),
             {"hard": 0.5, "easy": 0.9},
             0.0,
@@ -541,13 +540,10 @@ def test_everything_is_written_and_escaped(make_plan, tmp_path):
         for n in range(6)
     ]
     plan = make_plan("mean_margin=1,2", "optimizer.name=sgd,adamw")
-    hostile = plan.parameters[1].__class__("optimizer.name", choices=("<script>alert(1)</script>", "sgd"))
+    hostile = plan.parameters[1].__class__("backbone.note", choices=("<script>alert(1)</script>", "sgd"))
     plan = SweepPlan(plan.config, (plan.parameters[0], hostile), plan.objective, 6, "s", plan.storage)
     result = make_result(plan, rows, {"easy": 0.8})
-    page = pages._write_page(
-        result, tmp_path, pages.verdict_of(result), pages.tables_of(result), pages.notes_of(result)
-    )
-    text = page[0].read_text()
+    text = pages.write_result(result, tmp_path)[-1].read_text()
     assert "<script>alert(1)</script>" not in text
     assert 'src="http' not in text
     assert "figure-importance" in text

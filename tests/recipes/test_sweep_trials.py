@@ -6,8 +6,7 @@ import pytest
 
 from classmargin.recipes import sweep_study as study_module
 from classmargin.recipes.run_sweep import run_sweep
-from classmargin.recipes.sweep_plan import settle_plan
-from classmargin.recipes.sweep_study import enqueue_grid, make_pruner, open_study
+from classmargin.recipes.sweep_study import enqueue_grid, make_pruner, open_study, settle_plan
 
 optuna = pytest.importorskip("optuna")
 

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from classmargin.recipes.model_export import export, run_onnx, run_script
 from classmargin.recipes.run_parts import build_run
-from classmargin.recipes.saved_model import load_model, predict
+from classmargin.recipes.saved_model import export, load_model, predict, run_onnx, run_script
 from classmargin.recipes.train_run import train
 
 VOCABULARY = 20

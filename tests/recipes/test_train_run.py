@@ -9,7 +9,7 @@ import pytest
 
 from classmargin.cli.main import main
 from classmargin.evaluation.prediction_files import read_predictions
-from classmargin.recipes.run_parts import build_run
+from classmargin.recipes.run_parts import build_run, load_bundle
 from classmargin.recipes.train_run import default_folder, train
 from classmargin.training.run_folder import RunFolder
 
@@ -284,3 +284,34 @@ def test_the_audit_of_a_run_measures_features_by_the_norm_of_its_method(tmp_path
     cubic, square = (predictions.audit(norm_order=p, bootstrap=0).by_class["margin"] for p in (3.0, 2.0))
     assert [row["margin"] for row in written] == pytest.approx(cubic.tolist())
     assert cubic.tolist() != pytest.approx(square.tolist())
+
+
+def test_a_fold_takes_the_place_of_validation_and_left_out_samples_are_not_trained_on(small, tmp_path):
+    whole = load_bundle(small("data.validation=0"))
+    folds = [load_bundle(small("data.validation=0", f"data.fold=[{fold},3]")) for fold in range(3)]
+    held = np.concatenate([one.validation.index.numpy() for one in folds])
+    assert sorted(held) == sorted(whole.train.index.tolist())
+    for one in folds:
+        assert not set(one.validation.index.tolist()) & set(one.train.index.tolist())
+        assert one.train.inputs.shape[0] == len(one.train.labels) == len(whole.train) - len(one.validation)
+    file = tmp_path / "doubted.csv"
+    file.write_text(
+        "sample_id,class_name\n" + "".join(f"{index},x\n" for index in whole.train.index[:7].tolist())
+    )
+    left = load_bundle(small("data.validation=0", f"data.left_out={file}"))
+    assert left.train.index.tolist() == whole.train.index[7:].tolist()
+    file.write_text("name\nx\n")
+    with pytest.raises(ValueError, match="must be a CSV file with a column sample_id"):
+        load_bundle(small(f"data.left_out={file}"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["data.spared_classes=Bag"], "did you mean 'bag'"),
+        (["data.spared_classes=bag", "data.augmentation=none"], "is not augmented at all"),
+    ],
+)
+def test_classes_that_cannot_be_spared_are_refused(small, settings, message):
+    with pytest.raises(ValueError, match=message):
+        build_run(small(*settings))

@@ -22,22 +22,19 @@ from classmargin._files import memory_budget, open_regular, parse_size, read_byt
 from classmargin.backbones.checkpoints import read_state_dict
 from classmargin.cli.main import main
 from classmargin.data import load_data
-from classmargin.data.formats.annotated import read_lines, read_mat
 from classmargin.data.formats.arrays import read_idx
 from classmargin.data.formats.cifar import load_pickled_arrays
+from classmargin.data.formats.image_folder import read_lines, read_mat
 from classmargin.evaluation.prediction_files import read_class_names, read_predictions
 from classmargin.recipes import record as recipe_record
-from classmargin.recipes.class_measures import read_audit_part
-from classmargin.recipes.model_record import read_record
+from classmargin.recipes.class_measures import read_audit_part, read_spreads
 from classmargin.recipes.out_folder import read_question
-from classmargin.recipes.paper.training_figures import read_spreads
-from classmargin.recipes.run_display import read_progress
 from classmargin.recipes.run_options import gather_config
-from classmargin.recipes.run_sweep import validation_accuracies
-from classmargin.recipes.sweep_plan import read_plan
-from classmargin.recipes.train_run import read_summary
+from classmargin.recipes.run_parts import read_record
+from classmargin.recipes.sweep_study import read_plan
+from classmargin.recipes.train_run import read_progress, read_summary, validation_accuracies
 from classmargin.training.checkpoint import CheckpointStore, read_tree, write_tree
-from classmargin.training.metric_logs import LogFiles
+from classmargin.training.metric_logs import Evaluation, LogFiles
 from classmargin.training.run_folder import RunFolder, read_owner
 
 # Room for the refusal of a bomb, above what the process has when it begins to read.
@@ -210,7 +207,7 @@ SMALL = {
     "audit.json": in_run("audit.json", lambda run: read_audit_part(run, "by_class")),
     "spread.jsonl": in_run("spread.jsonl", read_spreads),
     "metrics.jsonl": ("metrics.jsonl", lambda path: validation_accuracies(path.parent)),
-    "metrics.csv": ("metrics.csv", lambda path: LogFiles(path.parent, [path.name]).csv_header(path.name)),
+    "metrics.csv": ("metrics.csv", lambda path: LogFiles(path.parent, []).log(Evaluation(1, 1, {}, []))),
     "--class-names": ("names.txt", read_class_names),
     "--class-names as JSON": ("names.json", read_class_names),
     "plan": ("plan.json", read_plan),

@@ -9,7 +9,8 @@ import pytest
 import torch
 from soak.file_faults import Fault, FaultyFiles
 
-from classmargin.training.checkpoint import CheckpointStore, same
+from classmargin.training.checkpoint import CheckpointStore
+from trees import same
 
 
 @pytest.fixture(scope="module")

@@ -20,19 +20,22 @@ from hypothesis import strategies as st
 from soak.tiny_task import train_words, write_features
 
 from classmargin.cli.main import main
-from classmargin.recipes.class_measures import read_audit_part
-from classmargin.recipes.model_record import read_record as read_model_record
-from classmargin.recipes.paper.training_figures import read_spreads
+from classmargin.recipes.class_measures import read_audit_part, read_spreads
 from classmargin.recipes.record import read_record
 from classmargin.recipes.record_pages import render_records
-from classmargin.recipes.run_display import read_progress
 from classmargin.recipes.run_options import gather_config
-from classmargin.recipes.run_sweep import validation_accuracies
-from classmargin.recipes.train_run import default_folder, read_summary, train
+from classmargin.recipes.run_parts import read_record as read_model_record
+from classmargin.recipes.train_run import (
+    default_folder,
+    read_progress,
+    read_summary,
+    train,
+    validation_accuracies,
+)
 from classmargin.training.config import DataConfig, RunConfig
 from classmargin.training.metric_logs import LogFiles, safe_cell
 from classmargin.training.run_folder import RunFolder, add_session, hold_lock, read_owner, write_json
-from classmargin.training.run_progress import Bar, words_of
+from classmargin.training.run_progress import Watchers, words_of
 
 RESULTS = Path(__file__).parents[2] / "results"
 RECORDS = [
@@ -365,7 +368,7 @@ def test_a_class_called_like_markup_neither_breaks_nor_colours_the_bar(monkeypat
     monkeypatch.setattr(
         "rich.console.Console", lambda **_: Console(file=shown, force_terminal=True, width=200)
     )
-    bar = Bar(NASTY.replace("\x1b", "").replace("\x07", ""))
+    bar = Watchers(title=NASTY.replace("\x1b", "").replace("\x07", ""), show=True)
     bar.start(10, 0)
     bar.advance(5, words_of(0, 2, {"loss": 0.5}, {"worst": 0.25, "class": NASTY}))
     bar.close()
@@ -435,7 +438,7 @@ def test_a_record_of_inputs_beyond_all_reason_builds_no_network(finished, tmp_pa
 def test_a_full_disk_under_the_log_is_told_with_the_name_of_the_file(tmp_path):
     (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
     with pytest.raises(OSError, match=r"No space left.*metrics\.jsonl"):
-        LogFiles(tmp_path, ["metrics.jsonl"]).append("metrics.jsonl", "{}\n" * 10_000)
+        LogFiles(tmp_path, []).append("metrics.jsonl", "{}\n" * 10_000)
 
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.EDQUOT])

@@ -24,7 +24,7 @@ from classmargin.backbones.checkpoints import read_state_dict
 from classmargin.cli.main import main
 from classmargin.recipes.run_options import gather_config
 from classmargin.recipes.saved_model import load_model
-from classmargin.recipes.sweep_plan import read_plan
+from classmargin.recipes.sweep_study import read_plan
 from classmargin.recipes.train_run import default_folder, train
 from classmargin.training.checkpoint import CheckpointStore, read_tree, write_tree
 from classmargin.training.config import DataConfig, MethodConfig, RunConfig
@@ -343,8 +343,8 @@ def test_state_nested_without_end_is_a_damaged_checkpoint(tmp_path):
 @quick(40)
 @given(data=st.data())
 def test_damaged_plans_of_sweeps_end_in_words(tmp_path, data):
-    from classmargin.recipes.sweep_plan import SweepPlan
     from classmargin.recipes.sweep_space import parse_objective, parse_search
+    from classmargin.recipes.sweep_study import SweepPlan
 
     config = RunConfig(method=MethodConfig("mr2"))
     plan = SweepPlan(

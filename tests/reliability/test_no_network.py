@@ -48,7 +48,7 @@ def test_a_data_set_is_downloaded_only_when_asked_for(name, download, tmp_path, 
         asked.append(files)
         raise ConnectionError("no network here")
 
-    monkeypatch.setattr(module, "download_files", refuse)
+    monkeypatch.setattr(module.catalog, "download_files", refuse)
     with pytest.raises((FileNotFoundError, ConnectionError, ValueError)):
         module.load_data(name, root=tmp_path, **({"download": True} if download else {}))
     assert len(asked) == int(download)
@@ -94,11 +94,11 @@ def test_the_refusal_works(tmp_path):
 def test_the_demo_runs_to_its_report_without_network(tmp_path):
     """The demo of ``make demo`` with less of everything; its workers have no network either."""
     script = f"""
-        from classmargin.cli import demo
+        from classmargin.cli import improve
         from classmargin.cli.main import main
-        demo.BUDGET = "3 runs"
-        demo.SETTINGS["loop"]["epochs"] = 1
-        demo.SETTINGS["data"]["fraction"] = 0.1
+        improve.DEMO_BUDGET = "3 runs"
+        improve.DEMO_SETTINGS["loop"]["epochs"] = 1
+        improve.DEMO_SETTINGS["data"]["fraction"] = 0.1
         raise SystemExit(main(["demo", "--out", {str(tmp_path / "demo")!r}]))
     """
     command = [sys.executable, "-c", textwrap.dedent(script)]

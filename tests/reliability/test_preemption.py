@@ -46,9 +46,9 @@ def test_a_signal_to_a_pool_reaches_its_workers_and_gives_the_code_of_the_signal
     start_process = subprocess.Popen
     monkeypatch.setattr(subprocess, "Popen", start)
     config = gather_config(flags={"data": {"name": "fashion-mnist-mini"}})
-    block = plan_comparison(config, ["erm"], 1, tmp_path)
+    plan = plan_comparison(config, ["erm"], 1, tmp_path)
     with pytest.raises(StoppedError, match="the same command resumes") as caught:
-        runner.run_all(block.rows[0].runs, jobs=1, show=False)
+        runner.run_all(plan.runs, jobs=1, show=False)
     assert caught.value.exit_code == code
     assert started[0].poll() == -signal.SIGTERM
 

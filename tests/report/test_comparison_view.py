@@ -12,7 +12,7 @@ from classmargin.report.html_pages import comparison_page
 
 
 def test_pair_summary_has_one_row_a_headline(comparison):
-    table = comparison_tables.pair_summary_table(comparison)
+    table = comparison_tables.summary_table(comparison)
     rows = {row["metric"]: row for row in table.rows}
     assert set(rows) == {"overall", "easy", "medium", "hard", "worst", "gap"}
     difference, low, high = comparison.delta("hard")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from classmargin.report.feature_map import choose_samples, feature_map, feature_map_figure
+from classmargin.report.figures import choose_samples, feature_map, feature_map_figure
 
 
 def clusters(num_classes=4, per_class=30, dim=12, seed=0):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from classmargin.report import figures as plots
@@ -10,15 +11,19 @@ from classmargin.report.figures import axis_labels, plotly_text
 
 NAMES = [f"c{k}" for k in range(4)]
 ACCURACY = np.array([0.5, 0.9, np.nan, 0.7])
-LOW, HIGH = ACCURACY - 0.1, ACCURACY + 0.05
-TIER = ["hard", "easy", "absent", "medium"]
+CLASSES = pd.DataFrame(
+    {
+        "accuracy": ACCURACY,
+        "low": ACCURACY - 0.1,
+        "high": ACCURACY + 0.05,
+        "n": 10,
+        "tier": ["hard", "easy", "absent", "medium"],
+    }
+)
 
 
 def accuracy_figure(names=NAMES, repeats=1):
-    tile = lambda values: np.tile(values, repeats)
-    return plots.class_accuracy_figure(
-        list(names) * repeats, tile(ACCURACY), tile(LOW), tile(HIGH), np.full(4 * repeats, 10), TIER * repeats
-    )
+    return plots.class_accuracy_figure(list(names) * repeats, pd.concat([CLASSES] * repeats))
 
 
 def test_few_classes_are_named_best_on_top_and_absent_ones_left_out():
@@ -47,8 +52,8 @@ def test_many_classes_are_shown_by_rank():
 
 
 def test_scatter_leaves_out_classes_without_both_values():
-    spread = np.array([1.0, np.nan, 2.0, 3.0])
-    figure = plots.class_scatter_figure(NAMES, spread, ACCURACY, TIER, x_title="spread")
+    classes = CLASSES.assign(spread=[1.0, np.nan, 2.0, 3.0])
+    figure = plots.class_scatter_figure(NAMES, classes, "spread", "spread")
     assert {trace.name: (list(trace.x), list(trace.y)) for trace in figure.data} == {
         "medium": ([3.0], [0.7]),
         "hard": ([1.0], [0.5]),
@@ -56,18 +61,19 @@ def test_scatter_leaves_out_classes_without_both_values():
 
 
 def test_classes_without_thirds_make_one_group():
-    figure = plots.class_scatter_figure(NAMES, np.arange(4.0), ACCURACY, [""] * 4, x_title="spread")
+    figure = plots.class_scatter_figure(NAMES, CLASSES.assign(n=range(4), tier=""), "n", "samples")
     assert [trace.name for trace in figure.data] == ["classes"]
     assert len(figure.data[0].x) == 3
 
 
 def test_gains_are_sorted_and_grouped_by_outcome():
-    figure = plots.gains_figure(
-        NAMES,
-        np.array([0.1, -0.2, np.nan, 0.0]),
-        np.array([0.01, 0.0004, np.nan, 1.0]),
-        ["gained", "lost", "absent", "noise"],
-    )
+    classes = {
+        "class_name": NAMES,
+        "difference": [0.1, -0.2, np.nan, 0.0],
+        "q_value": [0.01, 0.0004, np.nan, 1.0],
+        "outcome": ["gained", "lost", "absent", "noise"],
+    }
+    figure = plots.gains_figure(pd.DataFrame(classes))
     found = {trace.name: (list(trace.x), list(trace.y)) for trace in figure.data}
     assert found == {
         "gained (1)": ([1], [10.0]),

@@ -14,8 +14,7 @@ from classmargin.backbones.contract import Backbone
 from classmargin.methods.base import Method, MethodLoss, TaskInfo
 from classmargin.training.config_reader import build
 from classmargin.training.devices import start
-from classmargin.training.ingredients import Ingredients
-from classmargin.training.loop import Loop
+from classmargin.training.loop import Ingredients, Loop
 from classmargin.training.recorder import Recorder
 from classmargin.training.run_folder import RunFolder
 from classmargin.training.run_progress import Watchers
@@ -136,7 +135,7 @@ class Toy:
         recorder = Recorder(run, config, names)
         loaders = loaders or ToyLoaders(config.loop.batch_size)
         return Loop(
-            config, Ingredients(network, method, ToyNetwork, loaders, names), fabric, recorder, Watchers([])
+            config, Ingredients(network, method, ToyNetwork, loaders, names), fabric, recorder, Watchers()
         )
 
     @staticmethod

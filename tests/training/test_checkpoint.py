@@ -20,9 +20,9 @@ from classmargin.training.checkpoint import (
     CorruptCheckpointError,
     pack,
     read_tree,
-    same,
     unpack,
 )
+from trees import same
 
 
 def tree(value: float) -> dict:

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+
 import pytest
 
-from classmargin.training.config import LoopConfig, MachineConfig, MethodConfig, RunConfig, identity
+from classmargin.training.config import (
+    DataConfig,
+    LoopConfig,
+    MachineConfig,
+    MethodConfig,
+    RunConfig,
+    identity,
+)
 from classmargin.training.config_reader import (
     build,
     differences,
@@ -127,6 +137,22 @@ def test_identity_depends_on_what_is_computed_and_not_on_where():
     assert identity(config) == identity(RunConfig(machine=MachineConfig(report=False, workers=3)))
     assert identity(config) != identity(RunConfig(loop=LoopConfig(batch_size=64)))
     assert identity(config) != identity(RunConfig(method=MethodConfig("mr2")))
+
+
+def test_settings_that_came_later_change_the_name_of_a_run_only_where_they_are_used():
+    numerics = {"threads": 0, "memory_format": "auto", "processes": 1}
+    parts = {**RunConfig().to_dict(), "machine": numerics}
+    for name, value in (("spared_classes", ("a",)), ("left_out", "doubted.csv"), ("fold", (0, 3))):
+        parts["data"].pop(name)
+        assert identity(RunConfig(data=DataConfig(**{name: value}))) != identity(RunConfig())
+    text = json.dumps(parts, sort_keys=True, default=list)
+    assert identity(RunConfig()) == hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+@pytest.mark.parametrize("fold", [(3, 3), (0, 1), (-1, 2), (1,)])
+def test_a_fold_is_one_of_several(fold):
+    with pytest.raises(ValueError, match=r"data.fold must be \(k, n\)"):
+        DataConfig(fold=fold)
 
 
 @pytest.mark.parametrize(

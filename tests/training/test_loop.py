@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from classmargin.methods.base import Method, MethodLoss, Stage
-from classmargin.training.checkpoint import same
 from classmargin.training.stopping import DivergedError, StoppedError, StopRequest
+from trees import same
 
 
 def final_state(loop) -> dict:

@@ -8,8 +8,19 @@ import sys
 import types
 
 import pytest
+import torch
 
-from classmargin.training.metric_logs import FILES, Evaluation, LogFiles, few_scalars, make_loggers
+from classmargin.methods.base import MethodLoss
+from classmargin.training.metric_logs import (
+    SERVICES,
+    Evaluation,
+    LogFiles,
+    LossMeter,
+    csv_line,
+    few_scalars,
+    json_line,
+)
+from classmargin.training.run_progress import words_of
 
 NAMES = ["shirt", 'coat, "long"']
 
@@ -18,12 +29,12 @@ def evaluation(step: int, **extra: float) -> Evaluation:
     return Evaluation(step // 10, step, {"overall": 0.5, "loss": 1.25, **extra}, [0.25, 0.75])
 
 
-def loggers_for(folder, *names: str, first_step: int = 0):
-    return make_loggers(names, folder, LogFiles(folder, FILES), NAMES, {"loop": {"seed": 3}}, first_step)
+def service_logger(folder, name: str):
+    return SERVICES[name](folder, NAMES, {"loop": {"seed": 3}}, 0)
 
 
 def test_files_hold_every_evaluation(tmp_path):
-    (logger,) = loggers_for(tmp_path)
+    logger = LogFiles(tmp_path, NAMES)
     logger.log(evaluation(10))
     logger.log(evaluation(20))
     records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
@@ -43,7 +54,7 @@ def test_files_hold_every_evaluation(tmp_path):
 
 
 def test_csv_columns_stay_when_the_parts_of_the_loss_change(tmp_path):
-    (logger,) = loggers_for(tmp_path)
+    logger = LogFiles(tmp_path, NAMES)
     logger.log(evaluation(10, margin=3.0))
     logger.log(evaluation(20, contrast=4.0))
     with (tmp_path / "metrics.csv").open(newline="") as file:
@@ -53,22 +64,39 @@ def test_csv_columns_stay_when_the_parts_of_the_loss_change(tmp_path):
 
 
 def test_numbers_that_json_lacks_become_null(tmp_path):
-    (logger,) = loggers_for(tmp_path)
+    logger = LogFiles(tmp_path, NAMES)
     logger.log(Evaluation(1, 1, {"loss": float("nan")}, [float("nan"), 1.0]))
     assert json.loads((tmp_path / "metrics.jsonl").read_text())["class_accuracy"] == [None, 1.0]
 
 
 def test_logs_can_be_cut_back(tmp_path):
-    files = LogFiles(tmp_path, FILES)
-    (logger,) = loggers_for(tmp_path)
-    logger.log(evaluation(10))
+    files = LogFiles(tmp_path, NAMES)
+    files.log(evaluation(10))
     lengths = files.lengths()
     before = (tmp_path / "metrics.jsonl").read_bytes()
-    logger.log(evaluation(20))
+    files.log(evaluation(20))
     files.cut(lengths)
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
     files.cut({})
     assert (tmp_path / "metrics.csv").read_bytes() == b""
+
+
+def test_records_and_cells_of_the_log_are_valid_json_and_csv():
+    assert json_line({"epoch": 1, "loss": float("nan")}) == '{"epoch": 1, "loss": null}\n'
+    assert csv_line(["shirt, white", 0.5]) == '"shirt, white",0.5\r\n'
+
+
+def test_the_meter_means_over_steps_and_leaves_out_parts_that_repeat_the_total():
+    meter = LossMeter()
+    for total in (1.0, 3.0):
+        parts = {"margin": torch.tensor(1.5), "repeated": torch.tensor(total)}
+        meter.add(MethodLoss(torch.tensor(total), parts))
+    assert meter.means() == {"loss": 2.0, "margin": 1.5}
+
+
+def test_the_words_of_the_progress_name_epoch_losses_and_accuracies():
+    words = words_of(2, 5, {"loss": 0.51}, {"overall": 0.8, "hard": 0.65})
+    assert words == "epoch 3/5 loss 0.510 | overall 80.0 hard 65.0"
 
 
 def test_at_most_ten_scalars():
@@ -83,7 +111,7 @@ def test_tensorboard_gets_scalars_and_one_table(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    _, logger = loggers_for(tmp_path, "tensorboard")
+    logger = service_logger(tmp_path, "tensorboard")
     logger.log(evaluation(10))
     logger.close()
     events = EventAccumulator(str(tmp_path / "tensorboard"))
@@ -115,7 +143,7 @@ def test_wandb_is_offline_by_default_and_gets_scalars_and_one_table(tmp_path, mo
     service = Service("wandb")
     monkeypatch.setitem(sys.modules, "wandb", service)
     monkeypatch.delenv("WANDB_MODE", raising=False)
-    _, logger = loggers_for(tmp_path, "wandb")
+    logger = service_logger(tmp_path, "wandb")
     logger.log(evaluation(10))
     logger.close()
     names = [name for name, _, _ in service.calls]
@@ -139,7 +167,7 @@ def test_mlflow_stays_in_the_run_folder_by_default(tmp_path, monkeypatch):
     service = mlflow_service()
     monkeypatch.setitem(sys.modules, "mlflow", service)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    _, logger = loggers_for(tmp_path, "mlflow")
+    logger = service_logger(tmp_path, "mlflow")
     logger.log(evaluation(10))
     logger.close()
     calls = {name: (args, kwargs) for name, args, kwargs in service.calls}
@@ -159,7 +187,7 @@ def test_mlflow_of_the_user_is_used_and_never_switched(tmp_path, monkeypatch):
     service = mlflow_service()
     monkeypatch.setitem(sys.modules, "mlflow", service)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracking.example")
-    loggers_for(tmp_path, "mlflow")
+    service_logger(tmp_path, "mlflow")
     calls = {name: (args, kwargs) for name, args, kwargs in service.calls}
     assert calls["MlflowClient"][1] == {"tracking_uri": None}
     assert calls["create_experiment"][1] == {"artifact_location": None}
@@ -171,7 +199,7 @@ def test_without_validation_samples_a_service_gets_the_scalars_and_no_table(tmp_
     service = mlflow_service()
     service.SummaryWriter = lambda *args, **kwargs: service
     monkeypatch.setitem(sys.modules, {"tensorboard": "torch.utils.tensorboard"}.get(name, name), service)
-    _, logger = loggers_for(tmp_path, name)
+    logger = service_logger(tmp_path, name)
     service.calls.clear()
     logger.log(Evaluation(1, 10, {"loss": 1.25}, []))
     sent = {"tensorboard": "add_scalar", "wandb": "log", "mlflow": "log_batch"}[name]
@@ -185,4 +213,4 @@ def test_without_validation_samples_a_service_gets_the_scalars_and_no_table(tmp_
 def test_a_missing_service_names_its_extra(tmp_path, monkeypatch, name):
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ImportError, match=rf"pip install 'classmargin\[{name}\]'"):
-        loggers_for(tmp_path, name)
+        service_logger(tmp_path, name)

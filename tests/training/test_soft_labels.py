@@ -9,8 +9,8 @@ import torch
 from classmargin._types import Batch
 from classmargin.methods import create, list_methods, requirements_of
 from classmargin.methods.base import Step, TaskInfo
-from classmargin.training.checkpoint import same
 from classmargin.training.soft_labels import SoftLabels, cutmix, read_teacher
+from trees import same
 
 SOFT = [info.name for info in list_methods() if requirements_of(info.name).soft_labels]
 

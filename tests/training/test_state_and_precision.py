@@ -12,7 +12,7 @@ from torch import nn
 from classmargin.backbones.contract import Backbone
 from classmargin.methods import create
 from classmargin.methods.base import Method, MethodLoss, Stage, TaskInfo
-from classmargin.training.checkpoint import same
+from trees import same
 
 
 def task_of(toy, **more) -> TaskInfo:
@@ -25,8 +25,8 @@ def test_the_end_of_a_step_shows_the_first_pass_of_sam_not_the_perturbed_one(toy
     method = create("sam+center", task_of(toy), rho=0.5)
     passes, ends = [], []
     loss, end = method.inner.loss, method.inner.on_step_end
-    method.inner.loss = lambda step, update: (passes.append(step.features.detach()), loss(step, update))[1]
-    method.inner.on_step_end = lambda step: (ends.append(step.features), end(step))
+    method.loss = lambda step, update: (passes.append(step.features.detach()), loss(step, update))[1]
+    method.on_step_end = lambda step: (ends.append(step.features), end(step))
     toy.loop(method=method, loop={"epochs": 1, "accumulate": accumulate}).run()
     first, second = torch.cat(passes[:accumulate]), torch.cat(passes[accumulate : 2 * accumulate])
     assert torch.equal(ends[0], first)

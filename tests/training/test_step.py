@@ -5,8 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from classmargin._types import Batch
 from classmargin.methods.base import Method, MethodLoss
 from classmargin.training import loop as loop_module
+from classmargin.training.evaluate import accuracies_of
+from classmargin.training.process_state import seed_for
+from classmargin.training.step import split_batch
 from classmargin.training.stopping import DivergedError
 
 READS = ("item", "tolist", "__float__", "__int__", "__bool__", "numpy", "nonzero")
@@ -80,3 +84,20 @@ def test_a_run_that_reads_rarely_ends_bit_identical(toy, monkeypatch):
         loop.run()
         weights.append(loop.network.head.weight.detach())
     assert torch.equal(*weights)
+
+
+def test_micro_batches_weigh_what_they_hold():
+    batch = Batch(torch.arange(5.0)[:, None], torch.zeros(5, dtype=torch.long), torch.arange(5))
+    assert [(len(micro.batch.labels), micro.weight) for micro in split_batch(batch, 2)] == [
+        (3, 0.6),
+        (2, 0.4),
+    ]
+
+
+def test_seeds_depend_on_their_purpose_alone():
+    assert seed_for(0, "weights", 1) == seed_for(0, "weights", 1) != seed_for(0, "weights", 2)
+
+
+def test_accuracies_name_the_worst_class():
+    found = accuracies_of(torch.tensor([9, 5, 8]), torch.tensor([10, 10, 10]))
+    assert (found.worst_class, found.worst, found.easy) == (1, 0.5, 0.9)

@@ -3,7 +3,7 @@
 # Importing a module registers its networks.
 from classmargin.backbones import (  # noqa: F401
     clip_towers,
-    library_networks,
+    library_families,
     mae,
     resnet,
     small_networks,

@@ -19,7 +19,7 @@ import math
 import pickle
 import zipfile
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,12 +61,8 @@ Converter = Callable[[StateDict], Weights]
 def read_state_dict(path: str | Path) -> StateDict:
     """Return the tensors of a checkpoint file or folder, on the CPU.
 
-    Files of ``torch.save`` are read with ``weights_only=True``; wrappers such as ``{"state_dict": …}`` or
-    ``{"model": …}`` and the prefix ``module.`` of data-parallel training are taken off.
-
-    Raises:
-        FileNotFoundError: Nothing at ``path``.
-        ValueError: Not a checkpoint, or one that holds Python objects besides tensors and plain values.
+    Wrappers such as ``{"state_dict": …}`` or ``{"model": …}`` and the prefix ``module.`` of data-parallel training are
+    taken off. Python objects besides tensors and plain values are refused.
     """
     source = weights_file(Path(path))
     check_archive(source, max_bytes=memory_budget(LARGEST, share=1.0))
@@ -78,7 +74,8 @@ def read_state_dict(path: str | Path) -> StateDict:
         content = read_torchscript(source)
     else:
         content = _read_torch(source)
-    return _strip_prefix(_unwrap(content, source), "module.")
+    state = _unwrap(content, source)
+    return with_prefix(state, "module.") if all(key.startswith("module.") for key in state) else state
 
 
 def weights_file(path: Path) -> Path:
@@ -109,10 +106,9 @@ def _read_shards(index: Path) -> StateDict:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{index} is not a readable index of weights: {error}") from error
     merged: StateDict = {}
-    for name in files:
-        shard = index.parent / Path(name).name
+    for shard in (index.parent / Path(name).name for name in files):
         check_regular(shard, max_bytes=memory_budget(LARGEST, share=1.0))
-        merged.update(_read_safetensors(shard))
+        merged |= _read_safetensors(shard)
     return merged
 
 
@@ -138,22 +134,11 @@ def _unwrap(content: object, source: Path) -> StateDict:
             if tensors:
                 return tensors
         content = inner
-    raise ValueError(
-        f"{source} holds no weights (no tensors at its top level nor under {', '.join(_WRAPPERS)})"
-    )
-
-
-def _strip_prefix(state: StateDict, prefix: str) -> StateDict:
-    return with_prefix(state, prefix) if all(key.startswith(prefix) for key in state) else state
+    raise ValueError(f"{source} holds no weights (no tensors at its top or under {', '.join(_WRAPPERS)})")
 
 
 def with_prefix(state: Mapping[str, Tensor], prefix: str) -> StateDict:
-    """Return the entries below ``prefix``, without it.
-
-    Example:
-        >>> with_prefix({"visual.w": torch.zeros(1), "text.w": torch.zeros(1)}, "visual.")
-        {'w': tensor([0.])}
-    """
+    """Return the entries below ``prefix``, without it."""
     return {key[len(prefix) :]: value for key, value in state.items() if key.startswith(prefix)}
 
 
@@ -169,21 +154,10 @@ def convert_own(state: StateDict) -> Weights:
 
 
 def load_weights(backbone: Backbone, weights: Weights, *, source: str, own: bool = False) -> bool:
-    """Load an encoder, and the head too where it is the same head for as many classes.
+    """Load an encoder, and return whether the head was loaded too: one of another kind or for other classes stays fresh.
 
-    Args:
-        backbone: Network to fill.
-        weights: Renamed tensors.
-        source: Where they came from, for messages.
-        own: Whether they were saved from a :class:`Backbone`: those that fit are taken as they are. (Positions of
-            2 x 8 patches could be those of 4 x 4 in a published file, which would have to be interpolated.)
-
-    Returns:
-        Whether the head was loaded. A head of another kind or for other classes stays fresh: that is what
-        fine-tuning on new classes means.
-
-    Raises:
-        ValueError: The encoder's weights do not fit; the message lists the first keys and counts the rest.
+    ``own`` weights, saved from a :class:`Backbone`, are taken as they are where they fit. (Positions of 2 x 8 patches could
+    be those of 4 x 4 in a published file, which would have to be interpolated.)
     """
     adapt: Callable[[StateDict], StateDict] | None = getattr(backbone.encoder, "adapt_state", None)
     fits_already = own and _misfit(backbone.encoder, weights.encoder) is None
@@ -211,26 +185,21 @@ def _misfit(module: nn.Module, state: StateDict) -> str | None:
         for key in own
         if key in state and state[key].shape != own[key].shape
     ]
-    parts = [("missing", missing), ("unexpected", unexpected), ("of another shape", shapes)]
-    words = [f"{len(keys)} {what} ({_first(keys)})" for what, keys in parts if keys]
-    return "; ".join(words) if words else None
+    words = [
+        f"{len(keys)} {what} ({', '.join(keys[:_SHOWN])}{', …' if len(keys) > _SHOWN else ''})"
+        for what, keys in (("missing", missing), ("unexpected", unexpected), ("of another shape", shapes))
+        if keys
+    ]
+    return "; ".join(words) or None
 
 
-def _first(keys: list[str]) -> str:
-    return ", ".join(keys[:_SHOWN]) + (", …" if len(keys) > _SHOWN else "")
-
-
-_DTYPES = {
-    "DoubleStorage": torch.float64,
-    "FloatStorage": torch.float32,
-    "HalfStorage": torch.float16,
-    "BFloat16Storage": torch.bfloat16,
-    "LongStorage": torch.int64,
-    "IntStorage": torch.int32,
-    "ShortStorage": torch.int16,
-    "CharStorage": torch.int8,
-    "ByteStorage": torch.uint8,
-    "BoolStorage": torch.bool,
+_STORAGES = {
+    f"{name}Storage": dtype
+    for dtype, name in (
+        *((torch.float64, "Double"), (torch.float32, "Float"), (torch.float16, "Half")),
+        *((torch.bfloat16, "BFloat16"), (torch.int64, "Long"), (torch.int32, "Int"), (torch.int16, "Short")),
+        *((torch.int8, "Char"), (torch.uint8, "Byte"), (torch.bool, "Bool")),
+    )
 }
 
 
@@ -244,39 +213,28 @@ def is_torchscript(path: Path) -> bool:
 
 
 def read_torchscript(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of the archived module under the names ``state_dict()`` would give them.
-
-    Raises:
-        ValueError: The archive asks for something that no module of plain tensors needs.
-    """
-    tensors: dict[str, Tensor] = {}
+    """Return the tensors of the archived module under the names ``state_dict()`` would give them; all else is refused."""
     try:
         with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             root = next(name for name in archive.namelist() if name.endswith("/data.pkl"))[: -len("data.pkl")]
-            module = _TensorUnpickler(archive, root).load()
-        _collect(module, "", tensors)
+            return dict(_tensors_of(_TensorUnpickler(archive, root).load(), ""))
     except OSError:
         raise
     except Exception as error:  # a broken archive can raise nearly anything
         words = str(error) or type(error).__name__
         raise ValueError(f"{path} is not a TorchScript archive of plain tensors: {words}") from error
-    return tensors
 
 
 class _Module:
     """Stands for any module of the archive; unpickling fills its ``__dict__`` with the attributes."""
 
 
-def _collect(value: Any, prefix: str, into: dict[str, Tensor]) -> None:
+def _tensors_of(value: Any, name: str) -> Iterator[tuple[str, Tensor]]:
     if isinstance(value, Tensor):
-        into[prefix] = value
+        yield name, value
     elif isinstance(value, _Module):
-        for name, part in vars(value).items():
-            _collect(part, f"{prefix}.{name}" if prefix else name, into)
-
-
-def _build_list(values: list[Any]) -> list[Any]:
-    return values
+        for key, part in vars(value).items():
+            yield from _tensors_of(part, f"{name}.{key}" if name else key)
 
 
 class _TensorUnpickler(pickle.Unpickler):
@@ -292,10 +250,10 @@ class _TensorUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if module == "__torch__" or module.startswith("__torch__."):
             return type("_Module", (_Module,), {})  # a fresh one: a pickle could change a class it is handed
-        if module == "torch" and name in _DTYPES:
-            return _DTYPES[name]
+        if module == "torch" and name in _STORAGES:
+            return _STORAGES[name]
         if module == "torch.jit._pickle" and name.startswith("build_"):
-            return _build_list
+            return list
         if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
             return _rebuild_tensor
         if (module, name) == ("collections", "OrderedDict"):
@@ -313,16 +271,12 @@ def _rebuild_tensor(
 ) -> Tensor:
     # A stride of zero would make a few bytes stand for terabytes; weights have each value once.
     if math.prod(size) > storage.numel():
-        raise pickle.UnpicklingError(
-            f"a tensor of shape {tuple(size)} in a storage of {storage.numel()} values"
-        )
+        raise pickle.UnpicklingError(f"a tensor of shape {size} in a storage of {storage.numel()} values")
     return torch.as_strided(storage, size, stride, offset).clone()
 
 
 def _read_member(archive: zipfile.ZipFile, name: str) -> bytes:
     info = archive.getinfo(name)
     if is_suspicious(info.file_size, info.compress_size):
-        raise pickle.UnpicklingError(
-            f"{name} unpacks to {info.file_size} bytes: refused as a possible zip bomb"
-        )
+        raise pickle.UnpicklingError(f"{name} unpacks to {info.file_size} bytes: a possible zip bomb")
     return archive.read(info)

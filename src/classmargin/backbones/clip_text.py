@@ -1,6 +1,11 @@
-"""A classifier from words: the text tower of CLIP turns class names into the rows of a cosine head.
+"""What CLIP's files say (tensors under OpenAI's names, the activation that no tensor shows), and a classifier from words.
 
-Data flow: class names, prompts (templates), tokens, text tower, mean of length 1, ``head.weight`` ``[K, d]``.
+OpenAI keeps query, key and value in one matrix (``attn.in_proj_weight``) and projections as plain matrices
+that multiply from the right; ``transformers``, whose names are used here, has three linear layers and transposed
+projections. OpenAI trained with ``x * sigmoid(1.702 x)`` (``quick_gelu``), most networks of open_clip (LAION,
+DataComp) with ``gelu``; the wrong one spoils the features, and only the settings beside the weights name it.
+
+Class names, prompts (templates), tokens, text tower, mean of length 1: the rows of a cosine head.
 """
 
 from __future__ import annotations
@@ -11,18 +16,124 @@ import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from classmargin._checks import check_choice, require_extra
-from classmargin._files import read_text
-from classmargin.backbones.checkpoints import StateDict
-from classmargin.backbones.clip_files import OPENAI_ACTIVATION, clip_activation, text_to_transformers
+from classmargin._files import read_json, read_text
+from classmargin.backbones.checkpoints import StateDict, weights_file, with_prefix
 from classmargin.backbones.contract import Backbone
 from classmargin.backbones.heads import CosineHead
+
+_BLOCK = re.compile(r"(?:transformer\.)?resblocks\.(\d+)\.(.+)$")
+_BLOCK_NAMES = {
+    "ln_1": "layer_norm1",
+    "ln_2": "layer_norm2",
+    "attn.out_proj": "self_attn.out_proj",
+    "mlp.c_fc": "mlp.fc1",
+    "mlp.c_proj": "mlp.fc2",
+}
+_PROJECTIONS = {"proj": "visual_projection.weight", "text_projection": "text_projection.weight"}
+_VISION_NAMES = {
+    "class_embedding": "embeddings.class_embedding",
+    "positional_embedding": "embeddings.position_embedding.weight",
+    "conv1.weight": "embeddings.patch_embedding.weight",
+    "ln_pre.weight": "pre_layrnorm.weight",
+    "ln_pre.bias": "pre_layrnorm.bias",
+    "ln_post.weight": "post_layernorm.weight",
+    "ln_post.bias": "post_layernorm.bias",
+}
+_TEXT_NAMES = {
+    "token_embedding.weight": "embeddings.token_embedding.weight",
+    "positional_embedding": "embeddings.position_embedding.weight",
+    "ln_final.weight": "final_layer_norm.weight",
+    "ln_final.bias": "final_layer_norm.bias",
+}
+
+
+def vision_to_transformers(state: StateDict) -> StateDict:
+    """Return the vision transformer of a checkpoint in either format, named as in ``CLIPVisionModelWithProjection``."""
+    openai = with_prefix(state, "visual.")
+    return (
+        _renamed(openai, "vision_model", _VISION_NAMES) if openai else _kept(state, "vision_model", "visual")
+    )
+
+
+def text_to_transformers(state: StateDict) -> StateDict:
+    """Return the text tower under the names of ``CLIPTextModelWithProjection``; empty if there is none."""
+    if "token_embedding.weight" in state:
+        return _renamed(state, "text_model", _TEXT_NAMES)
+    return _kept(state, "text_model", "text")
+
+
+def _kept(state: StateDict, tower: str, projection: str) -> StateDict:
+    mine = (f"{tower}.", f"{projection}_projection.")
+    # Position numbers were saved by older versions of transformers; they are constants.
+    return {
+        key: value
+        for key, value in state.items()
+        if key.startswith(mine) and not key.endswith("position_ids")
+    }
+
+
+def _renamed(state: StateDict, tower: str, outer: dict[str, str]) -> StateDict:
+    renamed: StateDict = {}
+    for key, value in state.items():
+        match = _BLOCK.match(key)
+        if match is None:
+            if key in _PROJECTIONS:
+                renamed[_PROJECTIONS[key]] = value.T.contiguous()
+            elif key in outer:
+                renamed[f"{tower}.{outer[key]}"] = value
+            continue
+        block, (name, _, kind) = f"{tower}.encoder.layers.{match[1]}", match[2].rpartition(".")
+        if kind.startswith("in_proj_"):
+            for role, third in zip("qkv", value.chunk(3), strict=True):
+                renamed[f"{block}.self_attn.{role}_proj.{kind[len('in_proj_') :]}"] = third.clone()
+        else:
+            renamed[f"{block}.{_BLOCK_NAMES.get(name, name)}.{kind}"] = value
+    return renamed
+
+
+OPENAI_ACTIVATION = "quick_gelu"
+ACTIVATIONS = (OPENAI_ACTIVATION, "gelu")
+
+
+def clip_activation(given: str | None, checkpoint: Path | None, tower: Literal["vision", "text"]) -> str:
+    """Return the activation of one tower: the given one, that of the checkpoint's settings, or OpenAI's.
+
+    A file of weights counts with the settings of its folder if it has the name it has on the Hugging Face hub.
+    """
+    found = given
+    if given is None and checkpoint is not None:
+        weights = weights_file(checkpoint)
+        if weights.name.startswith("open_clip_"):
+            model = _settings(weights.with_name("open_clip_config.json")).get("model_cfg")
+            found = None if model is None else OPENAI_ACTIVATION if model.get("quick_gelu") else "gelu"
+        elif weights.name.startswith(("model.", "pytorch_model.")):
+            settings = _settings(weights.with_name("config.json"))
+            alone = settings.get("model_type") == f"clip_{tower}_model"
+            own: dict[str, Any] = settings if alone else settings.get(f"{tower}_config") or {}
+            found = own.get("hidden_act")
+    return check_choice("activation", OPENAI_ACTIVATION if found is None else found, ACTIVATIONS)
+
+
+def _settings(file: Path) -> dict[str, Any]:
+    if not file.exists():
+        return {}
+    try:
+        settings = read_json(file)
+        inner = (settings.get(key) or {} for key in ("model_cfg", "vision_config", "text_config"))
+        parts = [settings, *inner]
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{file} cannot be read ({error!r})") from error
+    if not all(isinstance(part, dict) for part in parts):
+        raise ValueError(f"{file} cannot be read (its parts must be dictionaries)")
+    return dict(settings)
+
 
 DEFAULT_TEMPLATES = ("a photo of a {}.",)
 # The seven templates that OpenAI found to do nearly as well together as its eighty.
@@ -37,7 +148,7 @@ ENSEMBLE = (
 )
 # What readers call classes without words: WordNet numbers of ImageNet, numbers of Flowers-102.
 _NO_WORD = re.compile(r"n\d{8}|flower \d+")
-_HEAD_SIZE = 64
+HEAD_SIZE = 64  # of an attention head, in all CLIP models
 _PROMPTS_AT_ONCE = 256
 
 
@@ -55,35 +166,21 @@ def start_head_from_prompts(
 ) -> None:
     """Give the cosine head the scale of the checkpoint and, if class names are given, their text embeddings.
 
-    Args:
-        backbone: CLIP encoder with a head.
-        state: All tensors of the checkpoint; None without one.
-        class_names: Names of the K classes, in order, or a text file with one on each line. Left out: the head
-            starts at random.
-        prompt_templates: Sentences with ``{}`` where the name goes; their embeddings are averaged. ``"ensemble"``
-            for seven of OpenAI's, or a text file with one on each line.
-        tokenizer: Folder with a saved CLIP tokenizer (``tokenizer.json``, or ``vocab.json`` and
-            ``merges.txt``), or OpenAI's ``bpe_simple_vocab_16e6.txt.gz``. Left out: the folder of the
-            checkpoint.
-        activation: Of the text tower: ``quick_gelu`` or ``gelu``. Left out: what the settings beside the
-            checkpoint say.
-        checkpoint: Where ``state`` came from.
-        head_options: Options the head was made with; a ``scale`` among them is kept.
-        head_start: ``"prompts"`` refuses a head that would start at random, ``"auto"`` allows it.
-
-    Raises:
-        ValueError: Class names without a text tower, tokenizer or cosine head, or not one for each class.
+    Names of the K classes, in order, and prompt templates (sentences with ``{}`` where the name goes, whose embeddings are
+    averaged) may be text files with one on each line; ``"ensemble"`` stands for seven of OpenAI's templates. The tokenizer is a
+    folder with a saved CLIP tokenizer (``tokenizer.json``, or ``vocab.json`` and ``merges.txt``; left out: that of the checkpoint),
+    or OpenAI's ``bpe_simple_vocab_16e6.txt.gz``. The activation of the text tower is ``quick_gelu`` or ``gelu``; left out: what the
+    settings beside the checkpoint say. A ``scale`` among the head options is kept. Without class names the head starts at random,
+    which ``head_start="prompts"`` refuses.
     """
     head = backbone.head
-    keeps_scale = bool(head_options) and "scale" in (head_options or {})
-    if isinstance(head, CosineHead) and state is not None and "logit_scale" in state and not keeps_scale:
-        head.log_scale.data.fill_(float(state["logit_scale"]))
+    tensors = state or {}
+    if isinstance(head, CosineHead) and "logit_scale" in tensors and "scale" not in (head_options or {}):
+        head.log_scale.data.fill_(float(tensors["logit_scale"]))
     check_choice("head_start", head_start, ("auto", "prompts"))
     if class_names is None:
         if head_start == "prompts":
-            raise ValueError(
-                "head_start='prompts' needs class_names, a checkpoint with a text tower and a tokenizer"
-            )
+            raise ValueError("head_start='prompts' needs class_names, a text tower and a tokenizer")
         return
     names = _texts(class_names)
     numbers = [name for name in names if _NO_WORD.fullmatch(name)]
@@ -96,19 +193,22 @@ def start_head_from_prompts(
         raise ValueError(f"class_names start a head of kind 'cosine'; this one is a {type(head).__name__}")
     if len(names) != backbone.num_classes:
         raise ValueError(f"class_names must name all {backbone.num_classes} classes, got {len(names)}")
-    text_state = {} if state is None else text_to_transformers(state)
+    text_state = text_to_transformers(tensors)
     if not text_state:
         raise ValueError("class_names need the text tower of CLIP, which the checkpoint does not hold")
-    source = _tokenizer_beside(checkpoint) if tokenizer is None else Path(tokenizer)
+    source = None if tokenizer is None else Path(tokenizer)
+    if source is None and checkpoint is not None:
+        folder = checkpoint if checkpoint.is_dir() else checkpoint.parent
+        found = any((folder / name).exists() for name in ("tokenizer.json", "vocab.json"))
+        source = folder if found else None
     if source is None:
         raise ValueError(
             "class_names need tokenizer=: the folder of a saved CLIP tokenizer, "
             "or bpe_simple_vocab_16e6.txt.gz"
         )
-    kind = clip_activation(activation, checkpoint, "text")
+    tower = load_text_tower(text_state, clip_activation(activation, checkpoint, "text"))
     templates = ENSEMBLE if prompt_templates == "ensemble" else _texts(prompt_templates)
-    embeddings = embed_class_names(names, templates, text_state, source, activation=kind)
-    head.weight.data.copy_(embeddings)
+    head.weight.data.copy_(_embed(names, templates, tower, load_tokenizer(source)))
     backbone.head_start = "prompts"
 
 
@@ -119,39 +219,14 @@ def _texts(given: Sequence[str] | str | Path) -> list[str]:
     return [line.strip() for line in read_text(Path(given)).splitlines() if line.strip()]
 
 
-def _tokenizer_beside(checkpoint: Path | None) -> Path | None:
-    if checkpoint is None:
-        return None
-    folder = checkpoint if checkpoint.is_dir() else checkpoint.parent
-    return folder if any((folder / name).exists() for name in ("tokenizer.json", "vocab.json")) else None
-
-
-def embed_class_names(
-    class_names: Sequence[str],
-    templates: Sequence[str],
-    text_state: StateDict,
-    tokenizer: Path,
-    *,
-    activation: str = OPENAI_ACTIVATION,
-) -> Tensor:
-    """Return one embedding of length 1 for each class, ``[K, d]``: the mean over its prompts.
-
-    Args:
-        class_names: Names of the classes; underscores become spaces.
-        templates: Sentences with ``{}``.
-        text_state: Text tower in the names of ``transformers``.
-        tokenizer: See :func:`start_head_from_prompts`.
-        activation: Of the text tower.
-    """
+def _embed(class_names: list[str], templates: Sequence[str], tower: Any, tokenizer: Any) -> Tensor:
+    """Return one embedding of length 1 for each class, ``[K, d]``: the mean over its prompts."""
     for template in templates:
         if "{}" not in template:
             raise ValueError(f"prompt_templates must hold {{}} where the class name goes, got {template!r}")
-    tower = load_text_tower(text_state, activation)
     prompts = [template.format(name.replace("_", " ")) for name in class_names for template in templates]
     longest = tower.config.max_position_embeddings
-    encoded = load_tokenizer(tokenizer)(
-        prompts, padding=True, truncation=True, max_length=longest, return_tensors="pt"
-    )
+    encoded = tokenizer(prompts, padding=True, truncation=True, max_length=longest, return_tensors="pt")
     with torch.no_grad():
         pieces = torch.split(encoded["input_ids"], _PROMPTS_AT_ONCE)
         parts = [tower(input_ids=piece).text_embeds for piece in pieces]
@@ -169,7 +244,7 @@ def load_text_tower(text_state: StateDict, activation: str = OPENAI_ACTIVATION) 
         hidden_size=width,
         intermediate_size=text_state["text_model.encoder.layers.0.mlp.fc1.weight"].shape[0],
         num_hidden_layers=len(layers),
-        num_attention_heads=max(1, width // _HEAD_SIZE),
+        num_attention_heads=max(1, width // HEAD_SIZE),
         max_position_embeddings=text_state["text_model.embeddings.position_embedding.weight"].shape[0],
         projection_dim=text_state["text_projection.weight"].shape[0],
         hidden_act=activation,
@@ -205,16 +280,11 @@ def write_vocabulary(merges_file: Path, folder: Path) -> None:
     with opener(merges_file, "rt", encoding="utf-8") as file:
         lines = file.read().split("\n")[1:]
     merges = [line for line in lines if len(line.split()) == 2][: 49152 - 256 - 2]
-    symbols = _byte_symbols()
+    # Byte-level BPE gives each byte a printable character, printable bytes first.
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    symbols = [*map(chr, printable), *(chr(256 + k) for k in range(256 - len(printable)))]
     entries = [*symbols, *(symbol + "</w>" for symbol in symbols), *("".join(m.split()) for m in merges)]
     entries += ["<|startoftext|>", "<|endoftext|>"]
     vocabulary = {entry: number for number, entry in enumerate(entries)}
     (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
     (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges) + "\n", encoding="utf-8")
-
-
-def _byte_symbols() -> list[str]:
-    """Return a printable character for each byte, printable bytes first, as byte-level BPE orders them."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return [chr(byte) for byte in printable] + [chr(256 + i) for i in range(len(others))]

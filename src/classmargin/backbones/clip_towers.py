@@ -17,14 +17,22 @@ from torch import Tensor, nn
 
 from classmargin._checks import require_extra
 from classmargin.backbones.checkpoints import StateDict, Weights, with_prefix
-from classmargin.backbones.clip_files import OPENAI_ACTIVATION, clip_activation, vision_to_transformers
-from classmargin.backbones.clip_text import start_head_from_prompts
-from classmargin.backbones.pretrained import CLIP_MEAN, CLIP_STD, colour_adapter, patch_grid, resize_positions
-from classmargin.backbones.registry import register_backbone
-from classmargin.backbones.resnet import Bottleneck, conv3x3, pooled_shortcut, residual_stage
-
-# Size of an attention head in all CLIP models.
-_HEAD_SIZE = 64
+from classmargin.backbones.clip_text import (
+    HEAD_SIZE,
+    OPENAI_ACTIVATION,
+    clip_activation,
+    start_head_from_prompts,
+    vision_to_transformers,
+)
+from classmargin.backbones.registry import (
+    CLIP_MEAN,
+    CLIP_STD,
+    colour_adapter,
+    patch_grid,
+    register_backbone,
+    resize_positions,
+)
+from classmargin.backbones.resnet import Bottleneck, conv3x3, pooled_shortcut, residual_stages
 
 
 class AttentionPool(nn.Module):
@@ -42,9 +50,8 @@ class AttentionPool(nn.Module):
     def forward(self, maps: Tensor) -> Tensor:
         """Return features ``[B, output_dim]`` of maps ``[B, width, H, W]``."""
         positions = maps.flatten(2).transpose(1, 2)
-        tokens = (
-            torch.cat([positions.mean(dim=1, keepdim=True), positions], dim=1) + self.positional_embedding
-        )
+        mean = positions.mean(dim=1, keepdim=True)
+        tokens = torch.cat([mean, positions], dim=1) + self.positional_embedding
         query, key, value = self.q_proj(tokens[:, :1]), self.k_proj(tokens), self.v_proj(tokens)
         mixed = F.scaled_dot_product_attention(self._split(query), self._split(key), self._split(value))
         features: Tensor = self.c_proj(mixed.transpose(1, 2).flatten(1))
@@ -52,11 +59,6 @@ class AttentionPool(nn.Module):
 
     def _split(self, tokens: Tensor) -> Tensor:
         return tokens.view(*tokens.shape[:2], self.heads, -1).transpose(1, 2)
-
-
-def convert_clip_resnet(state: StateDict) -> Weights:
-    """Take the visual tower out of a checkpoint in OpenAI's names (which open_clip shares)."""
-    return Weights(with_prefix(state, "visual."), {})
 
 
 def convert_clip_vit(state: StateDict) -> Weights:
@@ -81,22 +83,14 @@ _register = partial(
     "clip-resnet50",
     title="CLIP ResNet-50",
     parameters=38_316_896,
-    convert=convert_clip_resnet,
+    convert=lambda state: Weights(with_prefix(state, "visual."), {}),  # names that open_clip shares
     weights=(
         "RN50.pt as published by OpenAI (github.com/openai/CLIP), or the same weights in open_clip's format "
         "(timm/resnet50_clip.openai on the Hugging Face hub)"
     ),
 )
 class ClipResNet(nn.Module):
-    """Images to CLIP embeddings, not normalised.
-
-    Args:
-        input_size: Height and width of the images, multiples of 32.
-        depths: Blocks in each of the four stages.
-        width: Channels of the first stage.
-        output_dim: Size of the embedding.
-        in_channels: Channels of the images, 1 or 3.
-    """
+    """Images with sides of a multiple of 32 to CLIP embeddings, not normalised; ``width`` is that of the first stage."""
 
     def __init__(
         self,
@@ -119,13 +113,10 @@ class ClipResNet(nn.Module):
         self.bn3 = nn.BatchNorm2d(width)
         self.avgpool = nn.AvgPool2d(2)
         block = partial(Bottleneck, shortcut=pooled_shortcut, pooled=True)
-        inputs = (width, 4 * width, 8 * width, 16 * width)
-        self.layer1, self.layer2, self.layer3, self.layer4 = (
-            residual_stage(block, inputs[i], width * 2**i, depths[i], stride=2 if i else 1, expansion=4)
-            for i in range(4)
-        )
+        stages = residual_stages(block, width, [width * 2**stage for stage in range(4)], depths, expansion=4)
+        self.layer1, self.layer2, self.layer3, self.layer4 = stages
         last = 32 * width
-        self.attnpool = AttentionPool(self.grid, last, output_dim, heads=max(1, last // _HEAD_SIZE))
+        self.attnpool = AttentionPool(self.grid, last, output_dim, heads=max(1, last // HEAD_SIZE))
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return features ``[B, output_dim]``."""
@@ -141,9 +132,6 @@ class ClipResNet(nn.Module):
         return {**state, key: resize_positions(state[key], self.grid)} if key in state else state
 
 
-_POSITIONS = "model.vision_model.embeddings.position_embedding.weight"
-
-
 @_register(
     "clip-vit-b32",
     title="CLIP ViT-B/32",
@@ -156,19 +144,10 @@ _POSITIONS = "model.vision_model.embeddings.position_embedding.weight"
     ),
 )
 class ClipVisionTransformer(nn.Module):
-    """Images to CLIP embeddings, not normalised.
+    """Square images of whole patches to CLIP embeddings, not normalised.
 
-    Args:
-        input_size: Height and width of the images, equal and a multiple of the patch size.
-        in_channels: Channels of the images, 1 or 3.
-        patch_size: Side of a patch.
-        width: Size of a token.
-        depth: Number of blocks.
-        heads: Number of attention heads.
-        output_dim: Size of the embedding.
-        activation: Of the perceptrons: ``quick_gelu`` (OpenAI) or ``gelu`` (most networks of open_clip). Left out: what the
-            settings beside the weights say.
-        checkpoint: Where the weights are.
+    The ``activation`` of the perceptrons is ``quick_gelu`` (OpenAI) or ``gelu`` (most networks of open_clip); left out, what
+    the settings beside the weights say.
     """
 
     def __init__(
@@ -222,8 +201,5 @@ class ClipVisionTransformer(nn.Module):
 
     def adapt_state(self, state: StateDict) -> StateDict:
         """Return a checkpoint's tensors with positions for this image size."""
-        return (
-            {**state, _POSITIONS: resize_positions(state[_POSITIONS], self.grid)}
-            if _POSITIONS in state
-            else state
-        )
+        key = "model.vision_model.embeddings.position_embedding.weight"
+        return {**state, key: resize_positions(state[key], self.grid)} if key in state else state

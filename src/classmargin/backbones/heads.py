@@ -160,22 +160,15 @@ def create_head(kind: str, in_features: int, num_classes: int, **options: Any) -
         torch.Size([10, 64])
     """
     head_class = HEAD_KINDS[check_choice("head", kind, HEAD_KINDS)]
-    check_options(
-        f"the {kind} head", options, option_names(head_class.__init__, skip=["in_features", "num_classes"])
-    )
+    known = option_names(head_class.__init__, skip=["in_features", "num_classes"])
+    check_options(f"the {kind} head", options, known)
     check_int("in_features", in_features, minimum=1)
     check_int("num_classes", num_classes, minimum=1)
     return head_class(in_features, num_classes, **options)
 
 
 def option_names(function: Callable[..., Any], *, skip: Iterable[str] = ()) -> list[str]:
-    """Return the keyword names ``function`` accepts, without those in ``skip``.
-
-    Example:
-        >>> def build(width, *, dropout=0.0): ...
-        >>> option_names(build, skip=["width"])
-        ['dropout']
-    """
+    """Return the keyword names ``function`` accepts, without those in ``skip``."""
     left_out = {"self", *skip}
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return [

@@ -8,22 +8,24 @@ of a library.
 
 from __future__ import annotations
 
-import re
 from collections import OrderedDict
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from classmargin._checks import check_choice, check_number
+from classmargin._checks import check_number
 from classmargin.backbones.checkpoints import StateDict, Weights, with_prefix
 from classmargin.backbones.contract import Backbone
 from classmargin.backbones.heads import LinearHead
-from classmargin.backbones.pretrained import IMAGENET_MEAN, IMAGENET_STD, patch_grid, resize_positions
-from classmargin.backbones.registry import register_backbone
+from classmargin.backbones.registry import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    patch_grid,
+    register_backbone,
+    resize_positions,
+)
 
-Pooling = Literal["mean", "class-token"]
 _EPS = 1e-6
 
 
@@ -71,31 +73,20 @@ class Block(nn.Module):
         return tokens + drop_path(self.mlp(self.norm2(tokens)), self.drop, self.training)
 
 
-def _initialise(network: VisionTransformer) -> None:
-    for module in network.modules():
-        if isinstance(module, (nn.Linear, nn.Conv2d)):
-            nn.init.trunc_normal_(module.weight, std=0.02)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
-    nn.init.normal_(network.cls_token, std=0.02)
-    nn.init.trunc_normal_(network.pos_embed, std=0.02)
-
-
-# Names on the Hugging Face hub (facebook/vit-mae-base) and in the MAE release, inside one block.
-_BLOCK_NAMES = {
-    "attention.output.dense": "attn.proj",
-    "intermediate.dense": "mlp.fc1",
-    "output.dense": "mlp.fc2",
-    "layernorm_before": "norm1",
-    "layernorm_after": "norm2",
-}
-_OUTER_NAMES = {
-    "embeddings.cls_token": "cls_token",
-    "embeddings.position_embeddings": "pos_embed",
-    "embeddings.patch_embeddings.projection": "patch_embed.proj",
-    "layernorm": "norm",
-}
-_HUB_BLOCK = re.compile(r"encoder\.layer\.(\d+)\.(.+)\.(weight|bias)$")
+# Names on the Hugging Face hub (facebook/vit-mae-base) and in the MAE release.
+_NAMES = (
+    ("embeddings.cls_token", "cls_token"),
+    ("embeddings.position_embeddings", "pos_embed"),
+    ("embeddings.patch_embeddings.projection", "patch_embed.proj"),
+    ("encoder.layer.", "blocks."),
+    ("attention.output.dense", "attn.proj"),
+    ("attention.attention.query", "attn.qkv"),
+    ("intermediate.dense", "mlp.fc1"),
+    ("output.dense", "mlp.fc2"),
+    ("layernorm_before", "norm1"),
+    ("layernorm_after", "norm2"),
+    ("layernorm", "norm"),
+)
 
 
 def convert_mae(state: StateDict) -> Weights:
@@ -112,26 +103,15 @@ def convert_mae(state: StateDict) -> Weights:
 
 def _from_hub(state: StateDict) -> StateDict:
     renamed: StateDict = {}
-    parts: dict[str, dict[str, Tensor]] = {}
     for key, value in state.items():
-        match = _HUB_BLOCK.match(key)
-        if match is None:
-            renamed[_outer_name(key)] = value
-        elif match[2].startswith("attention.attention."):
-            role = match[2].rsplit(".", 1)[1]
-            parts.setdefault(f"blocks.{match[1]}.attn.qkv.{match[3]}", {})[role] = value
-        else:
-            renamed[f"blocks.{match[1]}.{_BLOCK_NAMES.get(match[2], match[2])}.{match[3]}"] = value
-    for key, roles in parts.items():
-        renamed[key] = torch.cat([roles[role] for role in ("query", "key", "value")])
+        if ".attention.key." in key or ".attention.value." in key:
+            continue
+        if ".attention.query." in key:  # three matrices there, one here
+            value = torch.cat([state[key.replace("query", role)] for role in ("query", "key", "value")])
+        for hub, release in _NAMES:
+            key = key.replace(hub, release)
+        renamed[key] = value
     return renamed
-
-
-def _outer_name(key: str) -> str:
-    for hub, release in _OUTER_NAMES.items():
-        if key == hub or key.startswith(hub + "."):
-            return release + key[len(hub) :]
-    return key
 
 
 def start_small_head(backbone: Backbone, state: StateDict | None) -> None:
@@ -162,17 +142,8 @@ def start_small_head(backbone: Backbone, state: StateDict | None) -> None:
 class VisionTransformer(nn.Module):
     """Images to one feature vector.
 
-    Args:
-        input_size: Height and width of the images.
-        in_channels: Channels of the images.
-        drop_path: Probability of dropping a residual in the last block; it grows linearly from 0. The published
-            fine-tuning has 0.1.
-        pooling: ``mean`` of the patch tokens, then a norm (fine-tuning of MAE); or a norm, then the class
-            token.
-        patch_size: Side of a patch.
-        width: Size of a token, and of the features.
-        depth: Number of blocks.
-        heads: Number of attention heads.
+    ``drop_path`` is the probability of dropping a residual in the last block; it grows linearly from 0, and the published
+    fine-tuning has 0.1. The features are a norm of the mean of the patch tokens.
     """
 
     def __init__(
@@ -181,61 +152,55 @@ class VisionTransformer(nn.Module):
         *,
         in_channels: int = 3,
         drop_path: float = 0.1,
-        pooling: Pooling = "mean",
         patch_size: int = 16,
         width: int = 768,
         depth: int = 12,
         heads: int = 12,
     ) -> None:
         super().__init__()
-        check_choice("pooling", pooling, ("mean", "class-token"))
         check_number("drop_path", drop_path, minimum=0.0, below=1.0)
         self.grid = patch_grid(input_size, patch_size)
         self.feature_dim = width
         self.num_layers = depth + 1
-        self.average_patches = pooling == "mean"
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
         self.pos_embed = nn.Parameter(torch.zeros(1, 1 + self.grid[0] * self.grid[1], width))
         project = nn.Conv2d(in_channels, width, patch_size, patch_size)
         self.patch_embed = nn.Sequential(OrderedDict(proj=project))
         rates = [drop_path * i / max(depth - 1, 1) for i in range(depth)]
         self.blocks = nn.Sequential(*(Block(width, heads, rate) for rate in rates))
-        if self.average_patches:
-            self.fc_norm = nn.LayerNorm(width, eps=_EPS)
-        else:
-            self.norm = nn.LayerNorm(width, eps=_EPS)
-        _initialise(self)
+        self.fc_norm = nn.LayerNorm(width, eps=_EPS)
+        for module in self.modules():
+            if isinstance(module, (nn.Linear, nn.Conv2d)):
+                nn.init.trunc_normal_(module.weight, std=0.02)
+                nn.init.zeros_(module.bias)  # type: ignore[arg-type]  # all have one
+        nn.init.normal_(self.cls_token, std=0.02)
+        nn.init.trunc_normal_(self.pos_embed, std=0.02)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return features ``[B, width]``."""
         patches = self.patch_embed(inputs).flatten(2).transpose(1, 2)
         tokens = torch.cat([self.cls_token.expand(patches.shape[0], -1, -1), patches], dim=1)
         tokens = self.blocks(tokens + self.pos_embed)
-        features: Tensor = (
-            self.fc_norm(tokens[:, 1:].mean(dim=1)) if self.average_patches else self.norm(tokens)[:, 0]
-        )
+        features: Tensor = self.fc_norm(tokens[:, 1:].mean(dim=1))
         return features
 
     def layer_of(self, parameter_name: str) -> int:
         """Return 0 for the embedding, 1 … depth for the blocks, ``num_layers`` for the last norm."""
         if parameter_name.startswith("blocks."):
             return int(parameter_name.split(".")[1]) + 1
-        return self.num_layers if parameter_name.startswith(("norm.", "fc_norm.")) else 0
+        return self.num_layers if parameter_name.startswith("fc_norm.") else 0
 
     def no_weight_decay(self) -> frozenset[str]:
         """Return the class token and the positions, which fine-tuning of MAE does not decay."""
         return frozenset({"cls_token", "pos_embed"})
 
-    def adapt_state(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return a checkpoint's tensors with positions for this image size and the norm of this pooling.
+    def adapt_state(self, state: StateDict) -> StateDict:
+        """Return a checkpoint's tensors with positions for this image size.
 
         A pretraining checkpoint has no norm for averaged patches; the fresh one is kept, as published.
         """
-        adapted = dict(state)
+        fresh = {f"fc_norm.{key}": value for key, value in self.fc_norm.state_dict().items()}
+        adapted = fresh | {key: value for key, value in state.items() if not key.startswith("norm.")}
         if "pos_embed" in adapted:
             adapted["pos_embed"] = resize_positions(adapted["pos_embed"][0], self.grid)[None]
-        unused = "norm." if self.average_patches else "fc_norm."
-        adapted = {key: value for key, value in adapted.items() if not key.startswith(unused)}
-        if self.average_patches and "fc_norm.weight" not in adapted:
-            adapted |= {f"fc_norm.{key}": value for key, value in self.fc_norm.state_dict().items()}
         return adapted

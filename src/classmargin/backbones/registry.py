@@ -1,4 +1,4 @@
-"""Names to networks.
+"""Names to networks, and what encoders with published weights share: input statistics, grey images, other image sizes.
 
 A network registers one builder of its encoder with a frozen record about it; listing, documentation and
 :func:`create_backbone` read the same record.
@@ -8,22 +8,24 @@ A network registers one builder of its encoder with a frozen record about it; li
     ...
 
 The builder returns a module with ``feature_dim``. Its further keywords are the options of the network; a
-keyword ``checkpoint`` receives the path of the weights for builders that read their shape from it.
+keyword ``checkpoint`` receives the path of the weights for builders that read their shape from it. Nothing is ever
+downloaded: ``checkpoint=PATH`` takes a published file, ``pretrained=True`` the weights of an installed package.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from torch import nn
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from classmargin._checks import check_int, did_you_mean
 from classmargin.backbones.checkpoints import (
     Converter,
-    StateDict,
     convert_own,
     is_own_format,
     load_weights,
@@ -31,7 +33,6 @@ from classmargin.backbones.checkpoints import (
 )
 from classmargin.backbones.contract import Backbone
 from classmargin.backbones.heads import check_options, option_names
-from classmargin.backbones.pretrained import grey_statistics
 
 Kind = Literal["image", "features", "text"]
 Finisher = Callable[..., None]
@@ -195,10 +196,13 @@ def create_backbone(
     check_options(f"backbone {name!r}", options, info.options)
     path = _weights_path(info, pretrained, checkpoint)
     size = _size(info, input_size)
-    encoder = _build_encoder(info, in_channels, size, path, options)
+    encoder = _call(info.build, in_channels=in_channels, input_size=size, checkpoint=path, **options)
+    feature_dim = getattr(encoder, "feature_dim", None)
+    if not isinstance(feature_dim, int):
+        raise TypeError(f"the builder of backbone {name!r} must return a module with an int feature_dim")
     backbone = Backbone(
         encoder,
-        feature_dim=_feature_dim(info, encoder),
+        feature_dim=feature_dim,
         num_classes=num_classes,
         head=head or info.head,
         head_options=options.get("head_options"),
@@ -210,8 +214,22 @@ def create_backbone(
     # A builder leaves in found_options what it found beside the weights and the weights do not show.
     given = {name: options[name] for name in option_names(info.build) if name in options}
     backbone.encoder_options = {**getattr(encoder, "found_options", {}), **given}
-    _fill(backbone, info, path, options)
+    state, head_is_loaded = None, False
+    if path is not None and info.convert is not None:
+        state = read_state_dict(path)
+        own = is_own_format(state)
+        weights = convert_own(state) if own else info.convert(state)
+        head_is_loaded = load_weights(backbone, weights, source=str(path), own=own)
+        backbone.head_start = "checkpoint" if head_is_loaded else "random"
+    if info.finish is not None and not head_is_loaded:
+        _call(info.finish, backbone, state, checkpoint=path, **options)
     return backbone
+
+
+def _call(function: Callable[..., Any], *arguments: Any, **given: Any) -> Any:
+    """Call a builder with those of the keywords that it knows."""
+    names = option_names(function)
+    return function(*arguments, **{name: value for name, value in given.items() if name in names})
 
 
 def _size(info: BackboneInfo, input_size: int | Sequence[int] | None) -> tuple[int, ...] | None:
@@ -230,62 +248,81 @@ def _input_statistics(info: BackboneInfo, encoder: nn.Module, in_channels: int) 
     mean = getattr(encoder, "input_mean", info.input_mean)
     std = getattr(encoder, "input_std", info.input_std)
     if mean is None or std is None or in_channels not in (1, len(mean)):
-        return {"input_mean": None, "input_std": None}
+        return {}
     if in_channels == 1:
         mean, std = grey_statistics(mean, std)
     return {"input_mean": mean, "input_std": std}
 
 
 def _weights_path(info: BackboneInfo, pretrained: bool, checkpoint: str | Path | None) -> Path | None:
+    where = " No pretrained weights are known for it: pass checkpoint= with a file of your own."
+    if info.weights:
+        where = f" Get {info.weights} and pass the path as checkpoint= (--set backbone.checkpoint=PATH)."
     if checkpoint is not None:
         path = Path(checkpoint)
         if not path.exists():
-            raise FileNotFoundError(f"checkpoint {path} of {info.name!r} does not exist.{_where(info)}")
+            raise FileNotFoundError(f"checkpoint {path} of {info.name!r} does not exist.{where}")
         return path
     if not pretrained:
         return None
     if info.bundled is not None:
         return info.bundled()
-    raise ValueError(
-        f"backbone {info.name!r} comes without weights, and nothing is downloaded.{_where(info)}"
-    )
+    raise ValueError(f"backbone {info.name!r} comes without weights, and nothing is downloaded.{where}")
 
 
-def _where(info: BackboneInfo) -> str:
-    if not info.weights:
-        return " No pretrained weights are known for it: pass checkpoint= with a file of your own."
-    return f" Get {info.weights} and pass the path as checkpoint= (--set backbone.checkpoint=PATH)."
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 
 
-def _build_encoder(
-    info: BackboneInfo,
-    in_channels: int,
-    size: tuple[int, ...] | None,
-    path: Path | None,
-    options: Mapping[str, Any],
-) -> nn.Module:
-    names = option_names(info.build)
-    given = {"in_channels": in_channels, "input_size": size, "checkpoint": path, **options}
-    return info.build(**{name: value for name, value in given.items() if name in names})
+def grey_statistics(mean: Sequence[float], std: Sequence[float]) -> tuple[tuple[float], tuple[float]]:
+    """Return the one mean and deviation that grey images are normalised with for a colour encoder."""
+    return (sum(mean) / len(mean),), (sum(std) / len(std),)
 
 
-def _feature_dim(info: BackboneInfo, encoder: nn.Module) -> int:
-    feature_dim = getattr(encoder, "feature_dim", None)
-    if not isinstance(feature_dim, int):
-        raise TypeError(f"the builder of backbone {info.name!r} must return a module with an int feature_dim")
-    return feature_dim
+class GreyToColour(nn.Module):
+    """Repeats a grey channel and moves it from the grey to the colour normalisation of an encoder, exactly."""
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        (grey_mean,), (grey_std,) = grey_statistics(mean, std)
+        means, stds = torch.tensor(mean), torch.tensor(std)
+        self.register_buffer("scale", (grey_std / stds).view(1, -1, 1, 1), persistent=False)
+        self.register_buffer("shift", ((grey_mean - means) / stds).view(1, -1, 1, 1), persistent=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return images ``[B, 3, H, W]`` from ``[B, 1, H, W]``."""
+        return inputs * self.scale + self.shift
 
 
-def _fill(backbone: Backbone, info: BackboneInfo, path: Path | None, options: Mapping[str, Any]) -> None:
-    state: StateDict | None = None
-    head_is_loaded = False
-    if path is not None and info.convert is not None:
-        state = read_state_dict(path)
-        own = is_own_format(state)
-        weights = convert_own(state) if own else info.convert(state)
-        head_is_loaded = load_weights(backbone, weights, source=str(path), own=own)
-        backbone.head_start = "checkpoint" if head_is_loaded else "random"
-    if info.finish is not None and not head_is_loaded:
-        names = option_names(info.finish)
-        given = {"checkpoint": path, **options}
-        info.finish(backbone, state, **{name: value for name, value in given.items() if name in names})
+def colour_adapter(name: str, in_channels: int, mean: Sequence[float], std: Sequence[float]) -> nn.Module:
+    """Return what turns images of ``in_channels`` channels into the three an encoder was trained on."""
+    if in_channels not in (1, 3):
+        raise ValueError(f"in_channels of {name!r} must be 1 or 3, got {in_channels}")
+    return nn.Identity() if in_channels == 3 else GreyToColour(mean, std)
+
+
+def resize_positions(table: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Return position embeddings ``[1 + rows · columns, d]`` for another grid of patches, by bicubic interpolation.
+
+    ``table`` has one row for the class token, then one for each patch of a square grid; it is returned if the size is right.
+    """
+    side = round((table.shape[0] - 1) ** 0.5)
+    if side * side != table.shape[0] - 1 or (side, side) == grid:
+        return table
+    first, patches = table[:1], table[1:].float()
+    image = patches.T.reshape(1, -1, side, side)
+    resized = F.interpolate(image, size=grid, mode="bicubic", align_corners=False)
+    return torch.cat([first, resized.flatten(2)[0].T.to(table.dtype)])
+
+
+def patch_grid(input_size: Sequence[int], patch_size: int) -> tuple[int, int]:
+    """Return how many patches fit into an image, down and across; it must be a whole number of them."""
+    height, width = input_size
+    if height % patch_size or width % patch_size:
+        raise ValueError(f"input_size must be a multiple of {patch_size}, got {height}x{width}")
+    return height // patch_size, width // patch_size

@@ -1,6 +1,6 @@
-"""Residual blocks, and ResNet-18 and ResNet-50 for ImageNet-sized images (He et al. 2016), supervised or from MoCo v2.
+"""Residual networks for small images (CIFAR), and ResNet-18 and ResNet-50 for large ones, supervised or from MoCo v2.
 
-Module names are those that checkpoints of these networks use everywhere (``conv1``, ``layer1.0.bn1``,
+Module names of the large ones are those that checkpoints of these networks use everywhere (``conv1``, ``layer1.0.bn1``,
 ``downsample.0``, ``fc``), so that supervised weights load as they are and MoCo v2 after one change of
 prefix. As in those checkpoints, the stride of a bottleneck sits in its 3x3 convolution.
 """
@@ -8,20 +8,20 @@ prefix. As in those checkpoints, the stride of a bottleneck sits in its 3x3 conv
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from typing import Literal
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from classmargin._checks import check_choice
+from classmargin._checks import check_choice, check_number
 from classmargin.backbones.checkpoints import StateDict, Weights, with_prefix
-from classmargin.backbones.pretrained import IMAGENET_MEAN, IMAGENET_STD
-from classmargin.backbones.registry import register_backbone
+from classmargin.backbones.registry import IMAGENET_MEAN, IMAGENET_STD, register_backbone
 
-# Made from (channels that come in, channels that go out, stride), only where the shape changes.
-Shortcut = Callable[[int, int, int], nn.Module]
+# A block, or a shortcut across one that changes the shape, made from (channels in, channels out, stride).
+Layer = Callable[[int, int, int], nn.Module]
 
 
 def conv3x3(in_channels: int, out_channels: int, stride: int = 1) -> nn.Conv2d:
@@ -35,11 +35,7 @@ def conv1x1(in_channels: int, out_channels: int, stride: int = 1) -> nn.Conv2d:
 
 
 class PaddedShortcut(nn.Module):
-    """Parameter-free shortcut (He et al. 2016, option A).
-
-    Every second pixel is kept and the new channels are zeros, half of them before and half after the old
-    ones.
-    """
+    """Parameter-free shortcut (He et al. 2016, option A): every second pixel, and zeros around the old channels."""
 
     def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
         super().__init__()
@@ -68,10 +64,10 @@ def pooled_shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Modu
     return nn.Sequential(OrderedDict(parts))
 
 
-def _across(shortcut: Shortcut, in_channels: int, out_channels: int, stride: int) -> nn.Module | None:
-    return (
-        None if stride == 1 and in_channels == out_channels else shortcut(in_channels, out_channels, stride)
-    )
+def _across(shortcut: Layer, in_channels: int, out_channels: int, stride: int) -> nn.Module | None:
+    if stride == 1 and in_channels == out_channels:
+        return None
+    return shortcut(in_channels, out_channels, stride)
 
 
 class BasicBlock(nn.Module):
@@ -80,7 +76,7 @@ class BasicBlock(nn.Module):
     expansion = 1
 
     def __init__(
-        self, in_channels: int, width: int, stride: int, shortcut: Shortcut = projected_shortcut
+        self, in_channels: int, width: int, stride: int, shortcut: Layer = projected_shortcut
     ) -> None:
         super().__init__()
         self.conv1 = conv3x3(in_channels, width, stride)
@@ -100,12 +96,7 @@ class BasicBlock(nn.Module):
 class Bottleneck(nn.Module):
     """Convolutions 1x1, 3x3, 1x1; the last one widens four times.
 
-    Args:
-        in_channels: Channels that come in.
-        width: Channels of the first two convolutions.
-        stride: Factor by which the image shrinks.
-        shortcut: Made where the shape changes.
-        pooled: Shrink by an average pool after the 3x3 convolution (CLIP) instead of by its stride.
+    ``pooled`` blocks shrink by an average pool after the 3x3 convolution (CLIP) instead of by its stride.
     """
 
     expansion = 4
@@ -115,7 +106,7 @@ class Bottleneck(nn.Module):
         in_channels: int,
         width: int,
         stride: int,
-        shortcut: Shortcut = projected_shortcut,
+        shortcut: Layer = projected_shortcut,
         *,
         pooled: bool = False,
     ) -> None:
@@ -139,20 +130,13 @@ class Bottleneck(nn.Module):
 
 
 class PreActBlock(nn.Module):
-    """Batch norm, ReLU and 3x3 convolution, twice, added to the inputs.
+    """Batch norm, ReLU and 3x3 convolution, twice, added to the inputs, with dropout before the second convolution.
 
     Where the shape changes, the shortcut starts from the activated inputs.
-
-    Args:
-        in_channels: Channels that come in.
-        width: Channels that go out.
-        stride: Step of the first convolution.
-        shortcut: Made where the shape changes.
-        dropout: Share of activations dropped before the second convolution.
     """
 
     def __init__(
-        self, in_channels: int, width: int, stride: int, shortcut: Shortcut, *, dropout: float = 0.0
+        self, in_channels: int, width: int, stride: int, shortcut: Layer, *, dropout: float = 0.0
     ) -> None:
         super().__init__()
         self.bn1 = nn.BatchNorm2d(in_channels)
@@ -171,18 +155,20 @@ class PreActBlock(nn.Module):
         return total
 
 
-def residual_stage(
-    block: Callable[[int, int, int], nn.Module],
+def residual_stages(
+    block: Layer,
     in_channels: int,
-    width: int,
-    depth: int,
-    stride: int,
-    *,
+    widths: Sequence[int],
+    depths: Sequence[int],
     expansion: int = 1,
-) -> nn.Sequential:
-    """Return ``depth`` blocks, of which the first one changes channels and size."""
-    first = block(in_channels, width, stride)
-    return nn.Sequential(first, *(block(width * expansion, width, 1) for _ in range(depth - 1)))
+) -> list[nn.Sequential]:
+    """Return one stage for each width; its first block changes the channels and, but for the first stage, halves the image."""
+    stages = []
+    for number, (width, depth) in enumerate(zip(widths, depths, strict=True)):
+        first = block(in_channels, width, 2 if number else 1)
+        in_channels = width * expansion
+        stages.append(nn.Sequential(first, *(block(in_channels, width, 1) for _ in range(depth - 1))))
+    return stages
 
 
 def initialise_convolutions(network: nn.Module) -> None:
@@ -192,57 +178,95 @@ def initialise_convolutions(network: nn.Module) -> None:
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
 
-Stem = Literal["imagenet", "cifar"]
-Block = type[BasicBlock] | type[Bottleneck]
+def _three_stages(block: Layer, widths: tuple[int, int, int], depth: int, outside: int) -> nn.Sequential:
+    """Return the blocks of a network of ``depth`` weighted layers, ``outside`` of them not in a block."""
+    if depth < 6 + outside or (depth - outside) % 6:
+        examples = ", ".join(str(outside + 6 * n) for n in (2, 3, 4))
+        raise ValueError(f"depth must be 6n + {outside} ({examples}, ...), got {depth}")
+    stages = residual_stages(block, 16, widths, [(depth - outside) // 6] * 3)
+    return nn.Sequential(*chain.from_iterable(stages))
+
+
+class CifarResNet(nn.Module):
+    """Images to the 64 averaged features of a CIFAR ResNet of 6n + 2 layers (He et al. 2016, section 4.2, option A)."""
+
+    feature_dim = 64
+
+    def __init__(self, depth: int, in_channels: int = 3) -> None:
+        super().__init__()
+        self.stem = conv3x3(in_channels, 16)
+        self.stem_norm = nn.BatchNorm2d(16)
+        self.blocks = _three_stages(partial(BasicBlock, shortcut=PaddedShortcut), (16, 32, 64), depth, 2)
+        initialise_convolutions(self)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return features ``[B, 64]``."""
+        maps = F.relu(self.stem_norm(self.stem(inputs)), inplace=True)
+        features: Tensor = self.blocks(maps).mean(dim=(2, 3))
+        return features
+
+
+class _PreActivated(nn.Module):
+    """Blocks of batch norm, ReLU and convolution in this order, and both once more before the average."""
+
+    def __init__(self, block: Layer, width: int, depth: int, outside: int, channels: int) -> None:
+        super().__init__()
+        self.feature_dim = 4 * width
+        self.stem = conv3x3(channels, 16)
+        self.blocks = _three_stages(block, (width, 2 * width, 4 * width), depth, outside)
+        self.norm = nn.BatchNorm2d(self.feature_dim)
+        initialise_convolutions(self)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return features ``[B, d]``."""
+        maps = F.relu(self.norm(self.blocks(self.stem(inputs))), inplace=True)
+        return maps.mean(dim=(2, 3))
+
+
+class PreActResNet(_PreActivated):
+    """A :class:`CifarResNet` of 6n + 2 layers with batch norm and ReLU before each convolution."""
+
+    def __init__(self, depth: int, in_channels: int = 3) -> None:
+        super().__init__(partial(PreActBlock, shortcut=PaddedShortcut), 16, depth, 2, in_channels)
+
+
+class WideResNet(_PreActivated):
+    """Images to the ``64 · width`` averaged features of a wide residual network of 6n + 4 layers."""
+
+    def __init__(self, depth: int, width: int, in_channels: int = 3, *, dropout: float = 0.0) -> None:
+        check_number("dropout", dropout, minimum=0.0, below=1.0)
+        block = partial(PreActBlock, shortcut=conv1x1, dropout=dropout)
+        super().__init__(block, 16 * width, depth, 4, in_channels)
 
 
 class ResNet(nn.Module):
-    """Images to the averaged features of a four-stage residual network.
+    """Images to the averaged features of a four-stage residual network, of which each stage doubles the channels.
 
-    Args:
-        block: Kind of block.
-        depths: Blocks in each of the four stages.
-        in_channels: Channels of the images.
-        stem: ``imagenet`` (7x7, stride 2, pooling) or ``cifar`` (3x3) for images of 32 pixels.
-        zero_init_residual: Start every block as the identity (Goyal et al. 2017).
-        width: Channels of the first stage; each stage doubles them (64 in the paper, less in tests).
+    The ``stem`` is ``imagenet`` (7x7, stride 2, pooling), or ``cifar`` (3x3) for images of 32 pixels.
     """
 
     def __init__(
         self,
-        block: Block,
+        block: type[BasicBlock] | type[Bottleneck],
         depths: tuple[int, int, int, int],
         in_channels: int = 3,
         *,
-        stem: Stem = "imagenet",
-        zero_init_residual: bool = False,
+        stem: Literal["imagenet", "cifar"] = "imagenet",
         width: int = 64,
     ) -> None:
         super().__init__()
         check_choice("stem", stem, ("imagenet", "cifar"))
-        large = stem == "imagenet"
-        self.conv1 = (
-            nn.Conv2d(in_channels, width, 7, 2, padding=3, bias=False)
-            if large
-            else conv3x3(in_channels, width)
-        )
+        if stem == "imagenet":
+            self.conv1 = nn.Conv2d(in_channels, width, 7, 2, padding=3, bias=False)
+        else:
+            self.conv1 = conv3x3(in_channels, width)
         self.bn1 = nn.BatchNorm2d(width)
-        self.maxpool = nn.MaxPool2d(3, 2, padding=1) if large else nn.Identity()
+        self.maxpool = nn.MaxPool2d(3, 2, padding=1) if stem == "imagenet" else nn.Identity()
         widths = [width * 2**stage for stage in range(4)]
-        inputs = [width, *(w * block.expansion for w in widths[:-1])]
-        self.layer1, self.layer2, self.layer3, self.layer4 = (
-            residual_stage(
-                block, inputs[i], widths[i], depths[i], stride=2 if i else 1, expansion=block.expansion
-            )
-            for i in range(4)
-        )
+        stages = residual_stages(block, width, widths, depths, block.expansion)
+        self.layer1, self.layer2, self.layer3, self.layer4 = stages
         self.feature_dim = widths[-1] * block.expansion
         initialise_convolutions(self)
-        if zero_init_residual:
-            for module in self.modules():
-                if isinstance(module, (BasicBlock, Bottleneck)):
-                    last = module.bn2 if isinstance(module, BasicBlock) else module.bn3
-                    nn.init.zeros_(last.weight)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return features ``[B, d]``."""
@@ -263,11 +287,7 @@ def convert_supervised(state: StateDict) -> Weights:
 
 
 def convert_moco(state: StateDict) -> Weights:
-    """Take the query encoder out of a MoCo checkpoint; its ``fc`` is the projection head and is dropped.
-
-    Raises:
-        ValueError: No ``encoder_q`` in the file.
-    """
+    """Take the query encoder out of a MoCo checkpoint; its ``fc`` is the projection head and is dropped."""
     query = with_prefix(state, "encoder_q.")
     if not query:
         raise ValueError(
@@ -277,6 +297,7 @@ def convert_moco(state: StateDict) -> Weights:
     return convert_supervised(query)._replace(head={})
 
 
+_RESIDUAL = "He et al., Deep Residual Learning for Image Recognition, CVPR 2016"
 _register = partial(
     register_backbone,
     kind="image",
@@ -293,7 +314,7 @@ for _name, _title, _count, _build in (
         _name,
         title=_title,
         parameters=_count,
-        paper="He et al., Deep Residual Learning for Image Recognition, CVPR 2016",
+        paper=_RESIDUAL,
         convert=convert_supervised,
         weights=f"a supervised {_title} checkpoint (keys conv1 … fc; .pth or .safetensors)",
     )(_build)
@@ -305,3 +326,28 @@ _register(
     convert=convert_moco,
     weights="moco_v2_800ep_pretrain.pth.tar from the release of MoCo (github.com/facebookresearch/moco)",
 )(build_moco)
+
+# Parameters with a linear head for 10 classes; the papers print 0.27M, 0.46M, 0.66M and 0.85M (Table 6), and
+# 2.7M, 26.8M and 36.5M for the wide ones.
+_IDENTITY = "He et al., Identity Mappings in Deep Residual Networks, ECCV 2016"
+_WIDE = "Zagoruyko and Komodakis, Wide Residual Networks, BMVC 2016"
+for _name, _title, _count, _paper, _network in (
+    ("resnet20", "ResNet-20 (CIFAR)", 269_722, _RESIDUAL, partial(CifarResNet, 20)),
+    ("resnet32", "ResNet-32 (CIFAR)", 464_154, _RESIDUAL, partial(CifarResNet, 32)),
+    ("resnet44", "ResNet-44 (CIFAR)", 658_586, _RESIDUAL, partial(CifarResNet, 44)),
+    ("resnet56", "ResNet-56 (CIFAR)", 853_018, _RESIDUAL, partial(CifarResNet, 56)),
+    ("preact-resnet20", "PreAct ResNet-20 (CIFAR)", 269_722, _IDENTITY, partial(PreActResNet, 20)),
+    ("preact-resnet32", "PreAct ResNet-32 (CIFAR)", 464_154, _IDENTITY, partial(PreActResNet, 32)),
+    ("wide-resnet-16-4", "WideResNet-16-4", 2_748_890, _WIDE, partial(WideResNet, 16, 4)),
+    ("wide-resnet-22-10", "WideResNet-22-10", 26_797_914, _WIDE, partial(WideResNet, 22, 10)),
+    ("wide-resnet-28-10", "WideResNet-28-10", 36_479_194, _WIDE, partial(WideResNet, 28, 10)),
+):
+    register_backbone(
+        _name,
+        title=_title,
+        kind="image",
+        parameters=_count,
+        parameters_for=10,
+        input_size=(32, 32),
+        paper=_paper,
+    )(_network)

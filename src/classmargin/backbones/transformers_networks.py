@@ -17,36 +17,31 @@ from torch import Tensor, nn
 from classmargin._checks import require_extra
 from classmargin._files import check_folder, read_json
 from classmargin.backbones.checkpoints import StateDict, Weights
-from classmargin.backbones.pretrained import colour_adapter, patch_grid
-from classmargin.backbones.registry import register_backbone
+from classmargin.backbones.registry import colour_adapter, patch_grid, register_backbone
 
 
 def load_model(name: str, folder: Path | None) -> Any:
     """Return the model saved in ``folder``, read from safetensors only, without any download.
 
-    A pooler that the file has no weights for would be random; it is taken off.
-
-    Raises:
-        ValueError: No folder, not one of a ``transformers`` model, or one with weights missing.
+    A pooler that the file has no weights for would be random; it is taken off. Other missing weights are refused.
     """
     transformers = require_extra("transformers", "pretrained", f"backbone {name!r}")
     if folder is None:
         raise ValueError(f"backbone {name!r} needs checkpoint=, the folder of a saved transformers model")
     if not (folder / "config.json").exists():
         raise ValueError(f"checkpoint {folder} of {name!r} must be a folder with config.json and weights")
-    settings = {"local_files_only": True, "use_safetensors": True, "output_loading_info": True}
+    # Without an answer about code, transformers asks on the terminal whether that of the folder may run.
+    settings = {"trust_remote_code": False, "local_files_only": True, "use_safetensors": True}
     check_folder(folder)
     try:
-        # Without an answer, transformers asks on the terminal whether code of the folder may run.
         model, report = transformers.AutoModel.from_pretrained(
-            str(folder), trust_remote_code=False, **settings
+            str(folder), output_loading_info=True, **settings
         )
     except Exception as error:  # a hostile config.json makes the library raise nearly anything
         raise ValueError(f"checkpoint {folder} of {name!r} cannot be read: {error}") from error
-    missing = sorted(report["missing_keys"])
-    if any("pooler" in key for key in missing):
+    lost = sorted(key for key in report["missing_keys"] if "pooler" not in key)
+    if len(lost) < len(report["missing_keys"]):
         model.pooler = None
-    lost = [key for key in missing if "pooler" not in key]
     if lost:
         raise ValueError(f"checkpoint {folder} of {name!r} lacks {len(lost)} weights ({', '.join(lost[:4])})")
     return model.float()  # newer versions of the library keep the half precision of a file
@@ -64,12 +59,8 @@ def load_model(name: str, folder: Path | None) -> Any:
 class TransformersImageEncoder(nn.Module):
     """Images to the pooled output of a ``transformers`` vision model, or to the mean of its tokens.
 
-    Of a model of images and text (CLIP, SigLIP) the tower of images is taken. A masked autoencoder sees all patches.
-
-    Args:
-        checkpoint: Folder of the saved model; its ``preprocessor_config.json`` gives the input statistics.
-        input_size: Height and width of the images.
-        in_channels: Channels of the images, 1 or 3.
+    Of a model of images and text (CLIP, SigLIP) the tower of images is taken. A masked autoencoder sees all patches. The
+    ``preprocessor_config.json`` beside the weights gives the input statistics.
     """
 
     def __init__(self, checkpoint: Path | None, input_size: tuple[int, ...], in_channels: int = 3) -> None:
@@ -78,11 +69,10 @@ class TransformersImageEncoder(nn.Module):
         self.model = model.vision_model if hasattr(model.config, "vision_config") else model
         # Masked autoencoders hide most patches at random, in evaluation too, unless told otherwise.
         self.masked = bool(getattr(self.model.config, "mask_ratio", None))
-        self.found_options: dict[str, float] = {}
+        # Features kept with hidden patches must not be found again.
+        self.found_options = {"mask_ratio": 0.0} if self.masked else {}
         if self.masked:
             self.model.config.mask_ratio = 0.0
-            # Features kept with hidden patches must not be found again.
-            self.found_options["mask_ratio"] = 0.0
         self.input_mean, self.input_std = _statistics(checkpoint)
         mean, std = self.input_mean or (0.0, 0.0, 0.0), self.input_std or (1.0, 1.0, 1.0)
         self.colour = colour_adapter("hf-image", in_channels, mean, std)
@@ -97,19 +87,17 @@ class TransformersImageEncoder(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return features ``[B, d]``."""
-        output = self.model(pixel_values=self.colour(inputs), **self._order_of_patches(inputs))
+        order = {}
+        if self.masked:  # keeps a masked autoencoder from shuffling patches with the global random state
+            height, width = patch_grid(inputs.shape[2:], self.model.config.patch_size)
+            patches = torch.arange(height * width, device=inputs.device)
+            order["noise"] = patches.expand(inputs.shape[0], -1)
+        output = self.model(pixel_values=self.colour(inputs), **order)
         pooled: Tensor | None = getattr(output, "pooler_output", None)
         if pooled is not None:
             return pooled.flatten(1)
         states: Tensor = output.last_hidden_state
         return states.mean(dim=1) if states.dim() == 3 else states.mean(dim=(2, 3))
-
-    def _order_of_patches(self, inputs: Tensor) -> dict[str, Tensor]:
-        """Return what keeps a masked autoencoder from shuffling patches with the global random state."""
-        if not self.masked:
-            return {}
-        height, width = patch_grid(inputs.shape[2:], self.model.config.patch_size)
-        return {"noise": torch.arange(height * width, device=inputs.device).expand(inputs.shape[0], -1)}
 
 
 def _statistics(folder: Path | None) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
@@ -129,15 +117,6 @@ def _statistics(folder: Path | None) -> tuple[tuple[float, ...] | None, tuple[fl
     return mean, std
 
 
-# MiniLM-L6-H384, the network of all-MiniLM-L6-v2.
-_MINILM = {
-    "vocab_size": 30522,
-    "hidden_size": 384,
-    "num_hidden_layers": 6,
-    "num_attention_heads": 12,
-    "intermediate_size": 1536,
-    "max_position_embeddings": 512,
-}
 # The length up to which all-MiniLM-L6-v2 reads a text.
 _LONGEST = 256
 # encoder.layer.0 (BERT and its kin), transformer.layer.0 (DistilBERT), layer.0 (XLNet), layers.0 (ModernBERT)
@@ -145,15 +124,12 @@ _BLOCK = re.compile(r"layers?\.(\d+)\.")
 
 
 class SentenceEncoder(nn.Module):
-    """Token numbers to the mean of the token states.
+    """Token numbers to the mean of the token states of a ``transformers`` text model.
 
-    Args:
-        model: A ``transformers`` text model.
-        tokenizer_folder: Folder with ``tokenizer.json``; None if texts arrive as tokens.
-        longest: Texts are cut to this many tokens.
+    The tokenizer is the ``tokenizer.json`` beside the weights, if there is one; texts are cut to ``longest`` tokens.
     """
 
-    def __init__(self, model: nn.Module, tokenizer_folder: Path | None, longest: int = _LONGEST) -> None:
+    def __init__(self, model: nn.Module, checkpoint: Path | None, longest: int = _LONGEST) -> None:
         super().__init__()
         config: Any = model.config
         self.model = model
@@ -162,7 +138,8 @@ class SentenceEncoder(nn.Module):
         self.padding = int(config.pad_token_id or 0)
         self.vocabulary = int(config.vocab_size)
         self.longest = longest
-        self._tokenizer_folder = tokenizer_folder
+        folder = checkpoint if checkpoint is None or checkpoint.is_dir() else checkpoint.parent
+        self._tokenizer = None if folder is None else folder / "tokenizer.json"
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return features ``[B, d]`` of token numbers ``[B, T]``."""
@@ -177,15 +154,11 @@ class SentenceEncoder(nn.Module):
         return features
 
     def tokenize(self, texts: Sequence[str]) -> Tensor:
-        """Return token numbers ``[len(texts), T]``, padded on the right to the longest text.
-
-        Raises:
-            ValueError: There is no ``tokenizer.json`` beside the weights.
-        """
-        if self._tokenizer_folder is None:
+        """Return token numbers ``[len(texts), T]``, padded on the right to the longest text."""
+        if self._tokenizer is None or not self._tokenizer.exists():
             raise ValueError("no tokenizer.json beside the weights: pass token numbers, or pretrained=True")
         tokenizers = require_extra("tokenizers", "pretrained", "splitting text into tokens")
-        tokenizer = tokenizers.Tokenizer.from_file(str(self._tokenizer_folder / "tokenizer.json"))
+        tokenizer = tokenizers.Tokenizer.from_file(str(self._tokenizer))
         tokenizer.enable_truncation(self.longest)
         tokenizer.enable_padding(pad_id=self.padding)
         return torch.tensor([encoding.ids for encoding in tokenizer.encode_batch(list(texts))])
@@ -196,13 +169,6 @@ class SentenceEncoder(nn.Module):
         if block is not None:
             return int(block[1]) + 1
         return 0 if "embedding" in parameter_name else self.num_layers
-
-
-def _folder_with_tokenizer(path: Path | None) -> Path | None:
-    if path is None:
-        return None
-    folder = path if path.is_dir() else path.parent
-    return folder if (folder / "tokenizer.json").exists() else None
 
 
 def bundled_minilm() -> Path:
@@ -232,11 +198,16 @@ def convert_minilm(state: StateDict) -> Weights:
 def build_minilm(*, checkpoint: Path | None, dropout: float = 0.1) -> nn.Module:
     """Return the encoder; the published size includes a pooler (147 840 parameters) that is not used."""
     transformers = require_extra("transformers", "pretrained", "MiniLM")
-    config = transformers.BertConfig(
-        **_MINILM, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout
+    config = transformers.BertConfig(  # MiniLM-L6-H384, the network of all-MiniLM-L6-v2
+        hidden_size=384,
+        num_hidden_layers=6,
+        num_attention_heads=12,
+        intermediate_size=1536,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
     )
     model = transformers.BertModel(config, add_pooling_layer=False)
-    return SentenceEncoder(model, _folder_with_tokenizer(checkpoint))
+    return SentenceEncoder(model, checkpoint)
 
 
 @register_backbone(
@@ -250,7 +221,6 @@ def build_minilm(*, checkpoint: Path | None, dropout: float = 0.1) -> nn.Module:
 def build_hf_text(*, checkpoint: Path | None, longest: int = _LONGEST) -> nn.Module:
     """Return the model in the folder, averaged over tokens."""
     model = load_model("hf-text", checkpoint)
-    if getattr(model, "pooler", None) is not None:
-        # Never used here; its parameters without gradient would slow down data-parallel training.
-        model.pooler = None
-    return SentenceEncoder(model, _folder_with_tokenizer(checkpoint), longest)
+    if hasattr(model, "pooler"):
+        model.pooler = None  # parameters without gradient would slow down data-parallel training
+    return SentenceEncoder(model, checkpoint, longest)

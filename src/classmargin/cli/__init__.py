@@ -1,1 +1,1 @@
-"""The command line: ``main.py`` collects the verbs, every verb is a file of its own."""
+"""The command line: ``main.py`` collects the verbs, each of them a function in the file of its kind."""

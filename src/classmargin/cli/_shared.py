@@ -1,4 +1,4 @@
-"""What several verbs share: options, reading prediction files, and printing in the chosen format."""
+"""What several verbs do: read prediction files, check places for reports, and print in the chosen format."""
 
 from __future__ import annotations
 
@@ -7,89 +7,22 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from classmargin._files import stated_budget
+from classmargin._printable import printable
+from classmargin.cli._options import OutputFormat
 
 if TYPE_CHECKING:
     from classmargin.evaluation.audit_result import Audit
     from classmargin.evaluation.prediction_files import Predictions
+    from classmargin.recipes.record import Record
     from classmargin.report.tables import Table
 
-PREDICTIONS_HELP = (
-    "Predictions: .npz (labels and logits, probabilities or predictions), .parquet or .csv (columns label and "
-    "logit_<class> or p_<class> for every class, or prediction), or a run folder."
-)
-
-
 REPORT_SUFFIXES = (".html", ".htm")
-
-
-class OutputFormat(str, Enum):
-    """How results are printed."""
-
-    table = "table"
-    json = "json"
-    markdown = "markdown"
-    latex = "latex"
-
-
-def state_budget(context: typer.Context, size: str | None) -> str | None:
-    """Let ``--max-memory`` hold for every reader until the command ends, also in processes that it starts."""
-    if size is not None:
-        try:
-            context.with_resource(stated_budget(size))
-        except ValueError as error:
-            raise typer.BadParameter(str(error)) from error
-    return size
-
-
-FormatOption = Annotated[OutputFormat, typer.Option("--format", help="How to print the results.")]
-OutOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--out", metavar="FILE.html", help="Also write a self-contained HTML report.", show_default=False
-    ),
-]
-ClassNamesOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--class-names",
-        metavar="FILE",
-        help="Names of the classes, one a line or a JSON list.",
-        show_default=False,
-    ),
-]
-NumClassesOption = Annotated[
-    int | None,
-    typer.Option(
-        "--num-classes",
-        min=1,
-        help="Number of classes, where neither scores nor names tell it.",
-        show_default=False,
-    ),
-]
-MaxMemoryOption = Annotated[
-    str | None,
-    typer.Option(
-        "--max-memory",
-        metavar="SIZE",
-        help="Most memory that the contents of files may take, e.g. 500MB or 16GB (default: half of what is free, at most "
-        "8 GiB for predictions and 64 GiB for data; also CLASSMARGIN_MAX_MEMORY).",
-        show_default=False,
-        callback=state_budget,
-    ),
-]
-TopOption = Annotated[int, typer.Option("--top", min=1, help="How many classes to list.")]
-ConfidenceOption = Annotated[float, typer.Option("--confidence", help="Level of the intervals.")]
-BootstrapOption = Annotated[
-    int, typer.Option("--bootstrap", min=100, max=1_000_000, help="Bootstrap resamples.")
-]
-SeedOption = Annotated[int, typer.Option("--seed", help="Seed of everything that is drawn.")]
+SOME_FAILED = 3
 
 
 def read(path: Path, class_names: Path | None) -> Predictions:
@@ -97,23 +30,20 @@ def read(path: Path, class_names: Path | None) -> Predictions:
     from classmargin.evaluation.prediction_files import read_class_names, read_predictions
 
     names = None if class_names is None else read_class_names(class_names)
-    with _options_in_messages(names_given=class_names is not None):
+    with options_in_messages(names_given=class_names is not None):
         return read_predictions(path, class_names=names)
 
 
 def audit_file(path: Path, class_names: Path | None, **options: Any) -> Audit:
     """Read and audit one prediction file; messages name the options of the command line."""
-    return audit_read(read(path, class_names), class_names, **options)
-
-
-def audit_read(predictions: Predictions, class_names: Path | None, **options: Any) -> Audit:
-    """Audit what was read; messages name the options of the command line."""
-    with _options_in_messages(names_given=class_names is not None):
+    predictions = read(path, class_names)
+    with options_in_messages(names_given=class_names is not None):
         return predictions.audit(**options)
 
 
 @contextmanager
-def _options_in_messages(*, names_given: bool) -> Iterator[None]:
+def options_in_messages(*, names_given: bool) -> Iterator[None]:
+    """Let messages of the library name the options of the command line in place of its arguments."""
     try:
         yield
     except (ValueError, TypeError) as error:
@@ -121,7 +51,7 @@ def _options_in_messages(*, names_given: bool) -> Iterator[None]:
 
 
 def _in_options(words: str, *, names_given: bool) -> str:
-    """Return a message of the library with the options of the command line in place of its arguments.
+    """Return a message with options in place of arguments.
 
     Names of classes that were not given as an option are those of the file, unless the message asks for them.
 
@@ -193,30 +123,31 @@ def show(
     from classmargin.evaluation.json_values import json_text
     from classmargin.report.tables import latex_report, markdown_report, print_report
 
-    if output is OutputFormat.json:
-        typer.echo(json_text(data))
-    elif output is OutputFormat.markdown:
-        typer.echo(markdown_report(verdict, tables, notes))
-    elif output is OutputFormat.latex:
-        typer.echo(latex_report(verdict, tables, notes))
-    else:
+    if output is OutputFormat.table:
         print_report(verdict, tables, notes)
+    elif output is OutputFormat.json:
+        typer.echo(json_text(data))
+    else:
+        write = markdown_report if output is OutputFormat.markdown else latex_report
+        typer.echo(write(verdict, tables, notes))
+
+
+def show_record(output: OutputFormat, record: Record, folder: Path, data: Mapping[str, Any]) -> None:
+    """Print what was measured, say which runs failed, and end with the exit code for that if some did."""
+    from classmargin.recipes.record_pages import notes_of, tables_of, verdict_of
+
+    show(output, verdict=verdict_of(record), tables=tables_of(record), notes=notes_of(record), data=data)
+    typer.echo(f"written to {folder}", err=True)
+    for title, error in record.failed.items():
+        typer.echo(printable(f"classmargin: error: {title} failed: {error}"), err=True)
+    if record.failed:
+        raise typer.Exit(SOME_FAILED)
 
 
 def model_names(paths: Sequence[Path]) -> list[str]:
-    """Return a short name for each file, all different: as much of the end of its path as is needed.
-
-    Example:
-        >>> model_names([Path("runs/erm/predictions.npz"), Path("runs/mr2/predictions.npz")])
-        ['erm/predictions', 'mr2/predictions']
-        >>> model_names([Path("a.npz"), Path("b.npz")])
-        ['a', 'b']
-    """
-    from classmargin._printable import printable
-
+    """Return a short name for each file, all different: as much of the end of its path as is needed."""
     parts = [path.with_suffix("").resolve().parts for path in paths]
-    longest = max(len(part) for part in parts)
-    for length in range(1, longest + 1):
+    for length in range(1, max(map(len, parts)) + 1):
         names = [printable("/".join(part[-length:])) for part in parts]
         if len(set(names)) == len(names):
             return names

@@ -6,10 +6,11 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
+from classmargin.cli import _options as options
 from classmargin.cli import _shared
-from classmargin.cli._shared import OutputFormat
+from classmargin.cli._options import OutputFormat
 
 if TYPE_CHECKING:
     from classmargin.evaluation.audit_result import Audit
@@ -24,147 +25,80 @@ MOST_MEASURED = 50_000
 class Ranking(str, Enum):
     """Which model and which samples decide the thirds of classes."""
 
-    corrected = "corrected"
-    own = "own"
-    reference = "reference"
-    crossfit = "crossfit"
+    corrected, own, reference, crossfit = "corrected", "own", "reference", "crossfit"
 
 
 def audit(
-    predictions: Annotated[
-        Path, typer.Argument(metavar="PREDICTIONS", help=_shared.PREDICTIONS_HELP, show_default=False)
-    ],
-    baseline: Annotated[
-        Path | None,
-        typer.Option("--baseline", metavar="OTHER", help="Predictions of another model on the same samples."),
-    ] = None,
-    out: _shared.OutOption = None,
-    output: _shared.FormatOption = OutputFormat.table,
-    class_names: _shared.ClassNamesOption = None,
-    num_classes: _shared.NumClassesOption = None,
-    top: _shared.TopOption = 10,
-    ranking: Annotated[
-        Ranking,
-        typer.Option(
-            "--ranking",
-            help="Thirds of true accuracies, without the noise of the test set (corrected), or of observed ones: ranked by the model "
-            "itself (own, as in the paper), by the baseline (reference), or on the other half of the samples (crossfit).",
-        ),
-    ] = Ranking.corrected,
-    confidence: _shared.ConfidenceOption = 0.95,
-    bootstrap: _shared.BootstrapOption = 2000,
-    seed: _shared.SeedOption = 0,
-    costs: Annotated[
-        Path | None,
-        typer.Option(
-            "--costs",
-            metavar="COSTS.csv",
-            help="Cost of taking a class (row) for another (column): names of the classes in the first row and column.",
-            show_default=False,
-        ),
-    ] = None,
-    mean_margin: Annotated[
-        float, typer.Option("--mean-margin", help="Mean of the margins γ that MR² would give.")
-    ] = 1.0,
-    norm_order: Annotated[float, typer.Option("--norm-order", help="Order p of the norm in r².")] = 2.0,
-    feature_map: Annotated[
-        bool, typer.Option("--map/--no-map", help="Place features by t-SNE in the HTML report.")
-    ] = True,
-    train: Annotated[
-        Path | None,
-        typer.Option(
-            "--train",
-            metavar="PREDICTIONS",
-            help="Predictions of the same model on its training samples: tells whether a class is not fitted or does not generalise.",
-            show_default=False,
-        ),
-    ] = None,
-    samples: Annotated[
-        Path | None,
-        typer.Option(
-            "--samples",
-            metavar="FILE.csv",
-            help="Also write which samples: errors, doubted labels and typical ones of every class.",
-            show_default=False,
-        ),
-    ] = None,
-    images: Annotated[
-        Path | None,
-        typer.Option(
-            "--images",
-            metavar="FOLDER",
-            help="Show pictures in the report: sample_id (or the column image_path) is a path in this folder.",
-            show_default=False,
-        ),
-    ] = None,
-    texts: Annotated[
-        Path | None,
-        typer.Option(
-            "--texts",
-            metavar="FILE",
-            help="Show texts in the report: one line per sample, a JSON list, or a .csv with sample_id and text.",
-            show_default=False,
-        ),
-    ] = None,
-    metadata: Annotated[
-        Path | None,
-        typer.Option(
-            "--metadata",
-            metavar="FILE.csv",
-            help="Properties of the samples (a column sample_id, then any others): finds slices where classes fail.",
-            show_default=False,
-        ),
-    ] = None,
-    groups: Annotated[
-        Path | None,
-        typer.Option(
-            "--groups",
-            metavar="FILE.csv",
-            help="Super-classes: a table with the columns class and group.",
-            show_default=False,
-        ),
-    ] = None,
-    full: Annotated[
-        bool, typer.Option("--full", help="Print all tables, not only headlines and failing classes.")
-    ] = False,
-    max_memory: _shared.MaxMemoryOption = None,
+    predictions: options.PredictionsFile,
+    *,
+    baseline: Annotated[Path | None, Option(metavar="OTHER")] = None,
+    out: options.OutOption = None,
+    output: options.FormatOption = OutputFormat.table,
+    class_names: options.ClassNamesOption = None,
+    num_classes: options.NumClassesOption = None,
+    top: options.TopOption = 10,
+    ranking: Ranking = Ranking.corrected,
+    confidence: options.ConfidenceOption = 0.95,
+    bootstrap: options.BootstrapOption = 2000,
+    seed: options.SeedOption = 0,
+    costs: Annotated[Path | None, Option(metavar="COSTS.csv")] = None,
+    mean_margin: float = 1.0,
+    norm_order: float = 2.0,
+    feature_map: Annotated[bool, Option("--map/--no-map")] = True,
+    train: Annotated[Path | None, Option(metavar="PREDICTIONS")] = None,
+    samples: options.SamplesOption = None,
+    images: Annotated[Path | None, Option(metavar="FOLDER")] = None,
+    texts: Annotated[Path | None, Option(metavar="FILE")] = None,
+    metadata: Annotated[Path | None, Option(metavar="FILE.csv")] = None,
+    groups: Annotated[Path | None, Option(metavar="FILE.csv")] = None,
+    full: bool = False,
+    max_memory: options.MaxMemoryOption = None,
 ) -> None:
-    """Find the classes that a classifier leaves behind: which samples, how sure that is, why, and what to do next."""
+    """Find the classes that a classifier leaves behind: which samples, how sure that is, why, and what to do next.
+
+    Options:
+        baseline: Predictions of another model on the same samples.
+        ranking: Thirds of true accuracies, without the noise of the test set (corrected), or of observed ones: ranked by the
+            model itself (own, as in the paper), by the baseline (reference), or on the other half of the samples (crossfit).
+        costs: Cost of taking a class (row) for another (column): names of the classes in the first row and column.
+        mean_margin: Mean of the margins γ that MR² would give.
+        norm_order: Order p of the norm in r².
+        feature_map: Place features by t-SNE in the HTML report.
+        train: Predictions of the same model on its training samples: tells whether a class is not fitted or does not generalise.
+        samples: Also write which samples: errors, doubted labels and typical ones of every class.
+        images: Show pictures in the report: sample_id (or the column image_path) is a path in this folder.
+        texts: Show texts in the report: one line per sample, a JSON list, or a .csv with sample_id and text.
+        metadata: Properties of the samples (a column sample_id, then any others): finds slices where classes fail.
+        groups: Super-classes: a table with the columns class and group.
+        full: Print all tables, not only headlines and failing classes.
+    """
     from classmargin.report import audit_tables, comparison_tables
-    from classmargin.report.audit_words import audit_verdict
 
     _shared.check_html_path(out)
     _shared.check_place("--samples", samples)
     if ranking is Ranking.reference and baseline is None:
         raise ValueError("--ranking reference ranks the classes by another model: give it with --baseline")
-    common: dict[str, Any] = {
-        "num_classes": num_classes,
-        "confidence": confidence,
-        "bootstrap": bootstrap,
-        "seed": seed,
-    }
-    common |= {"mean_margin": mean_margin, "norm_order": norm_order}
+    intervals: dict[str, Any] = {"confidence": confidence, "bootstrap": bootstrap, "seed": seed}
+    common = {"num_classes": num_classes, "mean_margin": mean_margin, "norm_order": norm_order, **intervals}
     other = None if baseline is None else _shared.audit_file(baseline, class_names, **common)
     trained = None if train is None else _shared.audit_file(train, class_names, **{**common, "bootstrap": 0})
-    reference = other if ranking is Ranking.reference else None
     read = _shared.read(predictions, class_names)
     if costs is not None:
-        from classmargin.evaluation.samples import read_costs
+        from classmargin.evaluation.prediction_files import read_costs
 
         common["costs"] = read_costs(costs, read.class_names)
-    result = _shared.audit_read(
-        read, class_names, ranking=ranking.value, reference=reference, train=trained, **common
-    )
+    if ranking is Ranking.reference:
+        common["reference"] = other
+    with _shared.options_in_messages(names_given=class_names is not None):
+        result = read.audit(ranking=ranking.value, train=trained, **common)
     faces = _faces(read, result, images, texts)
     slices = _slices(result, metadata, groups, faces["images"] if images is not None else None)
     comparison = None
     if other is not None and baseline is not None:
         from classmargin.evaluation.comparison import compare
 
-        names = _shared.model_names([baseline, predictions])
-        comparison = compare(
-            other, result, names=(names[0], names[1]), confidence=confidence, bootstrap=bootstrap, seed=seed
-        )
+        old, new = _shared.model_names([baseline, predictions])
+        comparison = compare(other, result, names=(old, new), **intervals)
     if samples is not None:
         from classmargin.evaluation.samples import write_samples
 
@@ -172,20 +106,14 @@ def audit(
     if out is not None:
         from classmargin.report.html_pages import write_audit_html
 
+        title = f"Class audit of {predictions.name}"
         write_audit_html(
-            result,
-            out,
-            other,
-            comparison=comparison,
-            title=f"Class audit of {predictions.name}",
-            feature_map=feature_map,
-            tables=slices,
-            **faces,
-        )
+            result, out, other, comparison=comparison, title=title, feature_map=feature_map, tables=slices, **faces
+        )  # fmt: skip
         _shared.announce(out)
     narrow = output is OutputFormat.table
     tables = [*audit_tables.report_tables(result, top, full=full, narrow=narrow), *slices]
-    verdict = audit_verdict(result)
+    verdict = result.verdict
     data = {"verdict": verdict, **result.to_dict()}
     notes = list(result.notes)
     if comparison is not None:
@@ -200,7 +128,7 @@ def audit(
 
 def _faces(read: Predictions, result: Audit, images: Path | None, texts: Path | None) -> dict[str, Any]:
     """Return what shows the samples in the page: pictures and texts, from options or from the file."""
-    from classmargin.evaluation.samples import read_texts
+    from classmargin.evaluation.prediction_files import read_texts
     from classmargin.report.sample_view import Pictures
 
     words = read.text if texts is None else read_texts(texts, result)
@@ -216,11 +144,9 @@ def _slices(
     result: Audit, metadata: Path | None, groups: Path | None, pictures: Pictures | None
 ) -> list[Table]:
     """Return what is asked for: super-classes, slices of the metadata, slices of properties of the pictures."""
-    if metadata is None and groups is None and pictures is None:
-        return []
     import pandas as pd
 
-    from classmargin.evaluation.samples import read_groups, read_sample_table
+    from classmargin.evaluation.prediction_files import read_groups, read_sample_table
     from classmargin.evaluation.slices import find_slices, group_accuracies
     from classmargin.report.audit_tables import group_table, slice_table
 

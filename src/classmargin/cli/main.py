@@ -1,8 +1,7 @@
 """The command ``classmargin``: collects the verbs and turns bad input into one clear line.
 
-A verb is a file with one function whose arguments are the command's. It imports what it calls *inside* the
-function, so that ``classmargin --help`` never pays for torch, pandas or plotly. Adding a verb is one line of
-:data:`VERBS`.
+A verb is a function whose parameters are the command's (:mod:`classmargin.cli._options`). It imports what it calls *inside* the
+function, so that ``classmargin --help`` never pays for torch, pandas or plotly. Adding a verb is one line of :data:`VERBS`.
 """
 
 from __future__ import annotations
@@ -14,24 +13,22 @@ import tempfile
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import typer
 
 from classmargin._printable import printable
+from classmargin.cli._options import as_command
 from classmargin.cli.audit import audit
 from classmargin.cli.compare import compare
-from classmargin.cli.compare_methods import compare_methods
-from classmargin.cli.demo import demo
-from classmargin.cli.gate import gate
-from classmargin.cli.improve import improve
+from classmargin.cli.gate import gate, plan
+from classmargin.cli.improve import demo, improve
 from classmargin.cli.list_things import list_things
-from classmargin.cli.plan import plan
 from classmargin.cli.reproduce import reproduce
 from classmargin.cli.saved_runs import ensemble, export, predict
 from classmargin.cli.sweep import sweep
-from classmargin.cli.train import train
+from classmargin.cli.train import compare_methods, train
 from classmargin.training.stopping import StoppedError
 
 VERBS: dict[str, Callable[..., None]] = {
@@ -62,13 +59,6 @@ EXIT_CODES = (
 )
 
 
-@dataclass
-class Session:
-    """What the options before the verb decide."""
-
-    debug: bool = False
-
-
 def build_app() -> typer.Typer:
     """Return the application with every verb of :data:`VERBS`."""
     app = typer.Typer(
@@ -82,20 +72,20 @@ def build_app() -> typer.Typer:
     )
     app.callback()(_options)
     for name, verb in VERBS.items():
-        app.command(name)(verb)
+        app.command(name)(as_command(verb))
     return app
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code.
 
-    0 done, 1 the verb says no, 2 bad input, 3 a training diverged or the gate cannot tell, 70 an internal error,
-    128 + n stopped by signal n with its state saved (143 for the SIGTERM of a scheduler, 130 for Ctrl-C).
+    The codes are :data:`EXIT_CODES`; 128 + n is 143 for the SIGTERM of a scheduler and 130 for Ctrl-C, with the state saved.
 
     Args:
         arguments: Words after the program's name; those of the process when left out.
     """
-    session = Session()
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    session = SimpleNamespace(debug=False)
     # An encoding that lacks a letter of a class name must not end the program.
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -104,29 +94,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = typer.main.get_command(build_app())
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
-            command.main(
-                args=None if arguments is None else list(arguments), prog_name="classmargin", obj=session
-            )
+            command.main(args=words, prog_name="classmargin", obj=session)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 0
-    except (ValueError, TypeError, OSError, ImportError) as error:
-        return _report(error, debug=session.debug)
     except StoppedError as stopped:
         typer.echo(f"classmargin: {printable(str(stopped))}", err=True)
         return stopped.exit_code
     except Exception as error:
-        if _is_out_of_memory(error):
-            return _report(error, debug=session.debug)
-        return _report_internal(error, sys.argv[1:] if arguments is None else arguments, debug=session.debug)
+        if session.debug:
+            traceback.print_exception(error)
+        sentence, kind = printable(" ".join(str(error).split())), type(error).__name__
+        # PyTorch has no type of its own for memory that was refused on the CPU.
+        refused = "allocate memory" in sentence or "out of memory" in sentence
+        if refused or isinstance(error, (ValueError, TypeError, OSError, ImportError, MemoryError)):
+            # Some libraries raise without words; the type is then better than an empty line.
+            typer.echo(f"classmargin: error: {sentence or kind}", err=True)
+            return BAD_INPUT
+        about = f"{kind}: {sentence[:300]}" if sentence else kind
+        typer.echo(f"classmargin: internal error: {about}", err=True)
+        blame = "classmargin: this is a mistake of the program, not an answer about your data."
+        typer.echo(f"{blame} {_kept_traceback(error, words)}", err=True)
+        return INTERNAL_ERROR
     except KeyboardInterrupt:  # before or after the verb; within it typer and the loop have their say
         return INTERRUPTED
     return 0
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """Whether memory was refused; PyTorch has no type of its own for that on the CPU."""
-    words = str(error)
-    return isinstance(error, MemoryError) or "allocate memory" in words or "out of memory" in words
 
 
 def _print_version(asked: bool) -> None:
@@ -147,34 +138,11 @@ def _options(
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop."),
     ] = False,
 ) -> None:
-    if isinstance(context.obj, Session):
-        context.obj.debug = debug
-
-
-def _report(error: Exception, *, debug: bool) -> int:
-    if debug:
-        traceback.print_exception(error)
-    # Some libraries raise without words; the type is then better than an empty line.
-    words = printable(" ".join(str(error).split())) or type(error).__name__
-    typer.echo(f"classmargin: error: {words}", err=True)
-    return BAD_INPUT
-
-
-def _report_internal(error: Exception, arguments: Sequence[str], *, debug: bool) -> int:
-    """Say in short that the program is at fault, and keep for its authors what they need to know."""
-    if debug:
-        traceback.print_exception(error)
-    words = printable(" ".join(str(error).split()))[:300]
-    typer.echo(f"classmargin: internal error: {type(error).__name__}{': ' if words else ''}{words}", err=True)
-    typer.echo(
-        "classmargin: this is a mistake of the program, not an answer about your data. "
-        + _kept_traceback(error, arguments),
-        err=True,
-    )
-    return INTERNAL_ERROR
+    context.obj.debug = debug
 
 
 def _kept_traceback(error: Exception, arguments: Sequence[str]) -> str:
+    """Keep for the authors what they need to know, and say where."""
     from classmargin import __version__
 
     text = "".join(traceback.format_exception(error))

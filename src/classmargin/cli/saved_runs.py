@@ -6,27 +6,33 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from classmargin._printable import printable
-from classmargin.cli import _run_options as options
-from classmargin.cli._shared import MaxMemoryOption
+from classmargin.cli._options import MaxMemoryOption
+
+RunArgument = Annotated[Path, Argument(metavar="RUN", help="Run folder.", exists=True, file_okay=False)]
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.", exists=True, file_okay=False)],
-    data: Annotated[str, typer.Argument(metavar="DATA", help="Data set: a name, a file or a folder.")],
-    split: Annotated[
-        str, typer.Option("--split", metavar="train|validation|test|all", help="Which samples.")
-    ] = "test",
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FILE.npz", help="Predictions (default: RUN/predictions-DATA.npz)."),
-    ] = None,
-    root: options.Root = None,
-    download: options.Download = None,
+    run: RunArgument,
+    data: Annotated[str, Argument(metavar="DATA")],
+    *,
+    split: Annotated[str, Option(metavar="train|validation|test|all")] = "test",
+    out: Annotated[Path | None, Option(metavar="FILE.npz")] = None,
+    root: Path | None = None,
+    download: bool | None = None,
     max_memory: MaxMemoryOption = None,
 ) -> None:
-    """Write the scores of a trained network on a data set, ready for classmargin audit."""
+    """Write the scores of a trained network on a data set, ready for classmargin audit.
+
+    Options:
+        data: Data set: a name, a file or a folder.
+        split: Which samples.
+        out: Predictions (default: RUN/predictions-DATA.npz).
+        root: Folder of data sets (default: $CLASSMARGIN_DATA).
+        download: Allow a download where there is a source.
+    """
     from classmargin._checks import check_choice
     from classmargin.recipes.saved_model import SPLITS, load_model
     from classmargin.recipes.saved_model import predict as predict_data
@@ -43,62 +49,55 @@ def predict(
 
 
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.", exists=True, file_okay=False)],
-    file_format: Annotated[
-        str, typer.Option("--format", metavar="onnx|torchscript|safetensors", help="Kind of file.")
-    ] = "onnx",
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="File (default: RUN/exported.*).")
-    ] = None,
+    run: RunArgument,
+    *,
+    file_format: Annotated[str, Option("--format", metavar="onnx|torchscript|safetensors")] = "onnx",
+    out: Annotated[Path | None, Option(metavar="FILE")] = None,
 ) -> None:
-    """Write a trained network as ONNX, TorchScript or plain weights; it is checked against the original."""
-    from classmargin.recipes.model_export import export as export_model
+    """Write a trained network as ONNX, TorchScript or plain weights; it is checked against the original.
+
+    Options:
+        file_format: Kind of file.
+        out: File (default: RUN/exported.*).
+    """
+    from classmargin.recipes.saved_model import export as export_model
     from classmargin.recipes.saved_model import load_model
 
-    path = export_model(load_model(run), out if out is not None else run / "exported", file_format)
-    typer.echo(str(path))
+    typer.echo(str(export_model(load_model(run), out if out is not None else run / "exported", file_format)))
 
 
 def ensemble(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Finished runs on the same data.")],
-    out: Annotated[
-        Path,
-        typer.Option("--out", metavar="DIR", help="Folder for predictions, audit, ONNX file and student."),
-    ] = Path("runs/ensemble"),
-    distill: Annotated[
-        bool, typer.Option("--distill", help="Also train one network on the averaged probabilities.")
-    ] = False,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            "--method", metavar="NAME", help="Method of the student (default: that of the first run)."
-        ),
-    ] = None,
-    overrides: options.Overrides = None,
-    temperature: Annotated[
-        float, typer.Option("--temperature", help="Of the probabilities that the student learns from.")
-    ] = 1.0,
-    onnx: Annotated[
-        bool, typer.Option("--onnx/--no-onnx", help="Write the ensemble as one ONNX file.")
-    ] = True,
-    report: Annotated[bool, typer.Option("--report/--no-report", help="Write an HTML report.")] = True,
+    runs: Annotated[list[Path], Argument(metavar="RUN…")],
+    *,
+    out: Annotated[Path, Option(metavar="DIR")] = Path("runs/ensemble"),
+    distill: bool = False,
+    method: Annotated[str | None, Option(metavar="NAME")] = None,
+    overrides: Annotated[list[str] | None, Option("--set", metavar="PART.KEY=VALUE")] = None,
+    temperature: float = 1.0,
+    onnx: Annotated[bool, Option("--onnx/--no-onnx")] = True,
+    report: Annotated[bool, Option("--report/--no-report")] = True,
 ) -> None:
-    """Average the probabilities of finished runs, audit the result, and export or distil it."""
+    """Average the probabilities of finished runs, audit the result, and export or distil it.
+
+    Options:
+        runs: Finished runs on the same data.
+        out: Folder for predictions, audit, ONNX file and student.
+        distill: Also train one network on the averaged probabilities.
+        method: Method of the student (default: that of the first run).
+        overrides: Any other setting (classmargin list settings), e.g. method.mean_margin=2.
+        temperature: Of the probabilities that the student learns from.
+        onnx: Write the ensemble as one ONNX file.
+        report: Write an HTML report.
+    """
     from classmargin.recipes.ensemble import ensemble as average_runs
     from classmargin.training.config_reader import parse_overrides
 
     if not distill and (method or overrides):
         raise ValueError("--method and --set are settings of the student; add --distill")
     result = average_runs(
-        runs,
-        out,
-        distill=distill,
-        method=method,
-        settings=parse_overrides(overrides or ()),
-        temperature=temperature,
-        onnx=onnx,
-        report=report,
-    )
+        runs, out, distill=distill, method=method, settings=parse_overrides(overrides or ()),
+        temperature=temperature, onnx=onnx, report=report,
+    )  # fmt: skip
     for name, accuracies in result.rows():
         values = "  ".join(f"{key} {100 * value:.1f}" for key, value in accuracies.items() if value == value)
         typer.echo(f"{printable(name)}: {values}")

@@ -7,150 +7,87 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Option
 
-from classmargin.cli import _run_options as options
-from classmargin.cli._shared import FormatOption, MaxMemoryOption, OutputFormat, show
+from classmargin.cli import _options as options
+from classmargin.cli._options import OutputFormat, RunFlags
+from classmargin.cli._shared import SOME_FAILED, show
 
 
-class Engine(str, Enum):
+class SweepEngine(str, Enum):
     """Where trials are trained; ``optuna`` is what ``local`` was called."""
 
-    local = "local"
-    ray = "ray"
-    optuna = "optuna"
+    local, ray, optuna = "local", "ray", "optuna"
 
 
 class Sampler(str, Enum):
     """What chooses the values of a trial."""
 
-    tpe = "tpe"
-    random = "random"
-    grid = "grid"
+    tpe, random, grid = "tpe", "random", "grid"
 
 
 class Pruner(str, Enum):
     """What stops trials that fall behind."""
 
-    median = "median"
-    none = "none"
+    median, none = "median", "none"
 
 
 def sweep(
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the sweep.")],
-    data: options.Data = None,
-    method: Annotated[
-        str, typer.Option("--method", metavar="NAME", help="Method (classmargin list methods).")
-    ] = "mr2",
-    search: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--search",
-            metavar="KEY=VALUES",
-            help="What varies: mean_margin=1,2,3 or optimizer.weight_decay=1e-5:1e-2:log. Plain names are "
-            "hyper-parameters of the method. Default: the method's own ranges.",
-        ),
-    ] = None,
-    objective: Annotated[
-        str,
-        typer.Option(
-            "--objective",
-            metavar="NAME",
-            help="overall, easy, medium, hard, worst, or a mix like hard:0.7,overall:0.3.",
-        ),
-    ] = "hard",
-    trials: Annotated[
-        int, typer.Option("--trials", min=1, max=1_000_000, help="Trials of the whole study.")
-    ] = 30,
-    jobs: options.Jobs = 1,
-    storage: Annotated[
-        str | None,
-        typer.Option(
-            "--storage",
-            metavar="URL",
-            help="Shared data base: sqlite:///FILE or postgresql://… (default: DIR/study.db).",
-        ),
-    ] = None,
-    study: Annotated[
-        str | None, typer.Option("--study", help="Name in the storage (default: by what is asked).")
-    ] = None,
-    keep_easy: Annotated[
-        bool,
-        typer.Option("--keep-easy/--free-easy", help="Choose only trials whose easy third does not drop."),
-    ] = True,
-    easy_slack: Annotated[
-        float, typer.Option("--easy-slack", min=0.0, help="Points that the easy third may lose.")
-    ] = 0.0,
-    reference: Annotated[
-        Path | None,
-        typer.Option(
-            "--reference", metavar="RUN", help="Finished run to keep the easy third of (default: ERM)."
-        ),
-    ] = None,
-    pruner: Annotated[
-        Pruner,
-        typer.Option(
-            "--pruner", help="Stops trials that fall behind; never those of methods that train in stages."
-        ),
-    ] = Pruner.median,
-    test: Annotated[
-        bool, typer.Option("--test/--no-test", help="Try the chosen trial on the test set, once, at the end.")
-    ] = True,
-    sampler: Annotated[
-        Sampler,
-        typer.Option(
-            "--sampler", help="tpe learns from ended trials; grid tries every combination of values."
-        ),
-    ] = Sampler.tpe,
-    engine: Annotated[
-        Engine,
-        typer.Option(
-            "--engine", help="local: processes on this machine; ray: a Ray cluster, or a local one."
-        ),
-    ] = Engine.local,
-    seed: Annotated[
-        int, typer.Option("--seed", min=0, max=2**32 - 1, help="Of the search; runs have loop.seed.")
-    ] = 0,
-    backbone: options.BackboneName = None,
-    preset: options.PresetName = None,
-    epochs: options.Epochs = None,
-    fraction: options.Fraction = None,
-    imbalance: options.Imbalance = None,
-    overrides: options.Overrides = None,
-    devices: options.Devices = None,
-    config: options.ConfigFile = None,
-    root: options.Root = None,
-    download: options.Download = None,
-    output: FormatOption = OutputFormat.table,
-    max_memory: MaxMemoryOption = None,
+    *,
+    out: Annotated[Path, Option(metavar="DIR")],
+    method: Annotated[str, Option(metavar="NAME")] = "mr2",
+    search: Annotated[list[str] | None, Option(metavar="KEY=VALUES")] = None,
+    objective: Annotated[str, Option(metavar="NAME")] = "hard",
+    trials: Annotated[int, Option(min=1, max=1_000_000)] = 30,
+    jobs: options.JobsOption = 1,
+    storage: Annotated[str | None, Option(metavar="URL")] = None,
+    study: str | None = None,
+    keep_easy: Annotated[bool, Option("--keep-easy/--free-easy")] = True,
+    easy_slack: Annotated[float, Option(min=0.0)] = 0.0,
+    reference: Annotated[Path | None, Option(metavar="RUN")] = None,
+    pruner: Pruner = Pruner.median,
+    test: Annotated[bool, Option("--test/--no-test")] = True,
+    sampler: Sampler = Sampler.tpe,
+    engine: SweepEngine = SweepEngine.local,
+    seed: Annotated[int, Option(min=0, max=2**32 - 1)] = 0,
+    flags: RunFlags,
+    output: options.FormatOption = OutputFormat.table,
+    max_memory: options.MaxMemoryOption = None,
 ) -> None:
     """Search hyper-parameters on validation samples; the test set is looked at once, for the chosen trial.
 
     The same command resumes where it was interrupted; run it on several machines with one --storage and they
     share the work.
+
+    Options:
+        out: Folder of the sweep.
+        method: Method (classmargin list methods).
+        search: What varies: mean_margin=1,2,3 or optimizer.weight_decay=1e-5:1e-2:log. Plain names are hyper-parameters of the
+            method. Default: the method's own ranges.
+        objective: overall, easy, medium, hard, worst, or a mix like hard:0.7,overall:0.3.
+        trials: Trials of the whole study.
+        storage: Shared data base: sqlite:///FILE or postgresql://… (default: DIR/study.db).
+        study: Name in the storage (default: by what is asked).
+        keep_easy: Choose only trials whose easy third does not drop.
+        easy_slack: Points that the easy third may lose.
+        reference: Finished run to keep the easy third of (default: ERM).
+        pruner: Stops trials that fall behind; never those of methods that train in stages.
+        test: Try the chosen trial on the test set, once, at the end.
+        sampler: tpe learns from ended trials; grid tries every combination of values.
+        engine: local: processes on this machine; ray: a Ray cluster, or a local one.
+        seed: Of the search; runs have loop.seed.
     """
+    from classmargin.recipes import sweep_result as pages
     from classmargin.recipes.launched_ranks import serve_if_helper
     from classmargin.recipes.out_folder import removed_unless_begun
-    from classmargin.recipes.run_options import gather_config
     from classmargin.recipes.run_parts import download_data
     from classmargin.recipes.run_sweep import run_sweep
-    from classmargin.recipes.sweep_pages import notes_of, tables_of, verdict_of, write_result
-    from classmargin.recipes.sweep_plan import SweepPlan, study_name
-    from classmargin.recipes.sweep_result import to_dict
     from classmargin.recipes.sweep_space import parse_objective, parse_search
+    from classmargin.recipes.sweep_study import SweepPlan, study_name
 
     serve_if_helper()
-    flags = options.run_tables(
-        data=data,
-        backbone=backbone,
-        method=method,
-        epochs=epochs,
-        fraction=fraction,
-        imbalance=imbalance,
-        root=root,
-        devices=devices,
-    )
     wanted = parse_objective(objective)
-    run = gather_config(flags=flags, overrides=overrides or (), preset=preset, file=config)
+    run = flags.gather(flags.tables(method=method))
     parameters = parse_search(search or (), run)
     plan = SweepPlan(
         config=run,
@@ -165,19 +102,14 @@ def sweep(
         easy_slack=easy_slack / 100,
         sampler=sampler.value,
     )
-    if download:
+    if flags.download:
         download_data(run)
-    where = "ray" if engine is Engine.ray else "local"
+    where = "ray" if engine is SweepEngine.ray else "local"
     with removed_unless_begun(out):
         result = run_sweep(plan, out, engine=where, jobs=jobs, reference=reference, test=test)
-    write_result(result, out)
-    show(
-        output,
-        verdict=verdict_of(result),
-        tables=tables_of(result),
-        notes=notes_of(result),
-        data=to_dict(result),
-    )
+    pages.write_result(result, out)
+    tables, notes, data = pages.tables_of(result), pages.notes_of(result), pages.to_dict(result)
+    show(output, verdict=pages.verdict_of(result), tables=tables, notes=notes, data=data)
     typer.echo(f"written to {out}", err=True)
     if result.best is None:
-        raise typer.Exit(options.SOME_FAILED)
+        raise typer.Exit(SOME_FAILED)

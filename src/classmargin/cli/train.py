@@ -1,4 +1,7 @@
-"""``classmargin train``: a data set and a method in, a model, its predictions and an audit out."""
+"""``classmargin train``: a data set and a method in, a model, its predictions and an audit out.
+
+``classmargin compare-methods`` does that for several methods and seeds, and compares them in pairs.
+"""
 
 from __future__ import annotations
 
@@ -6,75 +9,55 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from classmargin._printable import printable
-from classmargin.cli import _run_options as options
-from classmargin.cli._shared import MaxMemoryOption
+from classmargin.cli import _options as options
+from classmargin.cli._options import OutputFormat, RunFlags
+from classmargin.cli._shared import show_record
 
 DIVERGED = 3
 
 
 def train(
-    data: options.Data = None,
-    backbone: options.BackboneName = None,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            "--method", metavar="NAME", help=f"Method (classmargin list methods). Default: {options.METHOD}."
-        ),
-    ] = None,
-    preset: options.PresetName = None,
-    epochs: options.Epochs = None,
-    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Weights, order, augmentation.")] = None,
-    fraction: options.Fraction = None,
-    imbalance: options.Imbalance = None,
-    overrides: options.Overrides = None,
-    config: options.ConfigFile = None,
-    devices: options.Devices = None,
-    threads: Annotated[
-        int | None, typer.Option("--threads", min=0, help="Threads of each process; 0: 1 on the CPU.")
-    ] = None,
-    compile_network: Annotated[
-        bool | None, typer.Option("--compile", help="Compile the network with torch.compile.")
-    ] = None,
-    root: options.Root = None,
-    download: options.Download = None,
-    skip_corrupt: options.SkipCorrupt = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="RUN", help="Run folder (default: runs/NAMES-HASH).")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in the folder.")] = False,
-    max_memory: MaxMemoryOption = None,
+    *,
+    method: Annotated[str | None, Option(metavar="NAME")] = None,
+    flags: RunFlags,
+    seed: Annotated[int | None, Option(min=0)] = None,
+    threads: Annotated[int | None, Option(min=0)] = None,
+    compile_network: Annotated[bool | None, Option("--compile")] = None,
+    skip_corrupt: bool | None = None,
+    out: Annotated[Path | None, Option(metavar="RUN")] = None,
+    resume: bool = False,
+    max_memory: options.MaxMemoryOption = None,
 ) -> None:
-    """Train a network on a data set with a method, and audit what came out."""
-    from classmargin.recipes.run_options import gather_config
+    """Train a network on a data set with a method, and audit what came out.
+
+    Options:
+        method: Method (classmargin list methods). Default: erm.
+        seed: Weights, order, augmentation.
+        threads: Threads of each process; 0: 1 on the CPU.
+        compile_network: Compile the network with torch.compile.
+        skip_corrupt: Leave unreadable files out instead of stopping.
+        out: Run folder (default: runs/NAMES-HASH).
+        resume: Resume the run in the folder.
+    """
     from classmargin.recipes.train_run import default_folder, exit_code_of_rank, is_helper_process
     from classmargin.recipes.train_run import train as train_run
     from classmargin.training.run_folder import RunFolder
     from classmargin.training.stopping import DivergedError, StoppedError
 
-    flags = options.run_tables(
-        data=data,
-        backbone=backbone,
-        method=method,
-        epochs=epochs,
-        fraction=fraction,
-        imbalance=imbalance,
-        root=root,
-        download=download,
-        skip_corrupt=skip_corrupt,
-        seed=seed,
-        compile_network=compile_network,
-        devices=devices,
-        threads=threads,
-    )
+    tables = flags.tables(
+        method=method, allow_download=flags.download, skip_corrupt=skip_corrupt, seed=seed,
+        compile_network=compile_network, threads=threads,
+    )  # fmt: skip
     begun = RunFolder(out) if out is not None and resume else None
     base = begun.read_config() if begun is not None and begun.started else None
-    settings = [value for part, table in flags.items() if part != "machine" for value in table.values()]
-    if begun is not None and base is None and not any([overrides, preset, config, *settings]):
+    given = flags.overrides or flags.preset or flags.config or tables.keys() - {"machine"}
+    if begun is not None and base is None and not given:
         # A run killed before it wrote its settings: resuming with the defaults would be another run.
         raise ValueError(f"{out} holds no run to resume; give its settings as at its first start")
-    run = gather_config(flags=flags, overrides=overrides or (), preset=preset, file=config, base=base)
+    run = flags.gather(tables, base=base)
     folder = out if out is not None else default_folder(run)
     try:
         summary = train_run(run, folder, resume=resume)
@@ -93,3 +76,45 @@ def train(
         for name, value in summary["test"].items()
     )
     typer.echo(f"{printable(str(folder))}: {values}")
+
+
+def compare_methods(
+    *,
+    out: Annotated[Path, Option(metavar="DIR")],
+    methods: Annotated[str, Option(metavar="A,B,…")] = "erm,mr2",
+    seeds: Annotated[int, Option(min=1, max=10_000)] = 3,
+    jobs: options.JobsOption = 1,
+    engine: options.EngineOption = options.Engine.local,
+    equal_footing: options.EqualFootingOption = 0,
+    flags: RunFlags,
+    output: options.FormatOption = OutputFormat.table,
+    max_memory: options.MaxMemoryOption = None,
+) -> None:
+    """Train methods with several seeds (finished runs are skipped, interrupted ones resume) and compare them.
+
+    Hyper-parameters of one method: --set mr2.mean_margin=2.
+
+    Options:
+        out: Folder of the comparison.
+        methods: Methods, the baseline first; or all.
+        seeds: Runs of each method.
+    """
+    from classmargin.recipes.launched_ranks import serve_if_helper
+    from classmargin.recipes.recipe_plan import plan_comparison
+    from classmargin.recipes.record_pages import comparison_dict, write_comparison
+    from classmargin.recipes.run_options import method_names, split_overrides
+    from classmargin.recipes.run_parts import download_data
+    from classmargin.recipes.run_recipe import run_plan
+
+    serve_if_helper()
+    names = method_names(methods)
+    if not names:
+        raise ValueError(f"--methods must name at least one method, got {methods!r}")
+    shared, own = split_overrides(flags.overrides or (), names)
+    run = flags.gather(flags.tables(), shared)
+    plan = plan_comparison(run, names, seeds, out, own)
+    if flags.download:
+        download_data(run)
+    outcome = run_plan(plan, out, trials=equal_footing, engine=engine.value, jobs=jobs)
+    write_comparison(outcome, out, title=f"Methods on {run.data.name}")
+    show_record(output, outcome.record, out, comparison_dict(outcome))

@@ -5,7 +5,6 @@
 >>> loader = make_loader(bundle, "train", batch_size=128, training=True, augmentation="standard")
 """
 
-from classmargin.data import entries as _entries  # noqa: F401  fills the catalogue
 from classmargin.data.bundle import DataBundle, Framing, Split
 from classmargin.data.catalog import DataInfo, data_root, list_data, register
 from classmargin.data.load import load_data

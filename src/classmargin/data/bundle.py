@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from classmargin._checks import check_choice, check_number
@@ -40,6 +42,17 @@ class Split:
 
     def __len__(self) -> int:
         return int(self.labels.shape[0])
+
+    def take(self, kept: NDArray[np.bool_]) -> Split:
+        """Return the samples that a mask ``[N]`` keeps; they keep their index."""
+        rows = torch.from_numpy(np.flatnonzero(kept))
+        return replace(
+            self,
+            labels=self.labels[rows],
+            index=self.index[rows],
+            inputs=None if self.inputs is None else self.inputs[rows],
+            images=None if self.images is None else self.images.take(rows.numpy()),
+        )
 
     @property
     def class_counts(self) -> Tensor:
@@ -121,8 +134,8 @@ class DataBundle:
 
     def split(self, name: str) -> Split:
         """Return the split called ``"train"``, ``"validation"`` or ``"test"``."""
-        choice = check_choice("split_name", name, SPLIT_NAMES)
-        return {"train": self.train, "validation": self.validation, "test": self.test}[choice]
+        split: Split = getattr(self, check_choice("split_name", name, SPLIT_NAMES))
+        return split
 
     @property
     def streamed(self) -> bool:

@@ -6,16 +6,17 @@ Python strings, whose reference counts would otherwise make every forked worker 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +26,6 @@ from classmargin._progress import progress
 from classmargin.data.raw import CorruptImageError, name_some
 
 _DEEP_MODES = ("I;16", "I;16B", "I;16L", "I;16N")
-_GREY_MODES = ("1", "L")
 # Pillow looks at the content, not at the name, and knows formats that start other programs (EPS: Ghostscript).
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 # Images whose sides are at most this long are decoded once and live in memory.
@@ -33,6 +33,12 @@ SMALL_SIDE = 64
 # An image one pixel wide would grow to gigabytes when its shorter side is scaled up.
 LARGEST_SCALED = 100_000_000
 Bytes = npt.NDArray[np.uint8]
+Corrupt = dict[int, str]  # rows that cannot be read, with the reason
+
+
+def pillow() -> Any:
+    """Return the module ``PIL.Image``."""
+    return require_extra("PIL.Image", "train", "reading image files")
 
 
 class ImageSource:
@@ -66,13 +72,7 @@ class ImageSource:
 
 
 class ImageFiles(ImageSource):
-    """Image files below one folder, named by their paths below it.
-
-    Example:
-        >>> files = ImageFiles(Path("photos"), ["cat/1.png", "dog/2.png"])
-        >>> files.name(1), len(files.take(np.array([1])))
-        ('dog/2.png', 1)
-    """
+    """Image files below one folder, named by their paths below it."""
 
     def __init__(self, folder: Path, relative: Iterable[str]) -> None:
         self.folder = folder
@@ -87,12 +87,7 @@ class ImageFiles(ImageSource):
 
 
 class EncodedImages(ImageSource):
-    """Encoded images (PNG, JPEG, ...) held as bytes, for example a column of a parquet table.
-
-    Args:
-        column: Anything whose items are ``bytes`` or, as in Arrow, know ``as_py()``.
-        label: Words before the row number in messages.
-    """
+    """An Arrow column of encoded images (PNG, JPEG, ...); ``label`` stands before the row number in messages."""
 
     def __init__(self, column: Any, label: str) -> None:
         super().__init__(len(column))
@@ -102,79 +97,59 @@ class EncodedImages(ImageSource):
         return f"{self._label} row {row}"
 
     def _open(self, row: int) -> io.BytesIO:
-        item = self._column[row]
-        content = item if isinstance(item, bytes) else item.as_py()
-        return io.BytesIO(content if content is not None else b"")
+        return io.BytesIO(self._column[row].as_py() or b"")
 
 
 class JoinedImages(ImageSource):
-    """Several sources, one after the other.
+    """Two sources, one after the other."""
 
-    Example:
-        >>> both = JoinedImages(ImageFiles(Path("a"), ["1.png"]), ImageFiles(Path("b"), ["2.png", "3.png"]))
-        >>> len(both), both.name(2), both.take(np.array([2, 0])).name(1)
-        (3, '3.png', '1.png')
-    """
-
-    def __init__(self, *sources: ImageSource) -> None:
-        self._sources = sources
-        self._starts = np.cumsum([0, *(len(source) for source in sources)])
-        super().__init__(int(self._starts[-1]))
-
-    def _place(self, row: int) -> tuple[ImageSource, int]:
-        number = int(np.searchsorted(self._starts, row, side="right")) - 1
-        return self._sources[number], row - int(self._starts[number])
+    def __init__(self, first: ImageSource, second: ImageSource) -> None:
+        super().__init__(len(first) + len(second))
+        self._first, self._second = first, second
 
     def _name(self, row: int) -> str:
-        source, position = self._place(row)
-        return source.name(position)
+        start = len(self._first)
+        return self._first.name(row) if row < start else self._second.name(row - start)
 
     def _open(self, row: int) -> Path | io.BytesIO:
-        source, position = self._place(row)
-        return source.open(position)
+        start = len(self._first)
+        return self._first.open(row) if row < start else self._second.open(row - start)
 
 
-def open_image(source: ImageSource, position: int) -> Any:
-    """Return the Pillow image at ``position``, header read, pixels not yet.
+@contextlib.contextmanager
+def opened(source: ImageSource, position: int) -> Iterator[Any]:
+    """Open the image at ``position`` with Pillow, header read, pixels not yet.
 
-    Raises:
-        CorruptImageError: missing, not an image, or larger than Pillow's limit against decompression bombs.
+    Whatever fails until it is closed again is a CorruptImageError with its name: it is missing, no image, damaged, or larger
+    than Pillow's limit against decompression bombs.
     """
-    image_module = require_extra("PIL.Image", "train", "reading image files")
+    module = pillow()
     try:
         place = source.open(position)
         if isinstance(place, Path) and not place.is_file():  # a pipe would be waited for without end
             raise OSError("not there, or not a regular file")
-        image = image_module.open(place, formats=FORMATS)
+        with module.open(place, formats=FORMATS) as image:
+            limit = module.MAX_IMAGE_PIXELS
+            # Pillow only warns up to twice its limit; a training set has no use for such an image.
+            if limit is not None and image.width * image.height > limit:
+                raise ValueError(f"{image.width}x{image.height} pixels exceed the limit {limit}")
+            yield image
     except Exception as error:  # damaged files raise nearly anything, and bombs their own warning or error
         raise CorruptImageError(f"{source.name(position)} ({error})") from error
-    limit = image_module.MAX_IMAGE_PIXELS
-    if limit is not None and image.width * image.height > limit:
-        # Pillow only warns up to twice its limit; a training set has no use for such an image.
-        raise CorruptImageError(
-            f"{source.name(position)} ({image.width}x{image.height} pixels exceed the limit {limit})"
-        )
-    return image
 
 
-def decode_image(source: ImageSource, position: int, *, channels: int) -> Any:
-    """Return the decoded Pillow image at ``position``, in grey (1 channel) or colour (3)."""
-    with open_image(source, position) as image:
-        try:
-            return _as_bytes(image).convert("L" if channels == 1 else "RGB")
-        except Exception as error:
-            raise CorruptImageError(f"{source.name(position)} ({error})") from error
+def decode_image(source: ImageSource, position: int, channels: int, cut: Callable[[Any], Any]) -> Bytes:
+    """Return the image at ``position``, in grey (1 channel) or colour (3), as bytes ``[C, H, W]`` after ``cut``."""
+    with opened(source, position) as image:
+        pixels = np.asarray(cut(_as_bytes(image).convert("L" if channels == 1 else "RGB")), dtype=np.uint8)
+    return np.ascontiguousarray(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1))
 
 
 def _as_bytes(image: Any) -> Any:
-    """Return an image of more than 8 bits per pixel as one of 8 bits; all others as they are.
-
-    Left to itself, Pillow clips every value above 255, which turns a 16-bit image white.
-    """
+    """Return an image of 8 bits per pixel; left to itself, Pillow clips above 255 and turns a 16-bit image white."""
     if _has_16_bits(image):
         levels = np.clip(np.asarray(image), 0, 65535).astype(np.uint32)
-        image_module = require_extra("PIL.Image", "train", "reading image files")
-        return image_module.fromarray(((levels + 128) // 257).astype(np.uint8))
+        return pillow().fromarray(((levels + 128) // 257).astype(np.uint8))
     if image.mode in ("I", "F"):
         values = np.asarray(image)
         low, high = float(values.min()), float(values.max())
@@ -191,116 +166,90 @@ def _has_16_bits(image: Any) -> bool:
     return image.mode in _DEEP_MODES or (image.mode == "I" and image.format in ("PNG", "PPM"))
 
 
-def to_array(image: Any) -> Bytes:
-    """Return a Pillow image as bytes ``[C, H, W]``."""
-    pixels = np.asarray(image, dtype=np.uint8)
-    return np.ascontiguousarray(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1))
-
-
 def resampling(interpolation: str) -> Any:
     """Return Pillow's filter for ``"bilinear"`` or ``"bicubic"``."""
-    return require_extra("PIL.Image", "train", "reading image files").Resampling[interpolation.upper()]
+    return pillow().Resampling[interpolation.upper()]
 
 
-def scaled_image(
-    name: str, image: Any, size: tuple[int, int], resize: int | None, interpolation: str = "bilinear"
-) -> Any:
-    """Scale the shorter side of a decoded image to ``resize`` and cut ``size = (H, W)`` out of the centre.
+class ImageFormat(NamedTuple):
+    """How encoded images become arrays: channels, size (H, W), and the shorter side before the centre cut."""
 
-    Raises:
-        CorruptImageError: It cannot be brought to ``size``; the message has ``name``.
-    """
-    if resize is not None and resize != min(image.width, image.height):
-        scale = resize / min(image.width, image.height)
-        target = (max(round(image.width * scale), resize), max(round(image.height * scale), resize))
-        if target[0] * target[1] > LARGEST_SCALED:
-            raise CorruptImageError(
-                f"{name} ({image.width}x{image.height} pixels are too narrow to be scaled to {resize})"
-            )
-        image = image.resize(target, resampling(interpolation))
+    channels: int
+    size: tuple[int, int]
+    resize: int | None
+
+
+def scaled_image(image: Any, image_format: ImageFormat, interpolation: str) -> Any:
+    """Scale the shorter side of a decoded image and cut the centre out."""
+    _, (height, width), resize = image_format
     if resize is not None:
-        left, top = (image.width - size[1]) // 2, (image.height - size[0]) // 2
-        image = image.crop((left, top, left + size[1], top + size[0]))
-    if (image.height, image.width) != size:  # headers were read before: the file has changed meanwhile
-        raise CorruptImageError(
-            f"{name} ({image.height}x{image.width} pixels instead of {size[0]}x{size[1]})"
-        )
+        shorter = min(image.width, image.height)
+        if resize != shorter:
+            scale = resize / shorter
+            target = (max(round(image.width * scale), resize), max(round(image.height * scale), resize))
+            if target[0] * target[1] > LARGEST_SCALED:
+                size = f"{image.width}x{image.height}"
+                raise ValueError(f"{size} pixels are too narrow to be scaled to {resize}")
+            image = image.resize(target, resampling(interpolation))
+        left, top = (image.width - width) // 2, (image.height - height) // 2
+        image = image.crop((left, top, left + width, top + height))
+    if (image.height, image.width) != (height, width):  # it has changed since its header was read
+        raise ValueError(f"{image.height}x{image.width} pixels instead of {height}x{width}")
     return image
 
 
-@dataclass(frozen=True)
-class HeaderScan:
-    """What the headers of many images say.
-
-    Attributes:
-        sizes: How many images have each ``(H, W)``.
-        grey: Whether all of them are grey.
-        corrupt: Rows that cannot be opened, with the reason.
-    """
-
-    sizes: Counter[tuple[int, int]]
-    grey: bool
-    corrupt: dict[int, str]
-
-
-def scan_headers(source: ImageSource) -> HeaderScan:
-    """Read the header of every image (no pixels)."""
-    sizes: Counter[tuple[int, int]] = Counter()
-    corrupt: dict[int, str] = {}
-    grey = True
-    for position in progress(range(len(source)), "reading image headers"):
+def corrupt_among(rows: Iterable[int], look: Callable[[int], None]) -> Corrupt:
+    """Look at the images at ``rows``; return those that fail, with the reason."""
+    corrupt: Corrupt = {}
+    for row in rows:
         try:
-            with open_image(source, position) as image:
-                sizes[image.height, image.width] += 1
-                grey = grey and (image.mode in _GREY_MODES or _has_16_bits(image))
+            look(row)
         except CorruptImageError as error:
-            corrupt[position] = str(error)
-    return HeaderScan(sizes, grey, corrupt)
+            corrupt[row] = str(error)
+    return corrupt
 
 
-def decode_all(
-    source: ImageSource,
-    *,
-    channels: int,
-    size: tuple[int, int],
-    resize: int | None,
-    interpolation: str = "bilinear",
-) -> tuple[Bytes, dict[int, str]]:
+def scan_headers(source: ImageSource) -> tuple[Counter[tuple[int, int, bool]], Corrupt]:
+    """Read the header of every image; return how many have each (H, W, grey), and the rows that fail."""
+    kinds: Counter[tuple[int, int, bool]] = Counter()
+
+    def look(position: int) -> None:
+        with opened(source, position) as image:
+            kinds[image.height, image.width, image.mode in ("1", "L") or _has_16_bits(image)] += 1
+
+    return kinds, corrupt_among(progress(range(len(source)), "reading image headers"), look)
+
+
+def decode_all(source: ImageSource, image_format: ImageFormat, interpolation: str) -> tuple[Bytes, Corrupt]:
     """Decode all images into one array ``[N, C, H, W]``, and return the rows that fail with the reason."""
+    channels, size, _ = image_format
     pixels = np.zeros((len(source), channels, *size), dtype=np.uint8)
-    corrupt: dict[int, str] = {}
-    for position in progress(range(len(source)), "decoding images"):
-        try:
-            image = decode_image(source, position, channels=channels)
-            name = source.name(position)
-            pixels[position] = to_array(scaled_image(name, image, size, resize, interpolation))
-        except CorruptImageError as error:
-            corrupt[position] = str(error)
-    return pixels, corrupt
+    cut = partial(scaled_image, image_format=image_format, interpolation=interpolation)
+
+    def look(position: int) -> None:
+        pixels[position] = decode_image(source, position, channels, cut)
+
+    return pixels, corrupt_among(progress(range(len(source)), "decoding images"), look)
 
 
-def find_corrupt(source: ImageSource, *, time_limit: float | None = None) -> tuple[dict[int, str], int]:
-    """Decode every image; return the rows that fail, and how many were seen within ``time_limit`` seconds.
+def find_corrupt(source: ImageSource, *, time_limit: float | None = None) -> tuple[Corrupt, int]:
+    """Decode every image; return the rows that fail, and how many were seen within ``time_limit`` seconds."""
 
-    Threads help here: Pillow releases the GIL while it decodes.
-    """
+    def look(position: int) -> None:
+        with opened(source, position) as image:
+            _as_bytes(image).convert("RGB")
 
     def reason(position: int) -> str | None:
-        try:
-            decode_image(source, position, channels=3)
-        except CorruptImageError as error:
-            return str(error)
-        return None
+        return corrupt_among([position], look).get(position)
 
-    corrupt: dict[int, str] = {}
+    corrupt: Corrupt = {}
     begin = time.monotonic()
     block = 256
+    # Threads help here: Pillow releases the GIL while it decodes.
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
         for start in progress(range(0, len(source), block), "checking images"):
             rows = range(start, min(start + block, len(source)))
-            corrupt.update(
-                {row: text for row, text in zip(rows, pool.map(reason, rows), strict=True) if text}
-            )
+            corrupt |= {row: text for row, text in zip(rows, pool.map(reason, rows), strict=True) if text}
             if time_limit is not None and time.monotonic() - begin > time_limit:
                 return corrupt, rows.stop
     return corrupt, len(source)

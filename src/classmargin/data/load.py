@@ -10,34 +10,21 @@ decoded by worker processes during training.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from classmargin._array_files import ArrayFileError
 from classmargin._checks import LARGEST_SIDE, check_int, check_number
-from classmargin.data.bundle import DataBundle, Framing, Kind, Split
-from classmargin.data.catalog import (
-    DataInfo,
-    data_root,
-    download_files,
-    find_info,
-    is_interrupted,
-    locate,
-    not_found,
-    unknown,
-)
+from classmargin._files import UnfitFileError
+from classmargin.data import catalog, images
+from classmargin.data.bundle import DataBundle, Framing, Split
+from classmargin.data.catalog import DataInfo
 from classmargin.data.formats import read_any
 from classmargin.data.formats.arrow_tables import HUB_PREFIX, read_hub
-from classmargin.data.images import (
-    SMALL_SIDE,
-    JoinedImages,
-    corrupt_message,
-    decode_all,
-    find_corrupt,
-    scan_headers,
-)
+from classmargin.data.images import ImageFormat
 from classmargin.data.pixels import channel_statistics
 from classmargin.data.raw import (
     CorruptImageError,
@@ -105,24 +92,29 @@ def load_data(
         >>> bundle.num_classes, len(bundle.train), len(bundle.validation), len(bundle.test)
         (10, 450, 500, 5000)
     """
-    _check_arguments(fraction, imbalance, validation, seed, image_size)
+    check_number("fraction", fraction, above=0.0, maximum=1.0)
+    check_number("imbalance", imbalance, minimum=1.0)
+    check_int("seed", seed, minimum=0)
+    if validation is not None:
+        check_number("validation", validation, minimum=0.0, below=1.0)
+    if image_size is not None:
+        check_int("image_size", image_size, minimum=1, maximum=LARGEST_SIDE)
     framing = framing or Framing()
-    info, raw = _read(name_or_path, data_root(root), download=download)
-    size = image_size if image_size is not None else info.image_size if info else None
+    info, raw = _read(name_or_path, catalog.data_root(root), download=download)
+    size = image_size or (info.image_size if info else None)
     if info is not None:
         raw = replace(raw, class_names=raw.class_names or info.class_names)
     try:
-        raw, image_format = prepare_images(raw, image_size=size, skip_corrupt=skip_corrupt, framing=framing)
+        raw, image_format = prepare_images(raw, size, framing, skip_corrupt=skip_corrupt)
         raw = check_raw(raw)
     except DataError as error:
         if name_or_path in str(error):
             raise
         raise type(error)(f"{name_or_path}: {error}") from error  # of several data sets, the one at fault
-    assert raw.class_names is not None
-    num_classes = len(raw.class_names)
+    num_classes = len(raw.class_names or ())
     if info is not None and num_classes != info.classes:
         note = f"{info.title} has {info.classes} classes, but these files hold {num_classes}"
-        raw = replace(raw, notes=(*raw.notes, note))
+        raw = raw.with_parts(raw.parts(), note)
     raw = _hold_out(raw, validation)
     if fraction != 1.0 or imbalance != 1.0:
         rows = subset_rows(
@@ -131,122 +123,111 @@ def load_data(
         raw = replace(raw, train=raw.train.take(rows))
     known = info is not None or name_or_path.startswith(HUB_PREFIX)
     name = name_or_path if known else Path(name_or_path).stem
-    bundle = _bundle(name, raw, info, image_format, size)
-    return replace(bundle, framing=framing, flip=bundle.flip and framing.flip)
-
-
-def _check_arguments(
-    fraction: float, imbalance: float, validation: float | None, seed: int, image_size: int | None
-) -> None:
-    check_number("fraction", fraction, above=0.0, maximum=1.0)
-    check_number("imbalance", imbalance, minimum=1.0)
-    check_int("seed", seed, minimum=0)
-    if validation is not None:
-        check_number("validation", validation, minimum=0.0, below=1.0)
-    if image_size is not None:
-        check_int("image_size", image_size, minimum=1, maximum=LARGEST_SIDE)
+    return bundle_of(name, raw, info, image_format, size, framing)
 
 
 def _read(name_or_path: str, root: Path, *, download: bool) -> tuple[DataInfo | None, RawData]:
     if name_or_path.startswith(HUB_PREFIX):
         return None, read_hub(name_or_path[len(HUB_PREFIX) :], root, download=download)
-    info = find_info(name_or_path)
+    info = catalog.find_info(name_or_path)
     if info is not None:
-        return info, _read_named(info, _place_of(info, root, download=download))
-    path = Path(name_or_path).expanduser()
-    for place in (path, root / path, root / f"{name_or_path}.npz"):
-        if place.exists():
-            return None, read_any(place)
-    raise unknown(name_or_path, root)
-
-
-def _read_named(info: DataInfo, place: Path) -> RawData:
-    """Read a set of the catalogue; its lists and tables may be damaged in any way."""
+        place, read = catalog.place_of(info, root, download=download), info.read
+    else:
+        path = Path(name_or_path).expanduser()
+        places = (path, root / path, root / f"{name_or_path}.npz")
+        existing = [candidate for candidate in places if candidate.exists()]
+        if not existing:
+            raise catalog.unknown(name_or_path, root)
+        place, read = existing[0], read_any
     try:
-        return info.read(place)
-    except (DataError, OSError):
-        raise
+        return info, read(place)
+    except (ArrayFileError, UnfitFileError) as error:
+        raise DataError(str(error)) from error
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        if info is None or isinstance(error, (DataError, OSError)):
+            raise
+        # The lists and tables of a set of the catalogue may be damaged in any way.
         raise DataError(
             f"{place} does not hold {info.title} as it is distributed ({type(error).__name__}: {error})"
         ) from error
 
 
-def _place_of(info: DataInfo, root: Path, *, download: bool) -> Path:
-    place, own = root if info.embedded else locate(info, root), root / info.name
-    if download and info.downloads and (place is None or is_interrupted(info.downloads, own)):
-        place = own
-        download_files(info.downloads, place)
-    if place is None:
-        raise not_found(info, root)
-    return place
-
-
 def _hold_out(raw: RawData, share: float | None) -> RawData:
     """Return ``raw`` with all three parts; see :func:`load_data` for the rules."""
-    assert raw.class_names is not None
-    num_classes, notes = len(raw.class_names), list(raw.notes)
+    names, notes = raw.class_names or (), list(raw.notes)
     train, validation, test = raw.train, raw.validation, raw.test
+
+    def take_out(name: str, share: float, number: int) -> RawPart:
+        nonlocal train
+        kept, rows = hold_out_rows(train.labels, share, num_classes=len(names), part=number)
+        train, held_out = train.take(kept), train.take(rows)
+        notes.extend(missing_classes(name, held_out, names))
+        return held_out
+
     if test is None and validation is not None:
         test, validation = validation, None
         notes.append(
             "no test part: the validation part is the test part, validation samples come from training"
         )
     if test is None:
-        kept, held_out = hold_out_rows(train.labels, TEST_SHARE, num_classes=num_classes, part=1)
-        train, test = train.take(kept), train.take(held_out)
         notes.append(f"no test part: {TEST_SHARE:.0%} of every class are held out as test part")
-        notes.extend(missing_classes("test", test, raw.class_names))
+        test = take_out("test", TEST_SHARE, 1)
     if validation is not None and share == 0.0:
         notes.append(f"validation=0: the {len(validation)} samples of the validation part are trained on")
-        train = join_parts(train, validation)
+        train = _joined(train, validation)
     elif validation is not None and share is not None:
         notes.append("a validation share was given: the validation part of the data set is not used")
     if validation is None or share is not None:
-        wanted = VALIDATION_SHARE if share is None else share
-        kept, held_out = hold_out_rows(train.labels, wanted, num_classes=num_classes)
-        train, validation = train.take(kept), train.take(held_out)
-        notes.extend(missing_classes("validation", validation, raw.class_names))
-    return RawData(train, validation, test, raw.class_names, tuple(notes))
+        validation = take_out("validation", VALIDATION_SHARE if share is None else share, 0)
+    return RawData(train, validation, test, names, tuple(notes))
 
 
-def _bundle(
-    name: str, raw: RawData, info: DataInfo | None, image_format: ImageFormat | None, size: int | None
+def _joined(first: RawPart, second: RawPart) -> RawPart:
+    """Return the samples of both parts; the stable index of the second continues that of the first."""
+    inputs = sources = None
+    if first.inputs is not None and second.inputs is not None:
+        inputs = np.concatenate([first.inputs, second.inputs])
+    if first.images is not None and second.images is not None:
+        sources = images.JoinedImages(first.images, second.images)
+    labels = np.concatenate([first.labels, second.labels])
+    index = np.concatenate([first.index, second.index + first.full_size])
+    return RawPart(labels, inputs, sources, index, first.full_size + second.full_size)
+
+
+def bundle_of(
+    name: str,
+    raw: RawData,
+    info: DataInfo | None = None,
+    image_format: ImageFormat | None = None,
+    size: int | None = None,
+    framing: Framing | None = None,
 ) -> DataBundle:
-    assert raw.validation is not None
-    assert raw.test is not None
-    assert raw.class_names is not None
-    splits = [_split(part, len(raw.class_names)) for part in (raw.train, raw.validation, raw.test)]
-    inputs = splits[0].inputs
-    if inputs is not None:
-        shape = tuple(inputs.shape[1:])
-    else:
-        assert image_format is not None
-        shape = (image_format.channels, *image_format.size)
+    """Return three checked parts as a bundle, with the statistics of their channels."""
+    class_names, framing = raw.class_names or (), framing or Framing()
+    splits = {part: _split(samples, len(class_names)) for part, samples in raw.parts().items()}
+    inputs = splits["train"].inputs
+    streamed = image_format if inputs is None else None
+    shape = (streamed.channels, *streamed.size) if streamed else tuple(inputs.shape[1:])  # type: ignore[union-attr]
     is_image = len(shape) == 3
     if is_image and size is not None:
         shape = (shape[0], size, size)
     known = None if info is None or info.mean is None or info.std is None else (info.mean, info.std)
     mean, std, notes = channel_statistics(inputs, shape[0] if is_image else 0, known)
+    is_text = inputs is not None and inputs.dtype == torch.int64
     return DataBundle(
         name=name,
-        kind="images" if is_image else _kind_of_rows(inputs),
-        class_names=raw.class_names,
-        num_classes=len(raw.class_names),
-        train=splits[0],
-        validation=splits[1],
-        test=splits[2],
+        kind="images" if is_image else "text" if is_text else "features",
+        class_names=class_names,
+        num_classes=len(class_names),
+        **splits,
         mean=mean,
         std=std,
         input_shape=shape,
         notes=raw.notes + notes,
-        flip=info.flip if info else True,
-        resize=image_format.resize if image_format is not None and inputs is None else None,
+        flip=framing.flip and (info is None or info.flip),
+        resize=streamed.resize if streamed else None,
+        framing=framing,
     )
-
-
-def _kind_of_rows(inputs: torch.Tensor | None) -> Kind:
-    return "text" if inputs is not None and inputs.dtype == torch.int64 else "features"
 
 
 def _split(part: RawPart, num_classes: int) -> Split:
@@ -255,47 +236,12 @@ def _split(part: RawPart, num_classes: int) -> Split:
         if part.inputs.ndim not in (2, 4):
             raise DataError(f"inputs must have 2 or 4 dimensions, got shape {part.inputs.shape}")
         inputs = torch.from_numpy(np.require(part.inputs, requirements=["C", "W", "O"]))
-    return Split(
-        labels=torch.from_numpy(part.labels.astype(np.int64)),
-        index=torch.from_numpy(part.index.astype(np.int64)),
-        full_size=part.full_size,
-        num_classes=num_classes,
-        inputs=inputs,
-        images=part.images,
-    )
-
-
-def join_parts(first: RawPart, second: RawPart) -> RawPart:
-    """Return the samples of both parts; the stable index of the second continues that of the first."""
-    inputs = images = None
-    if first.inputs is not None and second.inputs is not None:
-        inputs = np.concatenate([first.inputs, second.inputs])
-    if first.images is not None and second.images is not None:
-        images = JoinedImages(first.images, second.images)
-    return RawPart(
-        labels=np.concatenate([first.labels, second.labels]),
-        inputs=inputs,
-        images=images,
-        index=np.concatenate([first.index, second.index + first.full_size]),
-        full_size=first.full_size + second.full_size,
-    )
-
-
-@dataclass(frozen=True)
-class ImageFormat:
-    """How encoded images become arrays: channels, size (H, W), and the shorter side before the centre cut."""
-
-    channels: int
-    size: tuple[int, int]
-    resize: int | None
-
-    def bytes_of(self, count: int) -> int:
-        """Return the memory that ``count`` images need."""
-        return count * self.channels * self.size[0] * self.size[1]
+    labels, index = (torch.from_numpy(rows.astype(np.int64)) for rows in (part.labels, part.index))
+    return Split(labels, index, part.full_size, num_classes, inputs, part.images)
 
 
 def prepare_images(
-    raw: RawData, *, image_size: int | None, skip_corrupt: bool, framing: Framing
+    raw: RawData, image_size: int | None, framing: Framing, *, skip_corrupt: bool
 ) -> tuple[RawData, ImageFormat | None]:
     """Return ``raw`` with small images decoded and corrupt ones dropped (or refused), and their format.
 
@@ -303,78 +249,60 @@ def prepare_images(
     """
     if raw.train.images is None:
         return raw, None
-    notes = list(raw.notes)
     if image_size is None:
-        raw, image_format = _common_format(raw, notes, skip_corrupt=skip_corrupt)
+        raw, image_format = _common_format(raw, skip_corrupt=skip_corrupt)
     else:
-        resize = image_size if image_size <= SMALL_SIDE else round(image_size / framing.centre_share)
+        resize = image_size if image_size <= images.SMALL_SIDE else round(image_size / framing.centre_share)
         image_format = ImageFormat(3, (image_size, image_size), resize)
-    total = sum(len(part) for part in raw.parts().values())
-    if max(image_format.size) <= SMALL_SIDE and image_format.bytes_of(total) <= MEMORY_LIMIT:
-        raw = _decode(raw, image_format, notes, skip_corrupt=skip_corrupt, framing=framing)
+    (height, width), parts = image_format.size, raw.parts()
+    bytes_of_all = sum(len(part) for part in parts.values()) * image_format.channels * height * width
+    corrupt: dict[str, dict[int, str]] = {}
+    if max(height, width) <= images.SMALL_SIDE and bytes_of_all <= MEMORY_LIMIT:
+        for name, part in parts.items():
+            assert part.images is not None
+            pixels, corrupt[name] = images.decode_all(part.images, image_format, framing.interpolation)
+            parts[name] = replace(part, inputs=pixels, images=None)
     elif skip_corrupt:
-        corrupt = {name: find_corrupt(part.images)[0] for name, part in raw.parts().items() if part.images}
-        raw = _drop(raw, corrupt, notes, skip_corrupt=True)
-    return replace(raw, notes=tuple(notes)), image_format
+        corrupt = {name: images.find_corrupt(part.images)[0] for name, part in parts.items() if part.images}
+    return _without(raw.with_parts(parts), corrupt, skip_corrupt=skip_corrupt), image_format
 
 
-def _common_format(raw: RawData, notes: list[str], *, skip_corrupt: bool) -> tuple[RawData, ImageFormat]:
-    scans = {name: scan_headers(part.images) for name, part in raw.parts().items() if part.images is not None}
-    raw = _drop(raw, {name: scan.corrupt for name, scan in scans.items()}, notes, skip_corrupt=skip_corrupt)
+def _common_format(raw: RawData, *, skip_corrupt: bool) -> tuple[RawData, ImageFormat]:
+    """Read the header of every image, drop (or refuse) the corrupt ones and return the format of all others."""
+    kinds: Counter[tuple[int, int, bool]] = Counter()
+    corrupt = {}
+    for name, part in raw.parts().items():
+        assert part.images is not None
+        found, corrupt[name] = images.scan_headers(part.images)
+        kinds.update(found)
+    raw = _without(raw, corrupt, skip_corrupt=skip_corrupt)
     sizes: Counter[tuple[int, int]] = Counter()
-    for scan in scans.values():
-        sizes.update(scan.sizes)
+    for (height, width, _), count in kinds.items():
+        sizes[height, width] += count
     if len(sizes) > 1:
         common = ", ".join(f"{count} of {height}x{width}" for (height, width), count in sizes.most_common(3))
         raise MixedSizeError(
             f"the images have {len(sizes)} different sizes (height x width: {common}, ...). Give image_size "
             "(--set data.image_size=224) to scale the shorter side and cut out the centre"
         )
-    grey = all(scan.grey for scan in scans.values())
-    size = next(iter(sizes), (1, 1))
-    return raw, ImageFormat(1 if grey else 3, size, None)
+    return raw, ImageFormat(1 if all(grey for *_, grey in kinds) else 3, next(iter(sizes), (1, 1)), None)
 
 
-def _decode(
-    raw: RawData, image_format: ImageFormat, notes: list[str], *, skip_corrupt: bool, framing: Framing
-) -> RawData:
-    decoded: dict[str, RawPart] = {}
-    corrupt: dict[str, dict[int, str]] = {}
-    for name, part in raw.parts().items():
-        assert part.images is not None
-        pixels, corrupt[name] = decode_all(
-            part.images,
-            channels=image_format.channels,
-            size=image_format.size,
-            resize=image_format.resize,
-            interpolation=framing.interpolation,
-        )
-        decoded[name] = replace(part, inputs=pixels, images=None)
-    return _drop(_with_parts(raw, decoded), corrupt, notes, skip_corrupt=skip_corrupt)
-
-
-def _drop(
-    raw: RawData, corrupt: dict[str, dict[int, str]], notes: list[str], *, skip_corrupt: bool
-) -> RawData:
+def _without(raw: RawData, corrupt: dict[str, dict[int, str]], *, skip_corrupt: bool) -> RawData:
+    """Leave out corrupt images, with a note, or refuse them."""
     reasons = [text for rows in corrupt.values() for text in rows.values()]
     if not reasons:
         return raw
     parts = raw.parts()
     total = sum(len(part) for part in parts.values())
     if not skip_corrupt:
-        raise CorruptImageError(corrupt_message(reasons, total, total))
+        raise CorruptImageError(images.corrupt_message(reasons, total, total))
     kept = {
-        name: part.take(
-            np.setdiff1d(np.arange(len(part)), np.fromiter(corrupt.get(name, {}), dtype=np.int64))
-        )
+        name: part.take(np.setdiff1d(np.arange(len(part)), list(corrupt.get(name, ()))))
         for name, part in parts.items()
     }
-    notes.append(
+    note = (
         f"{len(reasons)} of {total} images cannot be read and are left out: "
         f"{name_some(sorted(reasons), limit=20)}"
     )
-    return _with_parts(raw, kept)
-
-
-def _with_parts(raw: RawData, parts: dict[str, RawPart]) -> RawData:
-    return replace(raw, train=parts["train"], validation=parts.get("validation"), test=parts.get("test"))
+    return raw.with_parts(kept, note)

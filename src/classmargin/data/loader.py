@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from classmargin._checks import check_choice, check_int
 from classmargin._types import Batch
-from classmargin.data.bundle import DataBundle, Split
+from classmargin.data.bundle import DataBundle
 from classmargin.data.images import corrupt_message, find_corrupt
-from classmargin.data.pixels import AUGMENTATIONS, Address, Augmenter, bring_to_size, normalise
+from classmargin.data.pixels import AUGMENTATIONS, Augmenter, bring_to_size, normalise
 from classmargin.data.raw import CorruptImageError, IntArray
-from classmargin.data.sampling import ClassBalanced, InOrder, Sampler, Shuffled, repeated_rows
+from classmargin.data.sampling import ClassBalanced, InOrder, Sampler, Shuffled, repeated_rows, stream
 
 SAMPLERS = ("plain", "class-balanced")
 SAMPLES_PER_CLASS = 4
@@ -63,23 +64,21 @@ class BatchLoader:
         """
         check_int("epoch", epoch, minimum=0)
         check_int("start_step", start_step, minimum=0)
-        maker = replace(self._maker, epoch=epoch, plan=self._sampler.plan(epoch))
         place = torch.device(device)
-        if maker.augmenter.bundle.streamed:
-            pieces = stream_steps(maker, start_step, self._workers)
+        maker = replace(self._maker, epoch=epoch, plan=self._sampler.plan(epoch))
+        bundle, split, views = maker.augmenter.bundle, maker.augmenter.split, maker.views
+        if bundle.streamed:
+            pieces = _stream_steps(maker, start_step, self._workers)
         else:
             pieces = (maker.make(step) for step in range(start_step, len(self)))
         for rows, pixels in pieces:
-            yield self._batch(rows, pixels, place, memory_format)
-
-    def _batch(
-        self, rows: IntArray, pixels: Tensor, device: torch.device, layout: torch.memory_format
-    ) -> Batch:
-        split, views, chosen = self._maker.augmenter.split, self._maker.views, torch.from_numpy(rows)
-        parts = (pixels, split.labels[chosen].repeat(views), split.index[chosen].repeat(views))
-        pixels, labels, index = (_moved(part, device) for part in parts)
-        inputs = _network_inputs(self._maker.augmenter.bundle, pixels, layout)
-        return Batch(inputs=inputs, labels=labels, index=index, views=views)
+            chosen = torch.from_numpy(rows)
+            labels, index = (column[chosen].repeat(views) for column in (split.labels, split.index))
+            parts: tuple[Tensor, ...] = (pixels, labels, index)
+            if place.type == "cuda":  # only from pinned memory the host continues while it is copied
+                parts = tuple(part.pin_memory() for part in parts)
+            pixels, labels, index = (part.to(place, non_blocking=True) for part in parts)
+            yield Batch(_network_inputs(bundle, pixels, memory_format), labels, index, views)
 
 
 def _network_inputs(bundle: DataBundle, pixels: Tensor, layout: torch.memory_format) -> Tensor:
@@ -91,13 +90,6 @@ def _network_inputs(bundle: DataBundle, pixels: Tensor, layout: torch.memory_for
     return sized.contiguous(memory_format=layout)
 
 
-def _moved(tensor: Tensor, device: torch.device) -> Tensor:
-    if device.type == "cpu":
-        return tensor
-    # The host continues while the copy is under way, which is possible from pinned memory only.
-    return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
-
-
 def make_loader(
     bundle: DataBundle,
     split_name: str,
@@ -105,6 +97,7 @@ def make_loader(
     batch_size: int,
     training: bool,
     augmentation: str = "none",
+    spared: tuple[int, ...] = (),
     views: int = 1,
     sampler: str = "plain",
     multiplicity: Tensor | None = None,
@@ -128,6 +121,7 @@ def make_loader(
         augmentation: ``"none"``; ``"standard"`` (pad-and-crop with mirroring for images in memory, random
             resized crop with mirroring for streamed images of more than 64 pixels); ``"randaugment"`` or
             ``"autoaugment"``, applied after the standard one.
+        spared: Classes that do without the last step of the augmentation: the policy, or the standard one where there is none.
         views: Augmented versions of every sample.
         sampler: ``"plain"`` or ``"class-balanced"`` (four samples of each of ``batch_size / 4`` classes).
         multiplicity: How often each training sample counts in an epoch: integers, one for each sample of the
@@ -147,25 +141,6 @@ def make_loader(
         (45, (100, 1, 28, 28))
     """
     split = bundle.split(split_name)
-    _check_sizes(batch_size, views, rank, world_size, workers)
-    check_int("seed", seed, minimum=0)
-    _check_augmentation(bundle, augmentation, views, training=training)
-    check_choice("sampler", sampler, SAMPLERS)
-    if not training and (multiplicity is not None or sampler != "plain"):
-        raise ValueError(
-            "sampler and multiplicity are for training; evaluation visits every sample once, in order"
-        )
-    chosen: Sampler
-    if not training:
-        chosen = InOrder(len(split), batch_size)
-    else:
-        rows = repeated_rows(len(split), multiplicity, split.index, split.full_size)
-        chosen = _training_sampler(split, rows, sampler, batch_size, seed)
-    maker = StepMaker(Augmenter(bundle, split, augmentation), views, seed, rank, world_size)
-    return BatchLoader(batch_size, chosen, maker, workers)
-
-
-def _check_sizes(batch_size: int, views: int, rank: int, world_size: int, workers: int) -> None:
     check_int("batch_size", batch_size, minimum=1)
     check_int("views", views, minimum=1)
     check_int("world_size", world_size, minimum=1)
@@ -175,39 +150,40 @@ def _check_sizes(batch_size: int, views: int, rank: int, world_size: int, worker
         raise ValueError(f"rank must be below world_size={world_size}, got {rank}")
     if batch_size % world_size:
         raise ValueError(f"batch_size must be a multiple of world_size={world_size}, got {batch_size}")
-
-
-def _check_augmentation(bundle: DataBundle, augmentation: str, views: int, *, training: bool) -> None:
+    check_int("seed", seed, minimum=0)
     check_choice("augmentation", augmentation, AUGMENTATIONS)
-    if augmentation == "none":
-        return
-    if not training:
+    inputs, augmented = bundle.train.inputs, augmentation != "none"
+    if augmented and not training:
         raise ValueError(f"augmentation must be 'none' for evaluation, got {augmentation!r}")
-    if bundle.kind != "images":
+    if augmented and bundle.kind != "images":
         raise ValueError(
             f"augmentation must be 'none' for {bundle.kind}, got {augmentation!r}; only images are augmented"
         )
-    inputs = bundle.train.inputs
-    if augmentation != "standard" and inputs is not None and inputs.dtype != torch.uint8:
+    if augmented and augmentation != "standard" and inputs is not None and inputs.dtype != torch.uint8:
         raise ValueError(
             f"augmentation {augmentation!r} needs images of bytes, but {bundle.name} holds {inputs.dtype}"
         )
-
-
-def _training_sampler(split: Split, rows: IntArray, sampler: str, batch_size: int, seed: int) -> Sampler:
+    check_choice("sampler", sampler, SAMPLERS)
+    maker = StepMaker(Augmenter(bundle, split, augmentation, spared), views, seed, rank, world_size)
+    if not training:
+        if multiplicity is not None or sampler != "plain":
+            raise ValueError(
+                "sampler and multiplicity are for training; evaluation visits every sample once, in order"
+            )
+        return BatchLoader(batch_size, InOrder(len(split), batch_size), maker, workers)
+    rows = repeated_rows(len(split), multiplicity, split.index, split.full_size)
     if len(rows) == 0:
         raise ValueError("the split to train on is empty")
-    if sampler == "class-balanced":
-        labels: Any = split.labels.numpy()
-        return ClassBalanced(
-            rows,
-            labels[rows],
-            num_classes=split.num_classes,
-            batch_size=batch_size,
-            samples_per_class=SAMPLES_PER_CLASS,
-            seed=seed,
-        )
-    return Shuffled(rows, batch_size, seed=seed)
+    if sampler == "plain":
+        return BatchLoader(batch_size, Shuffled(rows, batch_size, seed=seed), maker, workers)
+    balanced = ClassBalanced(
+        rows,
+        split.labels.numpy()[rows],
+        batch_size=batch_size,
+        samples_per_class=SAMPLES_PER_CLASS,
+        seed=seed,
+    )
+    return BatchLoader(batch_size, balanced, maker, workers)
 
 
 Piece = tuple[IntArray, Tensor]
@@ -236,11 +212,10 @@ class StepMaker(Dataset[Any]):
     def make(self, step: int) -> Piece:
         """Return the rows of this process's shard and its augmented inputs, view after view."""
         batch = self.plan[step]
-        shard = shard_of(len(batch), self.rank, self.world_size)
-        address = Address(self.seed, self.epoch, step, shard, len(batch))
-        rows = batch[shard]
-        views = [self.augmenter.make(rows, address, view) for view in range(self.views)]
-        return rows, torch.from_numpy(views[0] if len(views) == 1 else np.concatenate(views))
+        mine = shard_of(len(batch), self.rank, self.world_size)
+        random = partial(stream, seed=self.seed, epoch=self.epoch, step=step)
+        views = [self.augmenter.make(batch, mine, partial(random, view=view)) for view in range(self.views)]
+        return batch[mine], torch.from_numpy(views[0] if len(views) == 1 else np.concatenate(views))
 
     def __getitem__(self, step: int) -> Piece | CorruptImageError:
         # Returned, not raised: a worker's exception would arrive wrapped in the text of its traceback.
@@ -251,18 +226,13 @@ class StepMaker(Dataset[Any]):
 
 
 def shard_of(count: int, rank: int, world_size: int) -> slice:
-    """Return the contiguous rows of a batch that belong to ``rank``; the first ranks get the remainder.
-
-    Example:
-        >>> shard_of(5, 0, 2), shard_of(5, 1, 2)
-        (slice(0, 3, None), slice(3, 5, None))
-    """
+    """Return the contiguous rows of a batch that belong to ``rank``; the first ranks get the remainder."""
     each, rest = divmod(count, world_size)
     start = rank * each + min(rank, rest)
     return slice(start, start + each + (1 if rank < rest else 0))
 
 
-def stream_steps(maker: StepMaker, start_step: int, workers: int) -> Iterator[Piece]:
+def _stream_steps(maker: StepMaker, start_step: int, workers: int) -> Iterator[Piece]:
     """Yield the items of ``maker`` from ``start_step`` on, made by ``workers`` processes ahead of time."""
     items: Any = DataLoader(
         maker,
@@ -275,18 +245,13 @@ def stream_steps(maker: StepMaker, start_step: int, workers: int) -> Iterator[Pi
     )
     for item in items:
         if isinstance(item, CorruptImageError):
-            raise _with_count(maker.augmenter, item)
+            images = maker.augmenter.split.images
+            assert images is not None
+            corrupt, looked_at = find_corrupt(images, time_limit=_SEARCH_SECONDS)
+            reasons = list(dict.fromkeys([*str(item).split("; "), *corrupt.values()]))
+            raise CorruptImageError(corrupt_message(reasons, looked_at, len(images)))
         yield item
 
 
 def _unchanged(item: Any) -> Any:
     return item
-
-
-def _with_count(augmenter: Augmenter, first: CorruptImageError) -> CorruptImageError:
-    """Return an error that names and counts the corrupt files which a short search of the split finds."""
-    images = augmenter.split.images
-    assert images is not None
-    corrupt, looked_at = find_corrupt(images, time_limit=_SEARCH_SECONDS)
-    reasons = list(dict.fromkeys([*str(first).split("; "), *corrupt.values()]))
-    return CorruptImageError(corrupt_message(reasons, looked_at, len(images)))

@@ -7,7 +7,9 @@ one process would make.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,121 +18,107 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from classmargin._checks import require_extra
 from classmargin.data.bundle import DataBundle, Split
-from classmargin.data.images import SMALL_SIDE, decode_image, resampling, scaled_image, to_array
+from classmargin.data.images import (
+    SMALL_SIDE,
+    ImageFormat,
+    corrupt_among,
+    decode_image,
+    pillow,
+    resampling,
+    scaled_image,
+)
 from classmargin.data.policies import DrawnPolicy, apply_policy, draw_autoaugment, draw_randaugment
 from classmargin.data.raw import CorruptImageError, IntArray
-from classmargin.data.sampling import Purpose, stream
+from classmargin.data.sampling import Purpose
 
 Pixels = npt.NDArray[Any]
+Random = np.random.Generator
+Range = tuple[float, float]
+Box = tuple[int, int, int, int]  # left, top, right, bottom
+# The streams of one view of one batch, by purpose (and position in the global batch).
+RandomStreams = Callable[..., Random]
 AUGMENTATIONS = ("none", "standard", "randaugment", "autoaugment")
 _CROP_RATIO = (3 / 4, 4 / 3)
 _CROP_TRIES = 10
 
 
-@dataclass(frozen=True)
-class Address:
-    """Where in the run a batch is, and which rows of the global batch this process holds."""
-
-    seed: int
-    epoch: int
-    step: int
-    rows: slice
-    batch: int
-
-    def random(self, purpose: Purpose, *, view: int, position: int = 0) -> np.random.Generator:
-        """Return the random stream of this batch (and view, and position in the global batch)."""
-        return stream(purpose, seed=self.seed, epoch=self.epoch, step=self.step, view=view, position=position)
-
-
 @dataclass(frozen=True, eq=False)
 class Augmenter:
-    """Makes augmented pixels (or plain features) of the samples of one split.
+    """Makes augmented pixels (or plain features) of the samples of one split; ``augmentation`` is one of ``AUGMENTATIONS``.
 
-    Attributes:
-        bundle: How images are framed, and whether they may be mirrored.
-        split: Where the samples come from.
-        augmentation: One of ``AUGMENTATIONS``.
+    The classes ``spared`` do without the last step of it: the policy, or crop and mirroring where there is none.
     """
 
     bundle: DataBundle
     split: Split
     augmentation: str
+    spared: tuple[int, ...] = ()
 
-    def make(self, chosen: IntArray, address: Address, view: int) -> Pixels:
-        """Return inputs ``[b, ...]`` of the rows ``chosen`` of the split: this process's share of a batch."""
+    def make(self, batch: IntArray, mine: slice, random: RandomStreams) -> Pixels:
+        """Return inputs ``[b, ...]`` of this process's share of a global batch, which is a list of rows of the split."""
         if self.split.inputs is None:
-            images = self._decode(chosen, address, view)
+            images = self._decode(batch[mine], mine.start, random)
         else:
-            images = self.split.inputs.index_select(0, torch.from_numpy(chosen)).numpy()
+            images = self.split.inputs.index_select(0, torch.from_numpy(batch[mine])).numpy()
         if self.augmentation == "none":
             return images
+        count, size, spared = len(batch), images.shape[2:], self._is_spared(batch[mine])
+        drawn: Any
         if not self._cropped_while_decoding:
-            drawn = draw_crop_and_flip(
-                address.random(Purpose.CROP, view=view),
-                address.batch,
-                images.shape[2:],
-                flip=self.bundle.flip,
-            )
-            tops, lefts, mirrored = drawn
-            mine = address.rows
-            images = crop_and_flip(images, tops[mine], lefts[mine], mirrored[mine])
-        return self._apply_policy(images, address, view)
+            drawn = draw_crop_and_flip(random(Purpose.CROP), count, size, flip=self.bundle.flip)
+            cut = crop_and_flip(images, *(part[mine] for part in drawn))
+            if self.augmentation == "standard":
+                cut[spared] = images[spared]
+            images = cut
+        if self.augmentation == "standard":
+            return images
+        if self.augmentation == "randaugment":
+            drawn = draw_randaugment(random(Purpose.POLICY), count)
+        else:
+            small = max(size) <= SMALL_SIDE
+            drawn = draw_autoaugment(random(Purpose.POLICY), count, small_images=small)
+        changed = apply_policy(images, DrawnPolicy(*(part[mine] for part in drawn)))
+        changed[spared] = images[spared]
+        return changed
+
+    def _is_spared(self, rows: IntArray) -> npt.NDArray[np.bool_]:
+        return np.isin(self.split.labels.numpy()[rows], self.spared)
 
     @property
     def _cropped_while_decoding(self) -> bool:
         return self.split.inputs is None and max(self.bundle.input_shape[1:]) > SMALL_SIDE
 
-    def _apply_policy(self, images: Pixels, address: Address, view: int) -> Pixels:
-        if self.augmentation == "standard":
-            return images
-        random = address.random(Purpose.POLICY, view=view)
-        drawn: DrawnPolicy
-        if self.augmentation == "randaugment":
-            drawn = draw_randaugment(random, address.batch)
-        else:
-            drawn = draw_autoaugment(random, address.batch, small_images=max(images.shape[2:]) <= SMALL_SIDE)
-        return apply_policy(images, drawn.rows(address.rows))
-
-    def _decode(self, chosen: IntArray, address: Address, view: int) -> Pixels:
+    def _decode(self, rows: IntArray, start: int, random: RandomStreams) -> Pixels:
         assert self.split.images is not None
-        channels = self.bundle.input_shape[0]
-        pixels = np.empty((len(chosen), *self.bundle.input_shape), dtype=np.uint8)
-        corrupt = []
-        for place, row in enumerate(chosen.tolist()):
-            try:
-                image = decode_image(self.split.images, row, channels=channels)
-                cut = self._cut(image, address, view, address.rows.start + place, row)
-            except CorruptImageError as error:
-                corrupt.append(str(error))
-                continue
-            pixels[place] = to_array(cut)
+        images, interpolation = self.split.images.take(rows), self.bundle.framing.interpolation
+        channels, height, width = self.bundle.input_shape
+        image_format = ImageFormat(channels, (height, width), self.bundle.resize)
+        pixels = np.empty((len(rows), channels, height, width), dtype=np.uint8)
+        whole = self._is_spared(rows) & (self.augmentation == "standard")
+
+        def cut(image: Any, numbers: Random) -> Any:
+            box = draw_crop_box(numbers, image.width, image.height, scale=self.bundle.framing.crop_scale)
+            image = image.resize((width, height), resampling(interpolation), box=box)
+            mirror = self.bundle.flip and numbers.random() < 0.5
+            return image.transpose(pillow().Transpose.FLIP_LEFT_RIGHT) if mirror else image
+
+        def look(place: int) -> None:
+            how: Any = partial(scaled_image, image_format=image_format, interpolation=interpolation)
+            if self.augmentation != "none" and self._cropped_while_decoding and not whole[place]:
+                how = partial(cut, numbers=random(Purpose.DECODE, position=start + place))
+            pixels[place] = decode_image(images, place, channels, how)
+
+        corrupt = corrupt_among(range(len(rows)), look)
         if corrupt:
-            raise CorruptImageError("; ".join(corrupt))
+            raise CorruptImageError("; ".join(corrupt.values()))
         return pixels
 
-    def _cut(self, image: Any, address: Address, view: int, position: int, row: int) -> Any:
-        framing, (_, height, width) = self.bundle.framing, self.bundle.input_shape
-        if self.augmentation == "none" or not self._cropped_while_decoding:
-            assert self.split.images is not None
-            name = self.split.images.name(row)
-            return scaled_image(name, image, (height, width), self.bundle.resize, framing.interpolation)
-        random = address.random(Purpose.DECODE, view=view, position=position)
-        pillow = require_extra("PIL.Image", "train", "reading image files")
-        box = draw_crop_box(random, image.width, image.height, scale=framing.crop_scale)
-        cut = image.resize((width, height), resampling(framing.interpolation), box=box)
-        mirror = self.bundle.flip and random.random() < 0.5
-        return cut.transpose(pillow.Transpose.FLIP_LEFT_RIGHT) if mirror else cut
 
-
-def draw_crop_box(
-    random: np.random.Generator, width: int, height: int, *, scale: tuple[float, float] = (0.08, 1.0)
-) -> tuple[int, int, int, int]:
+def draw_crop_box(random: Random, width: int, height: int, *, scale: Range = (0.08, 1.0)) -> Box:
     """Draw the random resized crop of ImageNet training: a share ``scale`` of the area, sides 3:4 to 4:3.
 
-    Returns:
-        ``(left, top, right, bottom)``; the largest allowed centre cut when ten draws do not fit.
+    When ten draws do not fit it is the largest allowed centre cut.
     """
     for _ in range(_CROP_TRIES):
         area = width * height * random.uniform(*scale)
@@ -146,23 +134,13 @@ def draw_crop_box(
     return left, top, left + wide, top + tall
 
 
-_PADDING = 4
-# Above this side four pixels of shift mean little, and an eighth of the side (4 of 32) is padded instead.
-_LARGEST_SIDE_OF_PADDING = 40
-
-
 def crop_padding(side: int) -> int:
-    """Return the padding of the random crop: 4 pixels as for CIFAR, an eighth of the side for larger images.
-
-    Example:
-        >>> crop_padding(32), crop_padding(28), crop_padding(224)
-        (4, 4, 28)
-    """
-    return _PADDING if side <= _LARGEST_SIDE_OF_PADDING else side // 8
+    """Return the padding of the random crop: 4 pixels as for CIFAR, an eighth of the side for larger images."""
+    return 4 if side <= 40 else side // 8
 
 
 def draw_crop_and_flip(
-    random: np.random.Generator, count: int, size: tuple[int, int], *, flip: bool
+    random: Random, count: int, size: tuple[int, int], *, flip: bool
 ) -> tuple[IntArray, IntArray, npt.NDArray[np.bool_]]:
     """Draw, for ``count`` images of ``size = (H, W)``, the top and left of the crop and whether to mirror."""
     tops = random.integers(0, 2 * crop_padding(size[0]) + 1, count)
@@ -172,22 +150,7 @@ def draw_crop_and_flip(
 
 
 def crop_and_flip(images: Pixels, tops: IntArray, lefts: IntArray, mirrored: npt.NDArray[np.bool_]) -> Pixels:
-    """Pad with black, cut a window of the old size out of each image, mirror some.
-
-    Args:
-        images: ``[B, C, H, W]``.
-        tops: Top row of each window in the padded image, ``[B]``.
-        lefts: Left column of each window, ``[B]``.
-        mirrored: Which windows to mirror, ``[B]``.
-
-    Returns:
-        New images ``[B, C, H, W]`` of the same type.
-
-    Example:
-        >>> image = np.arange(4, dtype=np.uint8).reshape(1, 1, 2, 2)
-        >>> crop_and_flip(image, np.array([4]), np.array([4]), np.array([True])).tolist()
-        [[[[1, 0], [3, 2]]]]
-    """
+    """Pad images ``[B, C, H, W]`` with black, cut a window of the old size out of each, mirror some."""
     count, channels, height, width = images.shape
     down, right = crop_padding(height), crop_padding(width)
     padded = np.zeros((count, channels, height + 2 * down, width + 2 * right), dtype=images.dtype)
@@ -213,12 +176,9 @@ def channel_statistics(
     channels: int,
     known: tuple[tuple[float, ...], tuple[float, ...]] | None = None,
 ) -> Statistics:
-    """Return mean, std and notes.
+    """Return mean, std and notes of training images ``[N, C, H, W]``, or of streamed ones (``None``).
 
-    Args:
-        inputs: Training images in memory, ``[N, C, H, W]``, or ``None`` for streamed images.
-        channels: ``C``; 0 for features, which are handed out unchanged.
-        known: Mean and deviation of the catalogue, which win when they fit.
+    Features (``channels`` 0) are handed out unchanged. What the catalogue knows wins when it fits.
     """
     if channels == 0:
         return (0.0,), (1.0,), ()
@@ -229,8 +189,20 @@ def channel_statistics(
         if channels == 1:
             return (sum(IMAGENET_MEAN) / 3,), (sum(IMAGENET_STD) / 3,), (note,)
         return IMAGENET_MEAN, IMAGENET_STD, (note,)
-    measured = [_measure(inputs[:, channel].numpy()) for channel in range(channels)]
-    return tuple(mean for mean, _ in measured), tuple(std for _, std in measured), ()
+    means, deviations = [], []
+    for channel in range(channels):
+        values = inputs[:, channel].numpy()
+        if values.dtype == np.uint8:
+            # A histogram of bytes gives exact sums without a float copy of the whole set.
+            counts, levels = np.bincount(values.ravel(), minlength=256), np.arange(256) / 255.0
+            mean = float(counts @ levels / counts.sum())
+            variance = float(counts @ (levels - mean) ** 2 / counts.sum())
+        else:
+            mean, variance = float(values.mean(dtype=np.float64)), float(values.var(dtype=np.float64))
+        means.append(mean)
+        # A constant channel has nothing to scale; rounding of its mean may leave a variance of 1e-34.
+        deviations.append(variance**0.5 if values.min() < values.max() else 1.0)
+    return tuple(means), tuple(deviations), ()
 
 
 def pixels_in_units(inputs: Tensor | None) -> bool:
@@ -243,19 +215,6 @@ def pixels_in_units(inputs: Tensor | None) -> bool:
     return float(inputs.min()) >= -1e-3 and float(inputs.max()) <= 1.001
 
 
-def _measure(values: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> tuple[float, float]:
-    if values.dtype == np.uint8:
-        # A histogram of bytes gives exact sums without a float copy of the whole set.
-        counts = np.bincount(values.ravel(), minlength=256)
-        levels = np.arange(256) / 255.0
-        mean = float(counts @ levels / counts.sum())
-        variance = float(counts @ (levels - mean) ** 2 / counts.sum())
-    else:
-        mean, variance = float(values.mean(dtype=np.float64)), float(values.var(dtype=np.float64))
-    # A constant channel has nothing to scale; rounding of its mean may leave a variance of 1e-34.
-    return mean, variance**0.5 if values.min() < values.max() else 1.0
-
-
 def normalise(
     images: Tensor,
     mean: tuple[float, ...],
@@ -265,15 +224,7 @@ def normalise(
 ) -> Tensor:
     """Return ``(images - mean) / std`` per channel as float32; bytes count as numbers in [0, 1].
 
-    Args:
-        images: ``[B, C, H, W]``, uint8 or float.
-        mean: ``C`` means.
-        std: ``C`` standard deviations.
-        memory_format: Of the result; bytes are rearranged while they become numbers.
-
-    Example:
-        >>> normalise(torch.tensor([[[[255]]]], dtype=torch.uint8), (0.5,), (0.25,)).item()
-        2.0
+    Bytes are rearranged to ``memory_format`` while they become numbers.
     """
     scale = 255.0 if images.dtype == torch.uint8 else 1.0
     shape = (1, -1, 1, 1)
@@ -286,16 +237,12 @@ def normalise(
 
 
 def bring_to_size(images: Tensor, size: tuple[int, int], interpolation: str = "bilinear") -> Tensor:
-    """Scale the shorter side to the target and cut out the centre; images that fit pass unchanged.
-
-    Args:
-        images: Float images ``[B, C, H, W]``.
-        size: Target ``(H, W)``.
-        interpolation: ``"bilinear"`` or ``"bicubic"``.
-    """
-    height, width = int(images.shape[2]), int(images.shape[3])
-    if (height, width) == size or images.shape[0] == 0:
-        return images if (height, width) == size else images.new_zeros((0, images.shape[1], *size))
+    """Scale the shorter side of ``[B, C, H, W]`` to the target and cut out the centre; images that fit pass unchanged."""
+    height, width = images.shape[2:]
+    if (height, width) == size:
+        return images
+    if images.shape[0] == 0:
+        return images.new_zeros((0, images.shape[1], *size))
     factor = max(size[0] / height, size[1] / width)
     target = (max(round(height * factor), size[0]), max(round(width * factor), size[1]))
     scaled = functional.interpolate(

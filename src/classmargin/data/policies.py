@@ -12,8 +12,8 @@ of an epoch.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,10 +23,10 @@ Strengths = npt.NDArray[np.float64]
 Operation = Callable[[Bytes, Strengths], Bytes]
 
 
-def _blend(plain: npt.NDArray[np.float32], images: Bytes, strengths: Strengths) -> Bytes:
+def _blend(plain: npt.NDArray[Any], images: Bytes, strengths: Strengths) -> Bytes:
     """Return ``plain + (1 + strength) * (image - plain)``, cut to bytes as Pillow does."""
-    factor = (1.0 + strengths).astype(np.float32)[:, None, None, None]
-    mixed = plain + factor * (images.astype(np.float32) - plain)
+    factor, plain = (1.0 + strengths).astype(np.float32)[:, None, None, None], plain.astype(np.float32)
+    mixed: npt.NDArray[np.float32] = plain + factor * (images.astype(np.float32) - plain)
     return np.clip(mixed, 0.0, 255.0).astype(np.uint8)
 
 
@@ -38,20 +38,10 @@ def _grey(images: Bytes) -> Bytes:
     return ((red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16).astype(np.uint8)[:, None]
 
 
-def brightness(images: Bytes, strengths: Strengths) -> Bytes:
-    """Blend with black; ``[B, C, H, W]`` bytes in and out, strength 0 changes nothing."""
-    return _blend(np.zeros_like(images, dtype=np.float32), images, strengths)
-
-
-def color(images: Bytes, strengths: Strengths) -> Bytes:
-    """Blend with the grey image."""
-    return _blend(_grey(images).astype(np.float32), images, strengths)
-
-
 def contrast(images: Bytes, strengths: Strengths) -> Bytes:
     """Blend with the mean grey level of each image."""
     level = np.floor(_grey(images).mean(axis=(1, 2, 3), keepdims=True, dtype=np.float64) + 0.5)
-    return _blend(level.astype(np.float32), images, strengths)
+    return _blend(level, images, strengths)
 
 
 def sharpness(images: Bytes, strengths: Strengths) -> Bytes:
@@ -67,17 +57,6 @@ def sharpness(images: Bytes, strengths: Strengths) -> Bytes:
     smooth = images.astype(np.float32)
     smooth[:, :, 1:-1, 1:-1] = np.floor(total / 13.0 + 0.5)
     return _blend(smooth, images, strengths)
-
-
-def posterize(images: Bytes, strengths: Strengths) -> Bytes:
-    """Keep the ``strength`` highest bits of each byte."""
-    kept = np.array([256 - (1 << (8 - int(bits))) for bits in strengths], dtype=np.uint8)
-    return images & kept[:, None, None, None]
-
-
-def solarize(images: Bytes, strengths: Strengths) -> Bytes:
-    """Invert bytes at or above the threshold ``strength``."""
-    return np.where(images >= strengths[:, None, None, None], 255 - images, images)
 
 
 def autocontrast(images: Bytes, _strengths: Strengths) -> Bytes:
@@ -106,12 +85,10 @@ def equalize(images: Bytes, _strengths: Strengths) -> Bytes:
     return equalized
 
 
-def _warp(images: Bytes, matrices: npt.NDArray[np.float64]) -> Bytes:
+def _warp(images: Bytes, matrices: Strengths) -> Bytes:
     """Read each target pixel from the nearest source pixel; outside is black.
 
-    Args:
-        images: ``[B, C, H, W]``.
-        matrices: ``[B, 2, 3]``, from target to source coordinates of pixel centres (x, y, 1).
+    ``matrices`` ``[B, 2, 3]`` lead from target to source coordinates of pixel centres (x, y, 1).
     """
     count, _channels, height, width = images.shape
     rows, columns = np.mgrid[0:height, 0:width] + 0.5
@@ -124,9 +101,7 @@ def _warp(images: Bytes, matrices: npt.NDArray[np.float64]) -> Bytes:
     return np.where(inside[:, None], moved, 0).astype(np.uint8).reshape(images.shape)
 
 
-def _affine(
-    images: Bytes, strengths: Strengths, *, cell: tuple[int, int], of_axis: int | None = None
-) -> Bytes:
+def _affine(images: Bytes, strengths: Strengths, cell: tuple[int, int], of_axis: int | None = None) -> Bytes:
     """Move pixels by a matrix that is the identity but for one cell: the strength, or that share of a side."""
     matrices = np.tile(np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]), (len(images), 1, 1))
     matrices[:, cell[0], cell[1]] = strengths if of_axis is None else strengths * images.shape[of_axis]
@@ -138,14 +113,12 @@ def rotate(images: Bytes, strengths: Strengths) -> Bytes:
     angle = -np.deg2rad(strengths)
     cosine, sine = np.cos(angle), np.sin(angle)
     centre_x, centre_y = images.shape[3] / 2.0, images.shape[2] / 2.0
-    matrices = np.empty((len(images), 2, 3))
-    matrices[:, 0, 0], matrices[:, 0, 1] = cosine, sine
-    matrices[:, 1, 0], matrices[:, 1, 1] = -sine, cosine
-    matrices[:, 0, 2] = centre_x - cosine * centre_x - sine * centre_y
-    matrices[:, 1, 2] = centre_y + sine * centre_x - cosine * centre_y
-    return _warp(images, matrices)
+    right = centre_x - cosine * centre_x - sine * centre_y
+    down = centre_y + sine * centre_x - cosine * centre_y
+    return _warp(images, np.array([[cosine, sine, right], [-sine, cosine, down]]).transpose(2, 0, 1))
 
 
+# Bytes [B, C, H, W] and a strength for each image to bytes of the same shape.
 OPERATIONS: dict[str, Operation] = {
     "identity": lambda images, _strengths: images,
     "shear_x": partial(_affine, cell=(0, 1)),
@@ -153,12 +126,15 @@ OPERATIONS: dict[str, Operation] = {
     "translate_x": partial(_affine, cell=(0, 2), of_axis=3),
     "translate_y": partial(_affine, cell=(1, 2), of_axis=2),
     "rotate": rotate,
-    "brightness": brightness,
-    "color": color,
+    "brightness": lambda images, strengths: _blend(np.zeros_like(images), images, strengths),
+    "color": lambda images, strengths: _blend(_grey(images), images, strengths),
     "contrast": contrast,
     "sharpness": sharpness,
-    "posterize": posterize,
-    "solarize": solarize,
+    # The strength is the number of bits kept, and the level from which on bytes are inverted.
+    "posterize": lambda images, bits: (
+        images & (256 - 2.0 ** (8 - bits)).astype(np.uint8)[:, None, None, None]
+    ),
+    "solarize": lambda images, levels: np.where(images >= levels[:, None, None, None], 255 - images, images),
     "autocontrast": autocontrast,
     "equalize": equalize,
     "invert": lambda images, _strengths: 255 - images,
@@ -194,23 +170,14 @@ equalize 8 0 equalize 6 0
 """
 
 
-@dataclass(frozen=True)
-class DrawnPolicy:
-    """Operations of each image, in order.
-
-    Attributes:
-        operations: Positions in ``NAMES``, ``[B, R]`` for ``R`` rounds.
-        levels: Strength between 0 and 1, ``[B, R]``.
-        signs: -1 or 1, ``[B, R]``, for the operations that have two directions.
+class DrawnPolicy(NamedTuple):
+    """Operations of each image, in order, all ``[B, R]`` for ``R`` rounds: positions in ``NAMES``, strengths between 0 and
+    1, and the direction (-1 or 1) of those that have two.
     """
 
     operations: npt.NDArray[np.int64]
-    levels: npt.NDArray[np.float64]
-    signs: npt.NDArray[np.float64]
-
-    def rows(self, chosen: slice) -> DrawnPolicy:
-        """Return what was drawn for some of the images."""
-        return DrawnPolicy(self.operations[chosen], self.levels[chosen], self.signs[chosen])
+    levels: Strengths
+    signs: Strengths
 
 
 def draw_randaugment(random: np.random.Generator, count: int) -> DrawnPolicy:
@@ -232,15 +199,7 @@ def draw_autoaugment(random: np.random.Generator, count: int, *, small_images: b
 
 
 def apply_policy(images: Bytes, drawn: DrawnPolicy) -> Bytes:
-    """Apply to each image its operations, all images with the same operation together.
-
-    Args:
-        images: Bytes ``[B, C, H, W]``.
-        drawn: What was drawn for these images.
-
-    Returns:
-        New images of the same shape.
-    """
+    """Return images ``[B, C, H, W]`` after what was drawn for them, all with the same operation together."""
     result = images.copy()
     for turn in range(drawn.operations.shape[1]):
         for number in np.unique(drawn.operations[:, turn]):
@@ -250,15 +209,8 @@ def apply_policy(images: Bytes, drawn: DrawnPolicy) -> Bytes:
     return result
 
 
-def strength_of(
-    name: str, levels: npt.NDArray[np.float64], signs: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
-    """Return the strength that a level in [0, 1] means for an operation.
-
-    Example:
-        >>> strength_of("rotate", np.array([0.5]), np.array([-1.0])).tolist()
-        [-15.0]
-    """
+def strength_of(name: str, levels: Strengths, signs: Strengths) -> Strengths:
+    """Return the strength that a level in [0, 1] means for an operation."""
     if name == "posterize":
         return 8.0 - np.round(4.0 * levels)
     if name == "solarize":
@@ -269,11 +221,11 @@ def strength_of(
     return signs * largest * levels
 
 
-def _signs(random: np.random.Generator, shape: tuple[int, int]) -> npt.NDArray[np.float64]:
+def _signs(random: np.random.Generator, shape: tuple[int, int]) -> Strengths:
     return np.where(random.integers(0, 2, shape) == 1, 1.0, -1.0)
 
 
-def _parse(policy: str) -> npt.NDArray[np.float64]:
+def _parse(policy: str) -> Strengths:
     """Return sub-policies as numbers ``[25, 2, 3]``: operation, tenths of probability, level."""
     words = np.array(policy.replace("|", " ").split()).reshape(-1, 3)
     rows = [[NAMES.index(str(name)), float(tenths), float(level)] for name, tenths, level in words]

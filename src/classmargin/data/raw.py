@@ -7,6 +7,7 @@ data in words that name the part, the class or the row at fault; ``sampling`` ch
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -35,14 +36,9 @@ class MixedSizeError(DataError):
     """The images differ in size and no ``image_size`` was given."""
 
 
-def name_some(names: list[str], *, limit: int = 5) -> str:
-    """Return the first few of ``names`` and how many more there are.
-
-    Example:
-        >>> name_some(["a", "b", "c"], limit=2)
-        'a, b and 1 more'
-    """
-    shown = ", ".join(names[:limit])
+def name_some(names: Sequence[object], *, limit: int = 5) -> str:
+    """Return the first few of ``names`` and how many more there are."""
+    shown = ", ".join(str(name) for name in names[:limit])
     return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
 
 
@@ -50,13 +46,9 @@ def name_some(names: list[str], *, limit: int = 5) -> str:
 class RawPart:
     """Samples of one part (training, validation or test) of a data set.
 
-    Attributes:
-        labels: Class of each sample as found, shape ``[N]``; checked later.
-        inputs: Images ``[N, C, H, W]`` (uint8 or float), features ``[N, d]`` or token numbers ``[N, T]`` (int64);
-            ``None`` when ``images`` is given.
-        images: Encoded images that are decoded on demand.
-        index: Position of each sample in the part as distributed, shape ``[N]``; all of them when left out.
-        full_size: Number of samples of the part as distributed.
+    Labels ``[N]`` are as found. Inputs are images ``[N, C, H, W]`` (uint8 or float), features ``[N, d]`` or token numbers
+    ``[N, T]`` (int64), or encoded ``images`` that are decoded on demand. ``index`` is the position of each sample in the part as
+    distributed, which has ``full_size`` samples.
     """
 
     labels: npt.NDArray[Any]
@@ -86,15 +78,7 @@ class RawPart:
 
 @dataclass(frozen=True, eq=False)
 class RawData:
-    """All parts of a data set as a reader found them.
-
-    Attributes:
-        train: Training part.
-        validation: Validation part, if the data set brings one.
-        test: Test part, if the data set brings one.
-        class_names: Names in label order; numbers are used when left out.
-        notes: Sentences about choices the reader made.
-    """
+    """All parts of a data set as a reader found them; classes without names are numbered."""
 
     train: RawPart
     validation: RawPart | None = None
@@ -107,135 +91,105 @@ class RawData:
         named = {"train": self.train, "validation": self.validation, "test": self.test}
         return {name: part for name, part in named.items() if part is not None}
 
+    def with_parts(self, parts: dict[str, RawPart], *notes: str) -> RawData:
+        """Return the same data set with other parts and further notes."""
+        return RawData(**parts, class_names=self.class_names, notes=(*self.notes, *notes))
+
 
 def check_raw(raw: RawData) -> RawData:
-    """Return ``raw`` with int64 labels and class names, or say what is wrong with it.
-
-    Raises:
-        DataError: labels that are not integers or lie outside ``[0, K)``, a class without training sample,
-            classes that only the test part has, inputs and labels of different length, shape or type, features
-            or pixels that are not finite.
-    """
+    """Return ``raw`` with int64 labels and class names, or refuse what cannot be trained on in a DataError."""
     parts = {name: _check_part(name, part) for name, part in raw.parts().items()}
-    _check_shapes(parts)
-    notes = list(raw.notes)
-    class_names = _different_names(raw.class_names or _numbered_classes(parts["train"]), notes)
-    _check_training_classes(parts["train"], class_names)
-    for name in ("validation", "test"):
-        if name in parts:
-            notes.extend(_check_other_classes(name, parts[name], class_names))
-    return RawData(
-        parts["train"],
-        parts.get("validation"),
-        parts.get("test"),
-        class_names=class_names,
-        notes=tuple(notes),
-    )
+    _check_alike(parts)
+    train = parts["train"]
+    if len(train) == 0:
+        raise DataError("the training part is empty")
+    class_names = raw.class_names
+    if class_names is None:
+        low, high = int(train.labels.min()), int(train.labels.max())
+        if low < 0:
+            raise DataError(f"labels must be 0 or more, got {low} in the training part")
+        if high >= len(train):  # before a name is made for each: one broken label would take all memory
+            raise DataError(
+                f"labels must be 0 .. K-1 without gaps, got label {high} in a training part of {len(train)} samples"
+            )
+        class_names = tuple(str(number) for number in range(high + 1))
+    class_names, notes = _different_names(class_names)
+    for name, part in parts.items():
+        _check_classes(name, part.labels, class_names)
+        if name != "train":
+            notes += missing_classes(name, part, class_names)
+    return RawData(**parts, class_names=class_names, notes=(*raw.notes, *notes))
 
 
 def _check_part(name: str, part: RawPart) -> RawPart:
-    labels = part.labels
+    labels, inputs = part.labels, part.inputs
     if labels.ndim != 1:
         raise DataError(f"labels of the {name} part must have shape [N], got {labels.shape}")
     if not np.issubdtype(labels.dtype, np.integer):
-        example = labels[:3].tolist()
         raise DataError(
-            f"labels of the {name} part must be integers, got dtype {labels.dtype} (such as {example})"
+            f"labels of the {name} part must be integers, got dtype {labels.dtype} (such as {labels[:3].tolist()})"
         )
-    samples = (
-        len(part.images) if part.images is not None else len(part.inputs) if part.inputs is not None else 0
-    )
+    samples = next((len(given) for given in (part.images, inputs) if given is not None), 0)
     if samples != len(labels):
         raise DataError(f"the {name} part has {samples} inputs but {len(labels)} labels")
-    if part.inputs is not None and np.issubdtype(part.inputs.dtype, np.floating):
-        _check_finite(name, part)
+    if inputs is not None and np.issubdtype(inputs.dtype, np.floating):
+        bad_rows: list[int] = []
+        for start in range(0, samples, 4096):  # a mask of a whole large array would double the memory
+            block = inputs[start : start + 4096]
+            bad = ~np.isfinite(block).reshape(len(block), -1).all(axis=1)
+            bad_rows.extend((np.flatnonzero(bad) + start).tolist())
+        if bad_rows:
+            raise DataError(
+                f"{len(bad_rows)} of {samples} inputs of the {name} part hold NaN or infinity: rows {name_some(bad_rows)}"
+            )
     return replace(part, labels=labels.astype(np.int64))
 
 
-def _check_finite(name: str, part: RawPart) -> None:
-    assert part.inputs is not None
-    # Row by row blocks: a mask of a whole large array would double the memory.
-    bad_rows: list[int] = []
-    for start in range(0, len(part), 4096):
-        block = part.inputs[start : start + 4096]
-        bad = ~np.isfinite(block).reshape(len(block), -1).all(axis=1)
-        bad_rows.extend((np.flatnonzero(bad) + start).tolist())
-    if bad_rows:
-        rows = name_some([str(row) for row in bad_rows])
-        raise DataError(
-            f"{len(bad_rows)} of {len(part)} inputs of the {name} part hold NaN or infinity: rows {rows}"
-        )
+def _check_alike(parts: dict[str, RawPart]) -> None:
+    arrays = {name: part.inputs for name, part in parts.items() if part.inputs is not None}
+    # Bytes count as numbers in [0, 1], other numbers as they are: parts of two types would not fit together.
+    for what, found in (
+        ("shape", {name: array.shape[1:] for name, array in arrays.items()}),
+        ("type", {name: array.dtype for name, array in arrays.items()}),
+    ):
+        if len(set(found.values())) > 1:
+            text = ", ".join(f"{name} {value}" for name, value in found.items())
+            raise DataError(f"all parts must have inputs of one {what}, got {text}")
 
 
-def _check_shapes(parts: dict[str, RawPart]) -> None:
-    shapes = {name: part.inputs.shape[1:] for name, part in parts.items() if part.inputs is not None}
-    if len(set(shapes.values())) > 1:
-        text = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
-        raise DataError(f"all parts must have inputs of one shape, got {text}")
-    kinds = {name: part.inputs.dtype for name, part in parts.items() if part.inputs is not None}
-    if len(set(kinds.values())) > 1:  # bytes count as numbers in [0, 1], other numbers as they are
-        text = ", ".join(f"{name} {kind}" for name, kind in kinds.items())
-        raise DataError(f"all parts must have inputs of one type, got {text}")
-
-
-def _different_names(names: tuple[str, ...], notes: list[str]) -> tuple[str, ...]:
-    """Return names that tell the classes apart: ImageNet has two cranes, a bird and a machine."""
+def _different_names(names: tuple[str, ...]) -> tuple[tuple[str, ...], list[str]]:
+    """Return names that tell the classes apart (ImageNet has two cranes, a bird and a machine), and notes."""
     times = Counter(names)
     repeated = [name for name, count in times.items() if count > 1]
     if not repeated:
-        return names
-    notes.append(f"several classes are called {name_some(repeated)}; their numbers are added to the names")
-    return tuple(f"{name} ({number})" if times[name] > 1 else name for number, name in enumerate(names))
+        return names, []
+    notes = [f"several classes are called {name_some(repeated)}; their numbers are added to the names"]
+    return tuple(f"{name} ({k})" if times[name] > 1 else name for k, name in enumerate(names)), notes
 
 
-def _numbered_classes(train: RawPart) -> tuple[str, ...]:
-    if len(train) == 0:
-        raise DataError("the training part is empty")
-    low, high = int(train.labels.min()), int(train.labels.max())
-    if low < 0:
-        raise DataError(f"labels must be 0 or more, got {low} in the training part")
-    if high >= len(train):  # before a name is made for each: a single broken label would take all memory
-        raise DataError(
-            f"labels must be 0 .. K-1 without gaps, got label {high} in a training part of {len(train)} samples"
-        )
-    return tuple(str(number) for number in range(high + 1))
-
-
-def _check_training_classes(train: RawPart, class_names: tuple[str, ...]) -> None:
-    if len(train) == 0:
-        raise DataError("the training part is empty")
-    _check_range("train", train.labels, len(class_names))
-    if len(class_names) < 2:
-        raise DataError(f"classification needs at least 2 classes, got {len(class_names)}: {class_names}")
-    counts = np.bincount(train.labels, minlength=len(class_names))
-    empty = [f"{number} ({class_names[number]!r})" for number in np.flatnonzero(counts == 0)]
-    if empty:
-        raise DataError(
-            f"{len(empty)} of {len(class_names)} classes have no training sample: {name_some(empty)}. "
-            "Remove these classes or add samples; labels must be 0 .. K-1 without gaps"
-        )
-
-
-def _check_range(name: str, labels: IntArray, num_classes: int) -> None:
-    bad = np.flatnonzero((labels < 0) | (labels >= num_classes))
-    if len(bad):
-        first = int(bad[0])
-        raise DataError(
-            f"labels of the {name} part must lie in [0, {num_classes}); {len(bad)} do not, the first "
-            f"at row {first} is {int(labels[first])}"
-        )
-
-
-def _check_other_classes(name: str, part: RawPart, class_names: tuple[str, ...]) -> list[str]:
-    """Return a note when ``part`` lacks classes; classes that training lacks are an error."""
-    unknown = np.unique(part.labels[part.labels >= len(class_names)])
-    if len(unknown):
+def _check_classes(name: str, labels: IntArray, class_names: tuple[str, ...]) -> None:
+    num_classes = len(class_names)
+    unknown = np.unique(labels[labels >= num_classes])
+    if name != "train" and len(unknown):
         raise DataError(
             f"the {name} part has {len(unknown)} classes that the training part does not have: labels "
-            f"{name_some([str(label) for label in unknown])}, but training has 0 .. {len(class_names) - 1}"
+            f"{name_some(unknown.tolist())}, but training has 0 .. {num_classes - 1}"
         )
-    _check_range(name, part.labels, len(class_names))
-    return missing_classes(name, part, class_names)
+    bad = np.flatnonzero((labels < 0) | (labels >= num_classes))
+    if len(bad):
+        raise DataError(
+            f"labels of the {name} part must lie in [0, {num_classes}); {len(bad)} do not, the first "
+            f"at row {bad[0]} is {labels[bad[0]]}"
+        )
+    if num_classes < 2:
+        raise DataError(f"classification needs at least 2 classes, got {num_classes}: {class_names}")
+    empty = np.flatnonzero(np.bincount(labels, minlength=num_classes) == 0)
+    if name == "train" and len(empty):
+        raise DataError(
+            f"{len(empty)} of {num_classes} classes have no training sample: "
+            f"{name_some([f'{k} ({class_names[k]!r})' for k in empty])}. "
+            "Remove these classes or add samples; labels must be 0 .. K-1 without gaps"
+        )
 
 
 def missing_classes(name: str, part: RawPart, class_names: tuple[str, ...]) -> list[str]:

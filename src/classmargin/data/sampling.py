@@ -14,12 +14,10 @@ any step can be produced on its own, by a worker, by one of several processes, o
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Protocol
 
 import numpy as np
 from torch import Tensor
 
-from classmargin._checks import check_int, check_number
 from classmargin.data.raw import IntArray
 
 
@@ -38,13 +36,7 @@ class Purpose(IntEnum):
 def stream(
     purpose: Purpose, *, seed: int = 0, epoch: int = 0, step: int = 0, view: int = 0, position: int = 0
 ) -> np.random.Generator:
-    """Return the random stream at one address.
-
-    Example:
-        >>> a, b = stream(Purpose.CROP, seed=1, step=3), stream(Purpose.CROP, seed=1, step=3)
-        >>> bool(a.random() == b.random())
-        True
-    """
+    """Return the random stream at one address."""
     # Always the same number of words: SeedSequence pads with zeros, so (1,) and (1, 0) would be one stream.
     return np.random.default_rng([int(purpose), seed, epoch, step, view, position])
 
@@ -52,81 +44,39 @@ def stream(
 def hold_out_rows(
     labels: IntArray, share: float, *, num_classes: int, part: int = 0
 ) -> tuple[IntArray, IntArray]:
-    """Split rows into kept and held out; every class gives the same share.
+    """Split rows into kept and held-out ones, both ascending; every class gives the same share.
 
-    Args:
-        labels: Classes, int64 ``[N]``.
-        share: Part of every class that is held out, in [0, 1). With a positive share every class of two or
-            more samples gives at least one and keeps at least one.
-        num_classes: ``K``.
-        part: Different numbers hold out different samples (0 validation, 1 test).
-
-    Returns:
-        Kept rows and held-out rows, both ascending.
-
-    Example:
-        >>> kept, held_out = hold_out_rows(np.array([0, 0, 0, 0, 1, 1]), 0.5, num_classes=2)
-        >>> len(kept), len(held_out)
-        (3, 3)
+    With a positive ``share`` (below 1) every class of two or more samples gives at least one and keeps at least one.
+    Another number ``part`` (0 validation, 1 test) holds out other samples.
     """
-    check_number("share", share, minimum=0.0, below=1.0)
     kept, held_out = [], []
     for rows in _rows_of_classes(labels, num_classes, stream(Purpose.HOLD_OUT, step=part)):
-        count = 0 if share == 0.0 else min(max(round(share * len(rows)), 1), len(rows) - 1)
-        held_out.append(rows[: max(count, 0)])
-        kept.append(rows[max(count, 0) :])
-    return _ascending(kept), _ascending(held_out)
+        count = 0 if share == 0.0 else max(min(max(round(share * len(rows)), 1), len(rows) - 1), 0)
+        held_out.append(rows[:count])
+        kept.append(rows[count:])
+    return np.sort(np.concatenate(kept)), np.sort(np.concatenate(held_out))
 
 
 def subset_rows(
     labels: IntArray, *, num_classes: int, fraction: float = 1.0, imbalance: float = 1.0, seed: int = 0
 ) -> IntArray:
-    """Return the rows that stay in training.
+    """Return the rows that stay in training, ascending: a share of every class, then the exponential long tail.
 
-    Args:
-        labels: Classes, int64 ``[N]``.
-        num_classes: ``K``.
-        fraction: Part of every class that stays, in (0, 1]; at least one sample of each class stays.
-        imbalance: Ratio ``R`` of the exponential long tail laid over what ``fraction`` left.
-        seed: Chooses which samples stay, never how many.
-
-    Returns:
-        Rows, ascending, int64.
-
-    Example:
-        >>> subset_rows(np.array([0, 0, 1, 1]), num_classes=2, fraction=0.5).shape
-        (2,)
+    At least one sample of each class stays. The seed chooses which samples stay, never how many.
     """
-    check_number("fraction", fraction, above=0.0, maximum=1.0)
-    check_number("imbalance", imbalance, minimum=1.0)
     classes = _rows_of_classes(labels, num_classes, stream(Purpose.SUBSET, seed=seed))
     classes = [rows[: max(round(fraction * len(rows)), min(1, len(rows)))] for rows in classes]
     if imbalance > 1.0:
         counts = long_tail_counts(max(len(rows) for rows in classes), num_classes, imbalance)
         classes = [rows[:count] for rows, count in zip(classes, counts, strict=True)]
-    return _ascending(classes)
+    return np.sort(np.concatenate(classes))
 
 
 def long_tail_counts(largest: int, num_classes: int, imbalance: float) -> IntArray:
-    """Return how many samples each class keeps: ``n_k = n_max * R^(-k / (K - 1))``, rounded down, at least 1.
+    """Return how many samples each class keeps, ``[K]``: ``n_k = n_max * R^(-k / (K - 1))``, rounded down, at least 1.
 
-    Args:
-        largest: ``n_max``, the number of samples of class 0.
-        num_classes: ``K``; the order of the tail is the order of the labels.
-        imbalance: ``R >= 1``, how many times rarer the last class is than the first.
-
-    Returns:
-        Counts, int64 ``[K]``.
-
-    Example:
-        >>> long_tail_counts(500, 3, 100.0).tolist()
-        [500, 50, 5]
-        >>> int(long_tail_counts(500, 100, 100.0).sum())  # CIFAR-100-IB-100
-        10847
+    ``R >= 1`` is how many times rarer the last class is than the first, in the order of the labels.
     """
-    check_int("largest", largest, minimum=1)
-    check_int("num_classes", num_classes, minimum=1)
-    check_number("imbalance", imbalance, minimum=1.0)
     position = np.arange(num_classes) / max(num_classes - 1, 1)
     # A tiny amount is added because 500 * 0.01 ** 1.0 may come out as 4.999999999.
     counts = np.floor(largest * float(imbalance) ** -position + 1e-9).astype(np.int64)
@@ -141,41 +91,22 @@ def _rows_of_classes(labels: IntArray, num_classes: int, random: np.random.Gener
     return np.split(by_class, ends[:-1])
 
 
-def _ascending(groups: list[IntArray]) -> IntArray:
-    return np.sort(np.concatenate(groups)).astype(np.int64)
-
-
-class Sampler(Protocol):
-    """What the loader asks of a sampler."""
-
-    steps: int
-
-    def plan(self, epoch: int) -> list[IntArray]:
-        """Return, for each step, the rows of the global batch."""
-
-
 class InOrder:
     """Every row once, in order; the last batch may be smaller. For evaluation."""
 
     def __init__(self, count: int, batch_size: int) -> None:
-        self._cuts = list(range(batch_size, count, batch_size))
-        self._count = count
-        self.steps = len(self._cuts) + 1 if count else 0
+        self._batches = [np.arange(k, min(k + batch_size, count)) for k in range(0, count, batch_size)]
+        self.steps = len(self._batches)
 
     def plan(self, epoch: int) -> list[IntArray]:
         """Return consecutive rows, the same in every epoch."""
-        return np.split(np.arange(self._count), self._cuts) if self._count else []
+        return self._batches
 
 
 class Shuffled:
-    """Every row once in a new order each epoch (or as often as its multiplicity says).
+    """Every row once in a new order each epoch (or as often as ``rows`` repeats it).
 
     The incomplete batch at the end is left out, unless it is the only one.
-
-    Args:
-        rows: Rows to visit, with repetitions where samples count several times.
-        batch_size: Rows per step.
-        seed: Seed of the order.
     """
 
     def __init__(self, rows: IntArray, batch_size: int, *, seed: int) -> None:
@@ -195,34 +126,18 @@ class ClassBalanced:
     K``; with fewer classes than slots each class gets ``P / K`` slots, give or take one. The samples of a
     class are visited in random rounds without repetition; only classes with fewer than ``M`` samples repeat
     one inside a slot. The samples of a slot lie side by side, so that contiguous shards of a multiple of
-    ``M`` keep them on one process.
-
-    Args:
-        rows: Rows to draw from.
-        labels: Class of each of ``rows``.
-        num_classes: ``K``.
-        batch_size: Global batch size, a multiple of ``samples_per_class``.
-        samples_per_class: ``M``.
-        seed: Seed of the order.
+    ``M`` keep them on one process. ``labels`` are those of ``rows``; ``samples_per_class`` is ``M``.
     """
 
     def __init__(
-        self,
-        rows: IntArray,
-        labels: IntArray,
-        *,
-        num_classes: int,
-        batch_size: int,
-        samples_per_class: int,
-        seed: int,
+        self, rows: IntArray, labels: IntArray, *, batch_size: int, samples_per_class: int, seed: int
     ) -> None:
         if batch_size % samples_per_class:
             raise ValueError(
                 f"batch_size must be a multiple of samples_per_class={samples_per_class} for the "
                 f"class-balanced sampler, got {batch_size}"
             )
-        self._members = [rows[labels == label] for label in range(num_classes)]
-        self._members = [members for members in self._members if len(members)]
+        self._members = [rows[labels == label] for label in np.unique(labels)]
         self._per_class, self._slots, self._seed = samples_per_class, batch_size // samples_per_class, seed
         self.steps = max(len(rows) // batch_size, 1)
 
@@ -266,15 +181,14 @@ def _rounds_of(members: IntArray, per_slot: int, slots: int, random: np.random.G
     return order[: slots * per_slot].reshape(slots, per_slot)
 
 
+Sampler = InOrder | Shuffled | ClassBalanced
+
+
 def repeated_rows(count: int, multiplicity: Tensor | None, index: Tensor, full_size: int) -> IntArray:
     """Return the rows of a split, each as often as its multiplicity.
 
-    Args:
-        count: Number of samples of the split.
-        multiplicity: How often each sample counts, non-negative integers: either one for each sample of the
-            split, or one for each position of the full set, looked up by the stable index.
-        index: Stable index of the samples, ``[count]``.
-        full_size: Length of the full set.
+    ``multiplicity`` holds one number for each sample of the split, or one for each position of the full set, which are
+    looked up by the stable ``index``.
     """
     if multiplicity is None:
         return np.arange(count, dtype=np.int64)

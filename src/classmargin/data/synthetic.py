@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,11 +12,11 @@ import torch
 from torch import Tensor
 
 from classmargin._checks import check_int, check_number
-from classmargin.data.bundle import DataBundle, Kind, Split
-from classmargin.data.pixels import channel_statistics
+from classmargin.data.bundle import SPLIT_NAMES, DataBundle
+from classmargin.data.load import bundle_of
+from classmargin.data.raw import RawData, RawPart
 from classmargin.data.sampling import Purpose, stream
 
-_PARTS = ("train", "validation", "test")
 Labels = npt.NDArray[np.int64]
 
 
@@ -69,14 +70,12 @@ def synthetic_features(
     rotation, _ = np.linalg.qr(random.standard_normal((dimensions, dimensions)))
     means = rotation[:num_classes] * (mean_distance / np.sqrt(2.0))
 
-    def draw(labels: Labels) -> Tensor:
-        noise = (
-            random.standard_normal((len(labels), dimensions)) * np.sqrt(spread[labels] / dimensions)[:, None]
-        )
-        return torch.from_numpy((means[labels] + noise).astype(np.float32))
+    def draw(labels: Labels) -> Any:
+        deviation = np.sqrt(spread[labels] / dimensions)[:, None]
+        noise = random.standard_normal((len(labels), dimensions)) * deviation
+        return (means[labels] + noise).astype(np.float32)
 
-    splits = [_draw_split(draw, num_classes, samples_per_class) for _ in _PARTS]
-    bundle = _bundle("synthetic-features", "features", splits, num_classes)
+    bundle = _bundle("synthetic-features", draw, num_classes, samples_per_class)
     return Synthetic(bundle, torch.from_numpy(means), torch.from_numpy(spread))
 
 
@@ -109,22 +108,17 @@ def synthetic_images(
     """
     check_int("side", side, minimum=1)
     check_int("channels", channels, minimum=1)
-    deviation = np.sqrt(
-        _spread(None if noise is None else [value**2 for value in noise], num_classes, default=0.01)
-    )
+    variance = None if noise is None else [value**2 for value in noise]
+    deviation = np.sqrt(_spread(variance, num_classes, default=0.01))
     random = stream(Purpose.SYNTHETIC, seed=seed, step=1)
     patterns = random.uniform(0.3, 0.7, (num_classes, channels, side, side))
 
-    def draw(labels: Labels) -> Tensor:
-        grain = (
-            random.standard_normal((len(labels), channels, side, side))
-            * deviation[labels][:, None, None, None]
-        )
-        pixels = np.clip(np.round(255.0 * (patterns[labels] + grain)), 0.0, 255.0)
-        return torch.from_numpy(pixels.astype(np.uint8))
+    def draw(labels: Labels) -> Any:
+        grain = random.standard_normal((len(labels), channels, side, side))
+        bright = patterns[labels] + grain * deviation[labels][:, None, None, None]
+        return np.clip(np.round(255.0 * bright), 0.0, 255.0).astype(np.uint8)
 
-    splits = [_draw_split(draw, num_classes, samples_per_class) for _ in _PARTS]
-    bundle = _bundle("synthetic-images", "images", splits, num_classes)
+    bundle = _bundle("synthetic-images", draw, num_classes, samples_per_class)
     spread = deviation**2 * channels * side**2
     return Synthetic(bundle, torch.from_numpy(patterns.reshape(num_classes, -1)), torch.from_numpy(spread))
 
@@ -137,34 +131,10 @@ def _spread(given: Sequence[float] | None, num_classes: int, default: float = 1.
     return np.array(values)
 
 
-def _draw_split(draw: Callable[[Labels], Tensor], num_classes: int, samples_per_class: int) -> Split:
+def _bundle(name: str, draw: Callable[[Labels], Any], num_classes: int, samples_per_class: int) -> DataBundle:
     check_int("samples_per_class", samples_per_class, minimum=1)
     labels = np.repeat(np.arange(num_classes, dtype=np.int64), samples_per_class)
-    return Split(
-        labels=torch.from_numpy(labels),
-        index=torch.arange(len(labels)),
-        full_size=len(labels),
-        num_classes=num_classes,
-        inputs=draw(labels),
-    )
-
-
-def _bundle(name: str, kind: Kind, splits: list[Split], num_classes: int) -> DataBundle:
-    train = splits[0].inputs
-    assert train is not None
-    mean, std, notes = channel_statistics(train, train.shape[1] if kind == "images" else 0)
-    return DataBundle(
-        name=name,
-        kind=kind,
-        class_names=tuple(f"class {number}" for number in range(num_classes)),
-        num_classes=num_classes,
-        train=splits[0],
-        validation=splits[1],
-        test=splits[2],
-        mean=mean,
-        std=std,
-        input_shape=tuple(train.shape[1:]),
-        notes=notes,
-        # A mirrored random pattern belongs to no class.
-        flip=False,
-    )
+    train, validation, test = (RawPart(labels, draw(labels)) for _ in SPLIT_NAMES)
+    names = tuple(f"class {number}" for number in range(num_classes))
+    # A mirrored random pattern belongs to no class.
+    return replace(bundle_of(name, RawData(train, validation, test, names)), flip=False)

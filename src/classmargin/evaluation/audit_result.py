@@ -20,7 +20,7 @@ from classmargin.evaluation.json_values import fields_to_plain, to_plain
 if TYPE_CHECKING:
     import pandas as pd
 
-    from classmargin.evaluation.class_pairs import Merge
+    from classmargin.evaluation.class_reasons import Merge
     from classmargin.evaluation.evidence import SampleScores
 
 TABLES = ("by_class", "tiers", "correlations", "top_confusions")
@@ -151,7 +151,7 @@ class Audit:
             >>> audit([0, 1, 2], predictions=[0, 1, 2], num_classes=3, bootstrap=0).verdict
             'All 3 classes are classified without an error on 3 samples.'
         """
-        from classmargin.report.audit_words import audit_verdict
+        from classmargin.report.audit_tables import audit_verdict
 
         return audit_verdict(self)
 
@@ -220,7 +220,7 @@ class Audit:
             >>> str(result.merge("cat", "lynx"))
             'merging cat and lynx: overall +33.3 points (+33.3 to +33.3)'
         """
-        from classmargin.evaluation.class_pairs import merge_classes
+        from classmargin.evaluation.class_reasons import merge_classes
 
         return merge_classes(self, first, second, seed=seed)
 
@@ -331,7 +331,7 @@ class Audit:
         return Path(path)
 
     def __str__(self) -> str:
-        from classmargin.report.audit_words import audit_text
+        from classmargin.report.audit_tables import audit_text
 
         return audit_text(self)
 

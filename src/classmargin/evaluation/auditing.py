@@ -8,7 +8,7 @@ sample, sums over features, a small subsample of features; never the logits) -> 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,25 +18,18 @@ from classmargin._checks import check_int, check_number
 from classmargin._progress import progress, progress_if_long
 from classmargin.evaluation.audit_from_evidence import audit_from_evidence
 from classmargin.evaluation.audit_result import Audit
-from classmargin.evaluation.evidence import (
-    Evidence,
-    KeptFeatures,
-    SampleScores,
-    gather_evidence,
-    join_scores,
-    score_samples,
-)
+from classmargin.evaluation.evidence import Evidence, KeptFeatures, gather_evidence, score_samples
 from classmargin.evaluation.feature_geometry import FeatureSums, check_finite
 from classmargin.evaluation.headline_intervals import check_settings
 from classmargin.evaluation.input_checks import (
+    CHUNK_ROWS,
+    CHUNK_VALUES,
     AnyArray,
     AuditInputs,
-    IntArray,
     check_class_names,
     check_inputs,
     check_weight,
     row_chunks,
-    rows_at_once,
     to_array,
 )
 
@@ -144,16 +137,6 @@ def audit_inputs(
     )
 
 
-@dataclass(frozen=True)
-class _Chunk:
-    """The records of some consecutive samples."""
-
-    labels: IntArray
-    predictions: IntArray
-    scores: SampleScores | None
-    sample_id: AnyArray | None
-
-
 class AuditAccumulator:
     """Collects an audit batch by batch.
 
@@ -197,7 +180,7 @@ class AuditAccumulator:
 
     def reset(self) -> None:
         """Forget all samples."""
-        self.chunks: list[_Chunk] = []
+        self.chunks: list[Evidence] = []
         self.feature_sums: FeatureSums | None = None
         self.kept = KeptFeatures(self.feature_samples, self.seed)
         self.num_samples = 0
@@ -230,13 +213,19 @@ class AuditAccumulator:
     def add(self, inputs: AuditInputs) -> None:
         """Add checked arrays; nothing is changed before everything has been read without an error."""
         self._check_same_kind(inputs)
-        size = rows_at_once(1 if inputs.scores is None else inputs.scores.shape[1])
+        columns = 1 if inputs.scores is None else inputs.scores.shape[1]
+        size = max(64, min(CHUNK_ROWS, CHUNK_VALUES // columns))
         chunks = []
         for rows in progress_if_long(list(row_chunks(len(inputs.labels), size)), "reading scores"):
             chunks.append(self._read(inputs, rows))
             release_pages(inputs.scores)
         if inputs.features is not None:
-            self._add_features(inputs.features, inputs.labels, inputs.sample_id)
+            if self.feature_sums is None:
+                dim = inputs.features.shape[1]
+                self.feature_sums = FeatureSums.empty(len(self.class_names), dim, self.norm_order)
+            for rows in progress_if_long(list(row_chunks(len(inputs.labels))), "reading features"):
+                self.feature_sums.add(inputs.features[rows], inputs.labels[rows])
+            self.kept.add(inputs.features, inputs.sample_id, first=self.num_samples)
         self.chunks += chunks
         self.num_samples += len(inputs.labels)
 
@@ -253,7 +242,8 @@ class AuditAccumulator:
         self.num_samples += other.num_samples
         if other.feature_sums is not None:
             if self.feature_sums is None:
-                self.feature_sums = other.feature_sums.zeros_like()
+                num_classes, dim = other.feature_sums.sums.shape
+                self.feature_sums = FeatureSums.empty(num_classes, dim, self.norm_order)
             self.feature_sums.merge(other.feature_sums)
 
     def compute(self, *, classifier_weight: Any = None, **options: Any) -> Audit:
@@ -273,28 +263,19 @@ class AuditAccumulator:
     def evidence(self) -> Evidence:
         """Return what this process has collected, perhaps nothing."""
         none = np.zeros(0, dtype=np.int64)
-        scores = [chunk.scores for chunk in self.chunks if chunk.scores is not None]
-        ids = [chunk.sample_id for chunk in self.chunks if chunk.sample_id is not None]
-        return Evidence(
-            labels=np.concatenate([none, *(chunk.labels for chunk in self.chunks)]),
-            predictions=np.concatenate([none, *(chunk.predictions for chunk in self.chunks)]),
-            scores=join_scores(scores) if scores else None,
-            feature_sums=self.feature_sums,
-            sample_id=np.concatenate(ids) if ids else None,
-            kept=self.kept,
-        )
+        chunks = self.chunks or [Evidence(none, none, None, None, None, self.kept)]
+        return replace(chunks[0].joined(*chunks[1:]), feature_sums=self.feature_sums, kept=self.kept)
 
     def kind(self) -> tuple[bool, bool, bool]:
         """Return whether scores, features and sample_id are being collected."""
-        first = self.chunks[0]
-        return first.scores is not None, self.feature_sums is not None, first.sample_id is not None
+        return replace(self.chunks[0], feature_sums=self.feature_sums).kind()
 
     def _check_same_kind(self, inputs: AuditInputs) -> None:
         if not self.chunks:
             return
         kind = (inputs.scores is not None, inputs.features is not None, inputs.sample_id is not None)
-        for name, before, now in zip(("scores", "features", "sample_id"), self.kind(), kind, strict=True):
-            if before != now:
+        for name, was, now in zip(("scores", "features", "sample_id"), self.kind(), kind, strict=True):
+            if was != now:
                 raise ValueError(f"every update must bring the same arrays, got {name} in some updates only")
         if self.feature_sums is not None and inputs.features is not None:
             size = self.feature_sums.sums.shape[1]
@@ -303,7 +284,7 @@ class AuditAccumulator:
                     f"features must have {size} columns as before, got shape {inputs.features.shape}"
                 )
 
-    def _read(self, inputs: AuditInputs, rows: slice) -> _Chunk:
+    def _read(self, inputs: AuditInputs, rows: slice) -> Evidence:
         labels = inputs.labels[rows]
         first_row = self.num_samples + rows.start
         scores = None
@@ -317,18 +298,11 @@ class AuditAccumulator:
             )
         if inputs.features is not None:
             check_finite("features", inputs.features[rows], first_row)
-        given = None if inputs.predictions is None else inputs.predictions[rows]
-        predictions = given if given is not None else scores.predictions if scores is not None else labels
-        return _Chunk(
-            labels, predictions, scores, None if inputs.sample_id is None else inputs.sample_id[rows]
-        )
-
-    def _add_features(self, features: AnyArray, labels: IntArray, sample_id: AnyArray | None) -> None:
-        if self.feature_sums is None:
-            self.feature_sums = FeatureSums.empty(len(self.class_names), features.shape[1], self.norm_order)
-        for rows in progress_if_long(list(row_chunks(len(labels))), "reading features"):
-            self.feature_sums.add(features[rows], labels[rows])
-        self.kept.add(features, sample_id, first=self.num_samples)
+        predictions = labels if scores is None else scores.predictions
+        if inputs.predictions is not None:
+            predictions = inputs.predictions[rows]
+        ids = None if inputs.sample_id is None else inputs.sample_id[rows]
+        return Evidence(labels, predictions, scores, ids, None, self.kept)
 
 
 def audit_model(model: Any, X: Any, y: Any = None, **options: Any) -> Audit:

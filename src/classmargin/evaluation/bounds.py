@@ -14,65 +14,40 @@ import numpy as np
 
 from classmargin._progress import progress_if_long
 from classmargin.evaluation.feature_geometry import FeatureSums
-from classmargin.evaluation.input_checks import (
-    CHUNK_ROWS,
-    AnyArray,
-    AuditInputs,
-    FloatArray,
-    IntArray,
-    row_chunks,
-)
+from classmargin.evaluation.input_checks import CHUNK_ROWS, AuditInputs, FloatArray, IntArray, row_chunks
 
 DELTA = 0.05
 
 
 def risk_bounds(
     inputs: AuditInputs, sums: FeatureSums | None, class_margins: FloatArray, class_accuracy: FloatArray
-) -> dict[str, Any] | None:
-    """Return the terms of Proposition 1 and the class bounds of Eq. 15, or ``None`` if something is missing.
+) -> tuple[dict[str, Any] | None, list[str]]:
+    """Return the terms of Proposition 1 and the class bounds of Eq. 15, or ``None`` if something is missing, and notes.
 
-    Args:
-        inputs: Needs logits, features and classifier_weight, and at least two classes.
-        sums: Feature sums of the same samples.
-        class_margins: Margins γ ``[K]``.
-        class_accuracy: Accuracy of each class ``[K]``, NaN without samples.
-
-    Returns:
-        ``terms``: ``empirical``, ``complexity``, ``confidence``, ``total``, ``delta``, ``weight_bound``; ``by_class``: frame with
-        ``class_name``, ``bound``, ``empirical``, ``complexity``, ``confidence`` and the measured ``error`` (1 - accuracy);
-        ``statement``: how to read them.
+    They need logits, features, classifier_weight and at least two classes. ``terms`` has ``empirical``, ``complexity``, ``confidence``,
+    ``total``, ``delta``, ``weight_bound``; ``by_class`` is a frame of ``class_name``, ``bound``, ``empirical``, ``complexity``,
+    ``confidence`` and the measured ``error``; ``statement`` says how to read them.
     """
-    if sums is None or inputs.classifier_weight is None or not _has_logits(inputs) or inputs.num_classes < 2:
-        return None
-    if not _reach(inputs.classifier_weight, sums.norm_order) > 0 or has_masked_logits(inputs):
-        return None
-    terms, by_class = _evaluate(inputs, sums, class_margins)
+    scores, weight = inputs.scores, inputs.classifier_weight
+    if sums is None or weight is None or scores is None or not inputs.scores_are_logits:
+        return None, []
+    if not all(bool(np.isfinite(scores[rows]).all()) for rows in row_chunks(len(scores))):
+        # A class that is masked out is no output of a linear head.
+        return None, ["Bounds are left out: they are about linear heads, and some logits are minus infinity."]
+    conjugate = 1.0 if math.isinf(sums.norm_order) else math.inf
+    if 1.0 < sums.norm_order < math.inf:
+        conjugate = sums.norm_order / (sums.norm_order - 1.0)
+    # Λ: the largest weight in the norm conjugate to that of the features.
+    reach = float(np.linalg.norm(np.asarray(weight, dtype=np.float64), ord=conjugate, axis=1).max())
+    if inputs.num_classes < 2 or not reach > 0:
+        return None, []
+    terms, by_class = _evaluate(inputs, sums, class_margins, reach)
     by_class["error"] = 1 - class_accuracy
-    return {"terms": terms, "by_class": by_class, "statement": _statement(terms, by_class)}
-
-
-def has_masked_logits(inputs: AuditInputs) -> bool:
-    """Return whether some logits are minus infinity: a class that is masked out is no output of a linear head."""
-    scores = inputs.scores
-    if scores is None or not inputs.scores_are_logits:
-        return False
-    return not all(bool(np.isfinite(scores[rows]).all()) for rows in row_chunks(len(scores)))
-
-
-def _has_logits(inputs: AuditInputs) -> bool:
-    return inputs.scores is not None and inputs.scores_are_logits
-
-
-def _reach(weight: AnyArray, norm_order: float) -> float:
-    """Return Λ: the largest weight in the norm conjugate to that of the features."""
-    conjugate = (
-        1.0 if math.isinf(norm_order) else math.inf if norm_order == 1.0 else norm_order / (norm_order - 1.0)
-    )
-    return float(np.linalg.norm(np.asarray(weight, dtype=np.float64), ord=conjugate, axis=1).max())
+    return {"terms": terms, "by_class": by_class, "statement": _statement(terms, by_class)}, []
 
 
 def _evaluate(
-    inputs: AuditInputs, sums: FeatureSums, class_margins: FloatArray
+    inputs: AuditInputs, sums: FeatureSums, class_margins: FloatArray, reach: float
 ) -> tuple[dict[str, float], Any]:
     import pandas as pd
 
@@ -80,8 +55,6 @@ def _evaluate(
 
     assert inputs.features is not None
     assert inputs.scores is not None
-    assert inputs.classifier_weight is not None
-    reach = _reach(inputs.classifier_weight, sums.norm_order)
     options: dict[str, Any] = {"weight_bound": reach, "norm_order": sums.norm_order, "delta": DELTA}
     counts = sums.counts
     complexity = rademacher_bound_from_statistics(
@@ -118,12 +91,7 @@ def _evaluate(
 
 
 def class_groups(labels: IntArray, rows: int = CHUNK_ROWS) -> Iterator[IntArray]:
-    """Yield row numbers of whole classes, class after class, at least ``rows`` at a time (the last group may be smaller).
-
-    Example:
-        >>> [group.tolist() for group in class_groups(np.array([1, 0, 1, 2]), rows=2)]
-        [[1, 0, 2], [3]]
-    """
+    """Yield row numbers of whole classes, class after class, at least ``rows`` at a time (the last group may be smaller)."""
     order = np.argsort(labels, kind="stable")
     ends = np.flatnonzero(np.diff(labels[order])) + 1
     start = 0

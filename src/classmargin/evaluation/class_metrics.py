@@ -2,6 +2,19 @@
 
 Counts and sums (``[K]``, ``[K, K]``) merge exactly over batches and processes. :class:`Metric` states whether higher is better, so that
 "worst class" is defined once. Measures of disparity take the accuracies of the classes that have samples, shape ``[K]``.
+
+Easy, medium and hard thirds of the classes are ranked by one of these rules:
+
+- ``"corrected"``: estimates of the true class accuracies, from which the noise of the test set has been taken away (see
+  :mod:`classmargin.evaluation.corrected`); the tiers of classes are those of their estimates.
+- ``"own"``: by the audited model's accuracies on the audited samples (the paper). The same noise ranks and
+  measures, so the hard third looks harder, and the easy third easier, than they are.
+- ``"reference"``: by accuracies from elsewhere (another model, another test set).
+- ``"crossfit"``: ranked on one half of each class's samples, measured on the other half, both directions, averaged over
+  several random splits. Ranking noise and measuring noise are independent.
+
+Remainder rule: with ``K = 3q + r`` classes the first of the ``r`` extra classes goes to easy, the second to medium. Ties
+are broken by class index (the lower index counts as easier). Classes without samples belong to no tier.
 """
 
 from __future__ import annotations
@@ -13,30 +26,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from classmargin.evaluation.input_checks import AnyArray, FloatArray, IntArray, check_inputs
-from classmargin.evaluation.tiers import TIERS, tier_codes
 
 if TYPE_CHECKING:
     import pandas as pd
 
 ECE_BINS = 15
+TIERS = ("easy", "medium", "hard")
+RANKINGS = ("corrected", "own", "reference", "crossfit")
+_TIE_LEAN = 1e-13
+REMAINDER_RULE = "classes beyond a multiple of three go to easy first, then to medium; ties by class index"
 
 
 def confusion_counts(labels: IntArray, predictions: IntArray, num_classes: int) -> IntArray:
-    """Count pairs of true and predicted class.
-
-    Args:
-        labels: True classes ``[N]``.
-        predictions: Predicted classes ``[N]``.
-        num_classes: Number of classes K.
-
-    Returns:
-        Counts ``[K, K]``, row = true class, column = predicted class.
-
-    Example:
-        >>> confusion_counts(np.array([0, 0, 1]), np.array([0, 1, 1]), 2)
-        array([[1, 1],
-               [0, 1]])
-    """
+    """Count pairs of true and predicted class."""
     flat = np.bincount(labels * num_classes + predictions, minlength=num_classes * num_classes)
     return flat.reshape(num_classes, num_classes)
 
@@ -51,47 +53,27 @@ def class_precision(confusion: AnyArray) -> FloatArray:
     return share(np.diagonal(confusion), confusion.sum(axis=0))
 
 
-def class_f1(confusion: AnyArray) -> FloatArray:
-    """Return the harmonic mean of precision and recall of each class ``[K]``, NaN for a class that is neither seen nor predicted.
-
-    Example:
-        >>> class_f1(np.array([[3, 1], [1, 5]])).round(3).tolist()
-        [0.75, 0.833]
-    """
-    return share(2 * np.diagonal(confusion), confusion.sum(axis=0) + confusion.sum(axis=1))
-
-
 def share(part: AnyArray, whole: AnyArray) -> FloatArray:
-    """Return ``part / whole`` in float64, NaN where ``whole`` is 0.
-
-    Example:
-        >>> share(np.array([1, 0]), np.array([2, 0]))
-        array([0.5, nan])
-    """
+    """Return ``part / whole`` in float64, NaN where ``whole`` is 0."""
     whole = np.asarray(whole, dtype=np.float64)
     return np.asarray(np.divide(part, whole, out=np.full(whole.shape, np.nan), where=whole > 0))
 
 
 def class_means(values: AnyArray, labels: IntArray, num_classes: int) -> FloatArray:
-    """Return the mean of one number per sample within each class ``[K]``, NaN for an absent class.
-
-    Example:
-        >>> class_means(np.array([1.0, 3.0, 5.0]), np.array([0, 0, 2]), 3)
-        array([ 2., nan,  5.])
-    """
+    """Return the mean of one number per sample within each class ``[K]``, NaN for an absent class."""
     sums = np.bincount(labels, weights=values, minlength=num_classes)
     return share(sums, np.bincount(labels, minlength=num_classes))
 
 
 def class_calibration_error(
-    confidence: AnyArray, correct: AnyArray, labels: IntArray, num_classes: int, *, bins: int = ECE_BINS
+    confidence: AnyArray, correct: AnyArray, labels: IntArray, num_classes: int
 ) -> FloatArray:
     """Return the expected calibration error of each true class ``[K]``, NaN for an absent class.
 
-    Top-label confidence in ``bins`` equal bins ``(lower, upper]`` of [0, 1]:
+    Top-label confidence in equal bins ``(lower, upper]`` of [0, 1]:
     ``ECE_k = sum over bins of |sum of correct - sum of confidence| / n_k`` over the samples of class k.
     """
-    gaps = _bin_sums(confidence, correct - confidence, labels, num_classes, bins)
+    gaps = _bin_sums(confidence, correct - confidence, labels, num_classes)
     return share(np.abs(gaps).sum(axis=1), np.bincount(labels, minlength=num_classes))
 
 
@@ -102,17 +84,10 @@ def class_calibration_limits(
 
     The observed error of a perfectly calibrated class is above zero, by noise alone: the lower limit allows for that in every bin, but
     not below what the mean confidence and the accuracy of the class already prove.
-
-    Args:
-        confidence: Top-label confidence ``[N]``.
-        correct: Whether the sample is classified right ``[N]``.
-        labels: True classes ``[N]``.
-        num_classes: Number of classes K.
-        quantile: Two-sided normal quantile, e.g. 1.96.
     """
     n = np.bincount(labels, minlength=num_classes)
     gaps, right, count = (
-        _bin_sums(confidence, values, labels, num_classes, ECE_BINS)
+        _bin_sums(confidence, values, labels, num_classes)
         for values in (correct - confidence, correct, np.ones(len(labels)))
     )
     settled = (right + 2) / (count + 4)  # as for Agresti and Coull's interval: no bin is certain
@@ -125,26 +100,57 @@ def class_calibration_limits(
     return share(np.maximum(low, 0.0), n), np.minimum(share(error + half, n), 1.0)
 
 
-def calibration_error(confidence: AnyArray, correct: AnyArray, *, bins: int = ECE_BINS) -> float:
-    """Return the expected calibration error over all samples.
-
-    Example:
-        >>> round(calibration_error(np.array([0.9, 0.9]), np.array([True, False])), 3)
-        0.4
-    """
+def calibration_error(confidence: AnyArray, correct: AnyArray) -> float:
+    """Return the expected calibration error over all samples."""
     together = np.zeros(len(confidence), dtype=np.int64)
-    return float(class_calibration_error(confidence, correct, together, 1, bins=bins)[0])
+    return float(class_calibration_error(confidence, correct, together, 1)[0])
 
 
-def _bin_sums(
-    confidence: AnyArray, values: AnyArray, groups: IntArray, num_groups: int, bins: int
-) -> FloatArray:
+def _bin_sums(confidence: AnyArray, values: AnyArray, groups: IntArray, num_groups: int) -> FloatArray:
     # ceil - 1 puts a value on a bin's upper edge into that bin, as the usual definition (lower, upper] does.
-    index = np.clip(
-        np.ceil(np.asarray(confidence, dtype=np.float64) * bins).astype(np.int64) - 1, 0, bins - 1
-    )
-    sums = np.bincount(groups * bins + index, weights=values, minlength=num_groups * bins)
-    return np.asarray(sums.reshape(num_groups, bins), dtype=np.float64)
+    index = np.ceil(np.asarray(confidence, dtype=np.float64) * ECE_BINS).astype(np.int64) - 1
+    cells = groups * ECE_BINS + np.clip(index, 0, ECE_BINS - 1)
+    sums = np.bincount(cells, weights=values, minlength=num_groups * ECE_BINS)
+    return np.asarray(sums.reshape(num_groups, ECE_BINS), dtype=np.float64)
+
+
+def tier_sizes(num_classes: int) -> tuple[int, int, int]:
+    """Return how many of ``num_classes`` classes are easy, medium and hard."""
+    base, rest = divmod(num_classes, 3)
+    return base + (rest > 0), base + (rest > 1), base
+
+
+def tier_codes(ranking_accuracy: FloatArray) -> IntArray:
+    """Assign every class a tier: 0 easy, 1 medium, 2 hard, -1 absent."""
+    present = np.flatnonzero(~np.isnan(ranking_accuracy))
+    order = present[np.argsort(-ranking_accuracy[present], kind="stable")]
+    codes = np.full(len(ranking_accuracy), -1)
+    codes[order] = np.repeat([0, 1, 2], tier_sizes(len(present)))
+    return codes
+
+
+def tier_means(accuracy: FloatArray, codes: IntArray) -> FloatArray:
+    """Return the mean accuracy over the classes of each given tier ``[..., 3]``, NaN for an empty tier."""
+    means = np.full((*accuracy.shape[:-1], 3), np.nan)
+    for code in range(3):
+        if (codes == code).any():
+            means[..., code] = accuracy[..., codes == code].mean(axis=-1)
+    return means
+
+
+def ranked_tier_means(accuracy: FloatArray, ranked_by: FloatArray) -> FloatArray:
+    """Return the mean accuracy of each tier ``[..., 3]`` when every row has its own ranking."""
+    # A stable sort breaks ties by class index but is six times slower than the default one; a lean far below
+    # any difference of two accuracies does the same.
+    order = np.argsort(_TIE_LEAN * np.arange(accuracy.shape[-1]) - ranked_by, axis=-1)
+    sorted_accuracy = np.take_along_axis(accuracy, np.broadcast_to(order, accuracy.shape), axis=-1)
+    means = np.full((*accuracy.shape[:-1], 3), np.nan)
+    start = 0
+    for code, size in enumerate(tier_sizes(accuracy.shape[-1])):
+        if size:
+            means[..., code] = sorted_accuracy[..., start : start + size].mean(axis=-1)
+        start += size
+    return means
 
 
 def unit_scale(values: FloatArray) -> tuple[FloatArray, int]:
@@ -162,30 +168,8 @@ def unit_scale(values: FloatArray) -> tuple[FloatArray, int]:
     return np.asarray(np.ldexp(np.ldexp(values, -half), half - exponent)), exponent
 
 
-def _mean(values: FloatArray) -> float:
-    scaled, exponent = unit_scale(values)
-    return float(np.ldexp(scaled.mean(), exponent))
-
-
-def worst_k(accuracy: FloatArray, k: int) -> float:
-    """Return the mean of the ``k`` lowest accuracies (of all, if there are fewer).
-
-    Example:
-        >>> worst_k(np.array([0.9, 0.5, 0.7]), 2)
-        0.6
-    """
-    if k < 1:
-        raise ValueError(f"k must be at least 1, got {k}")
-    return _mean(np.sort(accuracy)[:k])
-
-
 def gini(accuracy: FloatArray) -> float:
-    """Return the Gini index: mean absolute difference of all pairs over twice the mean; 0 = equal.
-
-    Example:
-        >>> gini(np.array([0.0, 1.0]))
-        0.5
-    """
+    """Return the Gini index: mean absolute difference of all pairs over twice the mean; 0 = equal."""
     scaled, _ = unit_scale(accuracy)
     count, total = scaled.shape[0], float(scaled.sum())
     if total == 0:
@@ -194,32 +178,22 @@ def gini(accuracy: FloatArray) -> float:
     return max(0.0, float((ranks * np.sort(scaled)).sum() / (count * total)))
 
 
-def generalized_entropy(accuracy: FloatArray, alpha: float = 2.0) -> float:
-    """Return the generalized-entropy index of order α (1 = Theil, 0 = mean log deviation); 0 = equal.
-
-    α = 2 is half the squared coefficient of variation. For α <= 0 a class at zero gives infinity.
-
-    Example:
-        >>> generalized_entropy(np.array([0.5, 1.5]))
-        0.125
-    """
-    scaled, exponent = unit_scale(accuracy)
+def generalized_entropy(accuracy: FloatArray) -> float:
+    """Return the generalized-entropy index of order 2, half the squared coefficient of variation; 0 = equal."""
+    scaled, _ = unit_scale(accuracy)
     mean = float(scaled.mean())
-    if mean == 0:
+    # Rounding may leave a tiny negative number where all are equal.
+    return max(0.0, float(((scaled / mean) ** 2 - 1).mean() / 2)) if mean else 0.0
+
+
+def theil(accuracy: FloatArray) -> float:
+    """Return the Theil index, the generalized entropy of order 1; 0 = equal."""
+    scaled, _ = unit_scale(accuracy)
+    if not scaled.any():
         return 0.0
-    if alpha <= 0 and (accuracy == 0).any():
-        return float("inf")
-    if alpha == 0:
-        # Logarithms of the accuracies themselves: one far below the others would vanish when scaled with them.
-        value = np.log(mean) + exponent * np.log(2.0) - np.log(accuracy).mean()
-        return max(0.0, float(value))
-    relative = scaled / mean
-    if alpha == 1:
-        positive = relative[relative > 0]  # x ln x -> 0
-        return max(0.0, float((positive * np.log(positive)).sum() / accuracy.shape[0]))
-    with np.errstate(over="ignore", divide="ignore"):  # infinity is the limit
-        value = (relative**alpha - 1).mean() / (alpha * (alpha - 1))
-    return max(0.0, float(value))  # rounding may leave a tiny negative number where all are equal
+    relative = scaled / float(scaled.mean())
+    positive = relative[relative > 0]  # x ln x -> 0
+    return max(0.0, float((positive * np.log(positive)).sum() / len(accuracy)))
 
 
 def disparity_measures(accuracy: FloatArray, class_names: tuple[str, ...]) -> dict[str, Any]:
@@ -232,18 +206,23 @@ def disparity_measures(accuracy: FloatArray, class_names: tuple[str, ...]) -> di
     values = accuracy[present]
     low, high = float(values.min()), float(values.max())
     scaled, exponent = unit_scale(values)
+
+    def worst(count: int) -> float:
+        lowest, its_exponent = unit_scale(np.sort(values)[:count])
+        return float(np.ldexp(lowest.mean(), its_exponent))
+
     return {
-        "mean_class_accuracy": _mean(values),
+        "mean_class_accuracy": float(np.ldexp(scaled.mean(), exponent)),
         "best": high,
         "worst_class": class_names[int(present[np.argmin(values)])],
-        "worst_5": worst_k(values, 5),
-        "worst_10_percent": worst_k(values, max(1, round(len(values) / 10))),
+        "worst_5": worst(5),
+        "worst_10_percent": worst(max(1, round(len(values) / 10))),
         "range": high - low,
         "ratio": low / high if high > 0 else float("nan"),
         "std": float(np.ldexp(scaled.std(), exponent)),
         "gini": gini(values),
-        "generalized_entropy": generalized_entropy(values, 2.0),
-        "theil": generalized_entropy(values, 1.0),
+        "generalized_entropy": generalized_entropy(values),
+        "theil": theil(values),
     }
 
 
@@ -291,13 +270,8 @@ class ClassFrame:
 
     def worst_class(self) -> pd.Series:
         """Return the name of the worst class for each metric."""
-        import pandas as pd
-
-        names = {
-            name: self.by_class[name].idxmin() if metric.higher_is_better else self.by_class[name].idxmax()
-            for name, metric in self.metrics.items()
-        }
-        return pd.Series(names)
+        worst: pd.Series = self.by_class.idxmin().where(self._higher_is_better(), self.by_class.idxmax())
+        return worst
 
     def difference(self) -> pd.Series:
         """Return largest minus smallest class value of each metric."""
@@ -309,19 +283,16 @@ class ClassFrame:
 
     def tier_gap(self) -> pd.Series:
         """Return easy minus hard."""
-        import pandas as pd
+        tiers = self.by_tier.T
+        return tiers["easy"] - tiers["hard"]
 
-        easy, hard = (self.by_tier.to_numpy(dtype=np.float64)[TIERS.index(tier)] for tier in ("easy", "hard"))
-        return pd.Series(easy - hard, index=self.by_tier.columns)
+    def _higher_is_better(self) -> AnyArray:
+        return np.array([metric.higher_is_better for metric in self.metrics.values()])
 
     def _pick(self, *, best: bool) -> pd.Series:
-        import pandas as pd
-
-        values = {
-            name: self.by_class[name].max() if metric.higher_is_better == best else self.by_class[name].min()
-            for name, metric in self.metrics.items()
-        }
-        return pd.Series(values)
+        highest = self._higher_is_better() == best
+        picked: pd.Series = self.by_class.max().where(highest, self.by_class.min())
+        return picked
 
 
 def class_frame(
@@ -354,19 +325,16 @@ def class_frame(
     assert inputs.predictions is not None
     chosen = dict(metrics) if metrics is not None else {"accuracy": Metric(accuracy)}
     groups = [np.flatnonzero(inputs.labels == k) for k in range(inputs.num_classes)]
-    columns = {
-        name: [_value(metric, inputs.labels[rows], inputs.predictions[rows]) for rows in groups]
-        for name, metric in chosen.items()
-    }
+
+    def values_of(metric: Metric) -> list[float]:
+        parts = [(inputs.labels[rows], inputs.predictions[rows]) for rows in groups]  # type: ignore[index]
+        return [float(metric.function(*part)) if len(part[0]) else float("nan") for part in parts]
+
+    columns = {name: values_of(metric) for name, metric in chosen.items()}
     by_class = pd.DataFrame(columns, index=pd.Index(inputs.class_names, name="class_name"))
-    own = np.array(
-        [_value(Metric(accuracy), inputs.labels[rows], inputs.predictions[rows]) for rows in groups]
-    )
-    codes = tier_codes(own) if tiers is None else np.asarray(tiers)
+    codes = tier_codes(np.array(values_of(Metric(accuracy)))) if tiers is None else np.asarray(tiers)
     by_tier = pd.DataFrame({tier: by_class[codes == code].mean() for code, tier in enumerate(TIERS)}).T
-    overall = {name: _value(metric, inputs.labels, inputs.predictions) for name, metric in chosen.items()}
+    overall = {
+        name: float(metric.function(inputs.labels, inputs.predictions)) for name, metric in chosen.items()
+    }
     return ClassFrame(chosen, pd.Series(overall), by_class, by_tier)
-
-
-def _value(metric: Metric, labels: AnyArray, predictions: AnyArray) -> float:
-    return float(metric.function(labels, predictions)) if len(labels) else float("nan")

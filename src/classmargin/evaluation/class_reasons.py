@@ -1,19 +1,28 @@
 """Why a class fails, by stated rules, and what to do next about it: one reason and one step per class, true of its row.
 
 The rules look at one class at a time: are its labels doubted, is it wrong on its own training samples too, does one other class
-take its errors and can the two be told apart at all, do its features vary much, are there enough samples to tell.
+take its errors and can the two be told apart at all, do its features vary much, are there enough samples to tell. Two classes that
+cannot be told apart may be merged; what that changes is simulated.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from classmargin.evaluation.input_checks import AnyArray, FloatArray, IntArray
+from classmargin._checks import check_int
+from classmargin.evaluation.class_metrics import TIERS, share, tier_codes
+from classmargin.evaluation.input_checks import AnyArray, FloatArray, IntArray, class_number
 from classmargin.evaluation.intervals import normal_quantile
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from classmargin.evaluation.audit_result import Audit
 
 # An interval wider than this says little about the class itself.
 WIDE_INTERVAL = 0.25
@@ -37,16 +46,19 @@ UNFITTED_SHARE_OF_ERRORS = 0.5
 # A change of this size should be visible in the next test set.
 VISIBLE_CHANGE = 0.03
 
-# The order in which they lead, where several hold; "few samples" comes first or last.
-REASONS = (
-    "label noise",
-    "not fitted",
-    "overlap",
-    "confusion",
-    "spread",
-    "not generalised",
-    "scattered",
+# Columns of the class table that the verdicts are made from.
+FACTS = (
+    *("n", "accuracy", "low", "high", "lags", "spread", "label_issues", "confidently_wrong"),
+    *("train_accuracy", "separability"),
 )
+# Samples of each of two classes: a pair takes some 20 ms, and more samples move the accuracy by a point or two.
+MOST_SAMPLES = 150
+FEWEST_SAMPLES = 8
+# Ridge penalties tried, in units of the mean squared distance from the mean; leave-one-out error decides.
+PENALTIES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
+DRAWS = 500
+# The order in which they lead, where several hold; "few samples" comes first or last.
+REASONS = ("label noise", "not fitted", "overlap", "confusion", "spread", "not generalised", "scattered")
 
 
 class Step(NamedTuple):
@@ -110,41 +122,6 @@ STEPS = {
 }
 
 
-@dataclass(frozen=True)
-class ClassFacts:
-    """What the verdicts are made from; every array is ``[K]``, NaN (or "") where unknown.
-
-    Attributes:
-        n: Samples.
-        accuracy: Share that is right.
-        low: Lower end of its interval.
-        high: Upper end of its interval.
-        lags: Whether the class lags behind.
-        explained: Which classes are to be explained: those that lag, and those of the hard third with errors.
-        spread: Mean squared distance of the features from their mean.
-        label_issues: Samples whose label is doubted.
-        confidently_wrong: Share of samples that are wrong with a high probability.
-        confused_with: The classes that it is most often taken for, most frequent first, at most three.
-        confused_samples: How many samples that is, ``[K, 3]``.
-        train_accuracy: Accuracy on the class's training samples.
-        separability: Balanced accuracy of a classifier of this class and the first of ``confused_with`` alone.
-    """
-
-    n: FloatArray
-    accuracy: FloatArray
-    low: FloatArray
-    high: FloatArray
-    lags: AnyArray
-    explained: AnyArray
-    spread: FloatArray
-    label_issues: FloatArray
-    confidently_wrong: FloatArray
-    confused_with: list[list[str]]
-    confused_samples: IntArray
-    train_accuracy: FloatArray
-    separability: FloatArray
-
-
 class Verdict(NamedTuple):
     """What is said about one class: the leading reason (a key of ``STEPS`` or ""), all reasons in words, the next step."""
 
@@ -153,19 +130,32 @@ class Verdict(NamedTuple):
     next_step: str
 
 
-def verdicts(facts: ClassFacts) -> list[Verdict]:
+def verdicts(
+    classes: pd.DataFrame, confused_with: list[list[str]], confused_samples: IntArray
+) -> list[Verdict]:
     """Return one verdict per class; reasons are divided by "; ".
 
     Classes to be explained get a reason; doubted labels and few samples may apply to any class. A class without a remark gets
     empty texts.
+
+    Args:
+        classes: The class table as far as it is made, and which classes are to be ``explained``.
+        confused_with: The classes that each is most often taken for, most frequent first, at most three.
+        confused_samples: How many samples that is ``[K, 3]``.
     """
-    known = facts.spread[~np.isnan(facts.spread)]
-    wide = float(np.quantile(known, WIDE_SPREAD_QUANTILE)) if len(known) >= 4 else float("inf")
-    suspicious = _labels_stand_out(facts)
-    return [_verdict(facts, k, wide, bool(suspicious[k])) for k in range(len(facts.n))]
+    spread = classes["spread"].dropna()
+    wide = float(np.quantile(spread, WIDE_SPREAD_QUANTILE)) if len(spread) >= 4 else float("inf")
+    known = classes.assign(
+        wide=classes["spread"] > wide,
+        suspicious=_labels_stand_out(classes),
+        errors=((1 - classes["accuracy"]) * classes["n"]).round(),
+    )
+    rows = known.to_dict("records")
+    counts = confused_samples.tolist()
+    return [_verdict(*facts) for facts in zip(rows, confused_with, counts, strict=True)]
 
 
-def _labels_stand_out(facts: ClassFacts) -> AnyArray:
+def _labels_stand_out(classes: pd.DataFrame) -> AnyArray:
     """Return which classes have more doubted labels than their own accuracy explains ``[K]``.
 
     Of the errors of a class with right labels, about as many are doubted as of those of the other classes (their median share);
@@ -173,88 +163,81 @@ def _labels_stand_out(facts: ClassFacts) -> AnyArray:
     """
     from scipy.special import bdtrc
 
-    errors = np.rint(np.nan_to_num((1 - facts.accuracy) * facts.n)).astype(np.int64)
-    doubted = np.minimum(np.nan_to_num(facts.label_issues).astype(np.int64), errors)
+    n, accuracy, issues = (classes[name].to_numpy() for name in ("n", "accuracy", "label_issues"))
+    errors = np.rint(np.nan_to_num((1 - accuracy) * n)).astype(np.int64)
+    doubted = np.minimum(np.nan_to_num(issues).astype(np.int64), errors)
     usual = (doubted + 0.5) / (errors + 2)  # a class without errors tells nothing and counts as a quarter
-    present = np.flatnonzero(facts.n > 0)
+    present = np.flatnonzero(n > 0)
     order = np.sort(usual[present])
-    tail = np.ones(len(facts.n))
+    tail = np.ones(len(n))
     for k in present[doubted[present] > 0]:
         others = np.delete(order, np.searchsorted(order, usual[k]))
         expected = float(np.median(others)) if len(others) else 0.5
         tail[k] = bdtrc(doubted[k] - 1, errors[k], expected)
-    enough = facts.label_issues >= LABEL_ISSUE_SHARE * facts.n
-    return (tail <= LABEL_ISSUE_LEVEL) & enough & (facts.confidently_wrong >= LABEL_ISSUE_SHARE)
+    enough = (issues >= LABEL_ISSUE_SHARE * n) & (classes["confidently_wrong"] >= LABEL_ISSUE_SHARE)
+    return np.asarray((tail <= LABEL_ISSUE_LEVEL) & enough)
 
 
-def _verdict(facts: ClassFacts, k: int, wide_spread: float, suspicious: bool) -> Verdict:
-    if facts.n[k] == 0:
+def _verdict(row: dict[Hashable, Any], names: list[str], counts: list[int]) -> Verdict:
+    n = int(row["n"])
+    if not n:
         return Verdict("", "absent: no samples", "")
     reasons: dict[str, str] = {}
-    if suspicious:
-        reasons["label noise"] = (
-            f"label noise? ({int(facts.label_issues[k])} of {int(facts.n[k])} samples look mislabelled)"
-        )
-    if facts.explained[k]:
-        reasons |= _why_hard(facts, k, wide_spread)
-    width = facts.high[k] - facts.low[k]
+    if row["suspicious"]:
+        reasons["label noise"] = f"label noise? ({int(row['label_issues'])} of {n} samples look mislabelled)"
+    if row["explained"]:
+        reasons |= _why_hard(row, names, counts)
+    width = row["high"] - row["low"]
     if width > WIDE_INTERVAL:
         reasons["few samples"] = (
-            f"too few test samples to tell (n = {int(facts.n[k])}, interval {100 * width:.0f} points wide)"
+            f"too few test samples to tell (n = {n}, interval {100 * width:.0f} points wide)"
         )
     if not reasons:
         return Verdict("", "", "")
     # That a class lags is certain however few samples it has; for the others the number of samples comes first.
-    order = [*REASONS, "few samples"] if facts.lags[k] else ["few samples", *REASONS]
+    order = [*REASONS, "few samples"] if row["lags"] else ["few samples", *REASONS]
     leading = next(key for key in order if key in reasons)
-    step = _step(leading, facts, k) if facts.explained[k] or leading == "label noise" else ""
+    told = row["explained"] or leading == "label noise"
+    step = _next_step(leading, row, names[0] if names else "") if told else ""
     return Verdict(leading, "; ".join(reasons.values()), step)
 
 
-def _why_hard(facts: ClassFacts, k: int, wide_spread: float) -> dict[str, str]:
+def _why_hard(row: dict[Hashable, Any], names: list[str], counts: list[int]) -> dict[str, str]:
     reasons: dict[str, str] = {}
-    trained = facts.train_accuracy[k]
-    if not math.isnan(trained) and 1 - trained >= UNFITTED_SHARE_OF_ERRORS * (1 - facts.accuracy[k]):
-        reasons["not fitted"] = f"not fitted ({100 * trained:.0f} % right on its training samples)"
-    count = int(facts.confused_samples[k, 0])
-    errors = round((1 - facts.accuracy[k]) * facts.n[k])
-    if count >= CONFUSED_SAMPLES and count >= CONFUSION_SHARE_OF_ERRORS * errors:
-        share, other = 100 * count / facts.n[k], facts.confused_with[k][0]
-        if facts.separability[k] < OVERLAPPING:
-            reasons["overlap"] = (
-                f"overlaps with {other} ({share:.0f} % of its samples go there; the two alone are told apart "
-                f"{100 * facts.separability[k]:.0f} % of the time)"
-            )
-        else:
-            reasons["confusion"] = f"confused with {other} ({share:.0f} % of its samples)"
-    if facts.spread[k] > wide_spread:
-        reasons["spread"] = "spread: its features vary more than usual"
-    if not math.isnan(trained) and "not fitted" not in reasons:
-        reasons["not generalised"] = (
-            f"does not generalise ({100 * trained:.0f} % right on its training samples)"
+    errors, trained = int(row["errors"]), row["train_accuracy"]
+    on_training = f"({100 * trained:.0f} % right on its training samples)"
+    if 1 - trained >= UNFITTED_SHARE_OF_ERRORS * (1 - row["accuracy"]):
+        reasons["not fitted"] = f"not fitted {on_training}"
+    one_pair = counts[0] >= CONFUSED_SAMPLES and counts[0] >= CONFUSION_SHARE_OF_ERRORS * errors
+    part = f"{100 * counts[0] / row['n']:.0f} % of its samples"
+    if one_pair and row["separability"] < OVERLAPPING:
+        reasons["overlap"] = (
+            f"overlaps with {names[0]} ({part} go there; the two alone are told apart {100 * row['separability']:.0f} % of the time)"
         )
-    if not reasons.keys() & {"overlap", "confusion"}:
-        reasons["scattered"] = _scattered(facts, k)
+    elif one_pair:
+        reasons["confusion"] = f"confused with {names[0]} ({part})"
+    if row["wide"]:
+        reasons["spread"] = "spread: its features vary more than usual"
+    if trained == trained and "not fitted" not in reasons:
+        reasons["not generalised"] = f"does not generalise {on_training}"
+    if not one_pair:
+        # The errors go to a few classes, which are named, or truly to many.
+        count = sum(counts)
+        if names and count >= MOST_ERRORS * errors:
+            listed = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
+            reasons["scattered"] = f"confused with {listed} ({count} of {errors} errors)"
+        else:
+            most = f"{count} of {errors} to the {len(names)} most frequent"
+            reasons["scattered"] = f"errors go to many classes ({most})"
     return reasons
 
 
-def _scattered(facts: ClassFacts, k: int) -> str:
-    """Say where the errors go: to a few classes by name, or truly to many."""
-    errors = round((1 - facts.accuracy[k]) * facts.n[k])
-    names = facts.confused_with[k]
-    count = int(facts.confused_samples[k].sum())
-    if names and count >= MOST_ERRORS * errors:
-        listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-        return f"confused with {listed} ({count} of {errors} errors)"
-    return f"errors go to many classes ({count} of {errors} to the {len(names)} most frequent)"
-
-
-def _step(reason: str, facts: ClassFacts, k: int) -> str:
-    other = facts.confused_with[k][0] if facts.confused_with[k] else ""
-    needed = samples_to_see(facts.accuracy[k])
+def _next_step(reason: str, row: dict[Hashable, Any], other: str) -> str:
+    needed = samples_to_see(row["accuracy"])
     seen = f"(3 points show with about {needed:,} test samples)"
+    doubted = row["label_issues"]
     return {
-        "label noise": f"check the labels of {_samples(facts.label_issues[k])}",
+        "label noise": f"check the labels of the {'one doubted sample' if doubted == 1 else f'{doubted:.0f} doubted samples'}",
         "few samples": f"collect test samples: about {needed:,} show a change of 3 points",
         "not fitted": "train longer or use a larger model",
         "overlap": f"merge with {other}, or give the model more to tell them apart",
@@ -265,18 +248,137 @@ def _step(reason: str, facts: ClassFacts, k: int) -> str:
     }[reason]
 
 
-def _samples(count: float) -> str:
-    return "the one doubted sample" if count == 1 else f"the {count:.0f} doubted samples"
-
-
 def samples_to_see(accuracy: float, change: float = VISIBLE_CHANGE) -> int:
-    """Return roughly how many test samples of a class show a change of its accuracy (80 % power, two-sided 5 %).
-
-    Example:
-        >>> samples_to_see(0.6)
-        2100
-    """
-    share = min(max(float(accuracy), 0.02), 0.98)
+    """Return roughly how many test samples of a class show a change of its accuracy (80 % power, two-sided 5 %)."""
+    right = min(max(float(accuracy), 0.02), 0.98)
     quantiles = normal_quantile(0.95) + normal_quantile(0.6)  # two-sided 0.6 leaves 0.2 above
-    needed = quantiles**2 * share * (1 - share) / change**2
+    needed = quantiles**2 * right * (1 - right) / change**2
     return int(round(needed, 1 - math.floor(math.log10(needed))))  # two digits: it is a rough number
+
+
+def pair_separability(
+    features: AnyArray, labels: IntArray, wanted: AnyArray, partner: IntArray, *, most: int = MOST_SAMPLES
+) -> FloatArray:
+    """Return how often each wanted class and its partner are told apart by their features alone ``[K]``, NaN elsewhere.
+
+    A linear classifier (ridge) of the two classes, every sample being left out once: balanced accuracy, 0.5 is chance.
+    """
+    result = np.full(len(wanted), np.nan)
+    order = np.argsort(labels, kind="stable")
+    ends = np.cumsum(np.bincount(labels, minlength=len(wanted)))
+
+    def rows_of(k: int) -> IntArray:
+        return np.asarray(order[(ends[k - 1] if k else 0) : ends[k]][:most])
+
+    for k in np.flatnonzero(wanted).tolist():
+        first, second = rows_of(k), rows_of(int(partner[k]))
+        if min(len(first), len(second)) >= FEWEST_SAMPLES:
+            result[k] = _told_apart(features[first], features[second])
+    return result
+
+
+def _told_apart(first: AnyArray, second: AnyArray) -> float:
+    both = np.concatenate([first, second]).astype(np.float64)
+    both /= max(float(np.abs(both).max()), 1e-300)  # squares neither vanish nor overflow
+    target = np.repeat([1.0, -1.0], [len(first), len(second)])
+    weight = 1 / np.repeat([len(first), len(second)], [len(first), len(second)])
+    # Not centred: the mean would hold the sample that is left out. A constant feature stands for the intercept.
+    gram = both @ both.T
+    scale = max(
+        float(np.trace(gram) - gram.mean() * len(gram)) / len(gram), 1e-12
+    )  # mean square about the mean
+    values, vectors = np.linalg.eigh(gram + float(np.trace(gram)) / len(gram) + scale)
+    rotated = vectors.T @ target
+    errors, best = np.inf, 0.5
+    for penalty in PENALTIES:
+        inverse = 1 / (np.maximum(values, 0) + penalty * scale)
+        # What ridge regression predicts for a sample that it has not seen, in closed form.
+        left_out = target - (vectors @ (inverse * rotated)) / ((vectors**2) @ inverse)
+        error = float(np.average((left_out - target) ** 2, weights=weight))
+        if error < errors:
+            errors, best = error, float(np.average(left_out * target > 0, weights=weight))
+    return best
+
+
+@dataclass(frozen=True)
+class Merge:
+    """What changes if two classes are made one.
+
+    Attributes:
+        classes: Names of the two.
+        overall: Change of the overall accuracy with its interval, as fractions.
+        hard: Change of the hard third with its interval, NaN where there are too few classes for thirds. The thirds are those of
+            the classes before and after.
+        accuracy: Accuracy of the merged class.
+        confidence: Level of the intervals.
+    """
+
+    classes: tuple[str, str]
+    overall: tuple[float, float, float]
+    hard: tuple[float, float, float]
+    accuracy: float
+    confidence: float
+
+    def __str__(self) -> str:
+        parts = [
+            f"{words} {100 * value:+.1f} points ({100 * low:+.1f} to {100 * high:+.1f})"
+            for words, (value, low, high) in (("overall", self.overall), ("hard third", self.hard))
+            if not np.isnan(value)
+        ]
+        return f"merging {self.classes[0]} and {self.classes[1]}: {', '.join(parts)}"
+
+
+def merge_classes(audit: Audit, first: str, second: str, *, seed: int = 0) -> Merge:
+    """Simulate one class in place of two; see :meth:`Audit.merge`.
+
+    The samples of each class are drawn again (right, taken for the other of the two, or wrong anyway), so the change and its
+    interval are paired; which classes make up the hard third before and after is taken as it is found.
+    """
+    a, b = (
+        class_number(audit.class_names, name, which) for name, which in ((first, "first"), (second, "second"))
+    )
+    if a == b:
+        raise ValueError(f"second must be another class than first, got {first!r} twice")
+    rng = np.random.default_rng(check_int("seed", seed, minimum=0))
+    n, right = audit.confusion.sum(axis=1), np.diagonal(audit.confusion)
+    swapped = np.zeros_like(n)
+    swapped[a], swapped[b] = audit.confusion[a, b], audit.confusion[b, a]
+    if not n[a] or not n[b]:
+        raise ValueError(f"both classes must have samples, got none of {first if not n[a] else second!r}")
+    found = _changes(right[None], swapped[None], n, (a, b), audit)
+    drawn_right = rng.binomial(n, right / np.maximum(n, 1), size=(DRAWS, len(n)))
+    chance = swapped / np.maximum(n - right, 1)
+    drawn_swapped = rng.binomial(n - drawn_right, chance, size=drawn_right.shape)
+    drawn = _changes(drawn_right, drawn_swapped, n, (a, b), audit)
+    tail = (1 - audit.confidence) / 2
+    ranges = [np.quantile(values, [tail, 1 - tail]) for values in drawn]
+    overall, hard = (
+        (float(value[0]), float(low), float(high)) for value, (low, high) in zip(found, ranges, strict=True)
+    )
+    accuracy = float((right[[a, b]] + swapped[[a, b]]).sum() / n[[a, b]].sum())
+    return Merge((first, second), overall, hard, accuracy, audit.confidence)
+
+
+def _changes(
+    right: IntArray, swapped: IntArray, n: IntArray, pair: tuple[int, int], audit: Audit
+) -> tuple[FloatArray, FloatArray]:
+    """Return the change of the overall accuracy and of the hard third for each draw ``[B]``."""
+    a, b = pair
+    overall = swapped.sum(axis=1) / n.sum()
+    merged_n = np.delete(n, b)
+    place = a - (b < a)
+    merged_n[place] += n[b]
+    merged_right = np.delete(right, b, axis=1)
+    merged_right[:, place] += right[:, b] + swapped[:, a] + swapped[:, b]
+    before, after = (
+        counts / np.maximum(total, 1) for counts, total in ((right, n), (merged_right, merged_n))
+    )
+    # Which classes are hard is found on the samples as they are, not anew in each draw.
+    own = np.diagonal(audit.confusion)
+    merged_own = np.delete(own, b)
+    merged_own[place] += own[b] + audit.confusion[a, b] + audit.confusion[b, a]
+    accuracies = (share(counts, total) for counts, total in ((own, n), (merged_own, merged_n)))
+    hard = [tier_codes(accuracy) == TIERS.index("hard") for accuracy in accuracies]
+    if not all(mask.any() for mask in hard):
+        return overall, np.full(len(overall), np.nan)
+    return overall, after[:, hard[1]].mean(axis=1) - before[:, hard[0]].mean(axis=1)

@@ -11,12 +11,12 @@ import numpy as np
 
 from classmargin._checks import MOST_RESAMPLES, check_choice, check_int
 from classmargin.evaluation.audit_result import Audit
-from classmargin.evaluation.headline_intervals import HeadlineDifferences, headline_differences, too_few_note
-from classmargin.evaluation.headlines import HEADLINES, MIN_CROSSFIT_SAMPLES
+from classmargin.evaluation.class_metrics import TIERS
+from classmargin.evaluation.headline_intervals import TOO_FEW_NOTE, headline_differences
+from classmargin.evaluation.headlines import MIN_CROSSFIT_SAMPLES
 from classmargin.evaluation.input_checks import FloatArray, check_fraction
 from classmargin.evaluation.json_values import fields_to_plain
 from classmargin.evaluation.paired_tests import ModelPair, benjamini_hochberg
-from classmargin.evaluation.tiers import TIERS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -141,7 +141,7 @@ def compare(
         (0.333, ('2',), ())
     """
     pair = ModelPair.of(baseline, candidate)
-    q_value = benjamini_hochberg(pair.differences.p_value)
+    q_value = benjamini_hochberg(pair.differences["p_value"].to_numpy())
     return _compare(pair, names, q_value, 1, ranking, confidence, alpha, bootstrap, seed)
 
 
@@ -171,23 +171,29 @@ def compare_many(
         raise ValueError(f"models must hold a baseline and at least one candidate, got {len(models)}")
     names = tuple(models)
     pairs = [ModelPair.of(models[names[0]], models[name]) for name in names[1:]]
-    q_values = benjamini_hochberg(np.stack([pair.differences.p_value for pair in pairs]))
+    q_values = benjamini_hochberg(np.stack([pair.differences["p_value"] for pair in pairs]))
     comparisons = tuple(
         _compare(pair, (names[0], name), q_value, len(pairs), ranking, confidence, alpha, bootstrap, seed)
         for name, pair, q_value in zip(names[1:], pairs, q_values, strict=True)
     )
+    ranked, summary = _joint_frames(comparisons)
+    # Notes of all comparisons, each once; one that does not hold for all says for whom it does.
+    notes = []
+    for note in dict.fromkeys(note for each in comparisons for note in each.notes):
+        holds = [each.candidate_name for each in comparisons if note in each.notes]
+        notes.append(note if len(holds) == len(comparisons) else f"{', '.join(holds)}: {note}")
     return ComparisonSet(
         names=names,
         comparisons=comparisons,
-        ranked=_ranked(comparisons),
-        summary=_joint_summary(comparisons),
+        ranked=ranked,
+        summary=summary,
         verdict=set_verdict(names[0], {each.candidate_name: each.deltas for each in comparisons})
         if len(comparisons) > 1
         else comparisons[0].verdict,
         notes=(
             f"Every model is compared with {names[0]}; q-values control the false discovery rate over all together"
             + (f", and intervals hold for all {len(pairs)} candidates at once." if len(pairs) > 1 else "."),
-            *_joint_notes(comparisons),
+            *notes,
         ),
     )
 
@@ -207,7 +213,7 @@ def _compare(
     check_fraction("alpha", alpha)
     if isinstance(names, str) or len(names) != 2:
         raise ValueError(f"names must be those of the baseline and of the candidate, got {names!r}")
-    headlines = headline_differences(
+    summary = headline_differences(
         pair.labels,
         pair.correct,
         pair.runs,
@@ -218,7 +224,15 @@ def _compare(
         bootstrap=check_int("bootstrap", bootstrap, minimum=1, maximum=MOST_RESAMPLES),
         seed=check_int("seed", seed, minimum=0),
     )
-    by_class = _class_frame(pair, q_value, alpha)
+    rows = summary[["metric", "difference", "low", "high"]].to_numpy().tolist()
+    deltas = {name: (difference, low, high) for name, difference, low, high in rows}
+    found = pair.differences
+    direction = np.where(found["difference"] > 0, "gained", "lost")
+    clear = (q_value <= alpha) & (found["difference"] != 0)
+    outcome = np.where(found["n"] == 0, "absent", np.where(clear, direction, "noise"))
+    by_class = found.rename(columns={"gained": "gained_samples", "lost": "lost_samples"})
+    by_class = by_class.assign(q_value=q_value, outcome=outcome)
+    by_class.insert(0, "class_name", pair.class_names)
     named = {
         key: tuple(by_class["class_name"][by_class["outcome"] == key]) for key in ("gained", "lost", "noise")
     }
@@ -229,10 +243,10 @@ def _compare(
         class_names=pair.class_names,
         num_samples=len(pair.labels),
         runs=pair.runs,
-        deltas=headlines.deltas,
-        summary=_summary_frame(headlines),
+        deltas=deltas,
+        summary=summary,
         by_class=by_class,
-        verdict=pair_verdict(names, headlines.deltas, counts, confidence, alpha),
+        verdict=pair_verdict(names, deltas, counts, confidence, alpha),
         **named,
         confidence=confidence,
         alpha=alpha,
@@ -241,16 +255,8 @@ def _compare(
     )
 
 
-def _joint_notes(comparisons: Sequence[Comparison]) -> list[str]:
-    """Return the notes of all comparisons, each once; one that does not hold for all says for whom it does."""
-    notes = []
-    for note in dict.fromkeys(note for comparison in comparisons for note in comparison.notes):
-        holds = [each.candidate_name for each in comparisons if note in each.notes]
-        notes.append(note if len(holds) == len(comparisons) else f"{', '.join(holds)}: {note}")
-    return notes
-
-
-def _ranked(comparisons: Sequence[Comparison]) -> pd.DataFrame:
+def _joint_frames(comparisons: Sequence[Comparison]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the frames ``ranked`` and ``summary`` of :class:`ComparisonSet`."""
     import pandas as pd
 
     rows = [
@@ -263,55 +269,15 @@ def _ranked(comparisons: Sequence[Comparison]) -> pd.DataFrame:
         for each in comparisons
     ]
     columns = ["model", "overall", "overall_low", "overall_high", "hard", "hard_low", "hard_high", "words"]
-    frame = pd.DataFrame(rows, columns=columns)
-    return frame.sort_values("overall", ascending=False, kind="stable", ignore_index=True)
-
-
-def _joint_summary(comparisons: Sequence[Comparison]) -> pd.DataFrame:
-    import pandas as pd
-
+    ranked = pd.DataFrame(rows, columns=columns)
+    ranked = ranked.sort_values("overall", ascending=False, kind="stable", ignore_index=True)
     first = comparisons[0]
-    rows: list[Any] = [
-        (first.baseline_name, row.metric, row.baseline, 0.0, 0.0, 0.0) for row in first.summary.itertuples()
-    ]
-    for comparison in comparisons:
-        rows += [
-            (comparison.candidate_name, row.metric, row.candidate, row.difference, row.low, row.high)
-            for row in comparison.summary.itertuples()
-        ]
-    return pd.DataFrame(rows, columns=["model", "metric", "value", "difference", "low", "high"])
-
-
-def _class_frame(pair: ModelPair, q_value: FloatArray, alpha: float) -> pd.DataFrame:
-    import pandas as pd
-
-    found = pair.differences
-    difference = found.candidate - found.baseline
-    direction = np.where(difference > 0, "gained", "lost")
-    outcome = np.where(
-        found.n == 0, "absent", np.where((q_value <= alpha) & (difference != 0), direction, "noise")
-    )
-    return pd.DataFrame(
-        {
-            "class_name": list(pair.class_names),
-            "n": found.n,
-            "baseline": found.baseline,
-            "candidate": found.candidate,
-            "difference": difference,
-            "gained_samples": found.gained,
-            "lost_samples": found.lost,
-            "p_value": found.p_value,
-            "q_value": q_value,
-            "outcome": outcome,
-        }
-    )
-
-
-def _summary_frame(headlines: HeadlineDifferences) -> pd.DataFrame:
-    import pandas as pd
-
-    rows = [(name, *headlines.values[name], *headlines.deltas[name]) for name in HEADLINES]
-    return pd.DataFrame(rows, columns=["metric", "baseline", "candidate", "difference", "low", "high"])
+    itself = {"difference": 0.0, "low": 0.0, "high": 0.0}
+    frames = [first.summary.assign(model=first.baseline_name, value=first.summary["baseline"], **itself)]
+    for each in comparisons:
+        frames.append(each.summary.assign(model=each.candidate_name, value=each.summary["candidate"]))
+    columns = ["model", "metric", "value", "difference", "low", "high"]
+    return ranked, pd.concat(frames, ignore_index=True)[columns]
 
 
 def _notes(pair: ModelPair, ranking: str) -> tuple[str, ...]:
@@ -331,7 +297,7 @@ def _notes(pair: ModelPair, ranking: str) -> tuple[str, ...]:
             notes.append(
                 "A model with one run shows no training noise: it is taken to vary from run to run as much as the other."
             )
-    n = pair.differences.n
+    n = pair.differences["n"].to_numpy()
     absent = int((n == 0).sum())
     if absent:
         notes.append(
@@ -339,7 +305,7 @@ def _notes(pair: ModelPair, ranking: str) -> tuple[str, ...]:
         )
     few = int(((n > 0) & (n < MIN_CROSSFIT_SAMPLES)).sum())
     if ranking == "crossfit" and few:
-        notes.append(too_few_note(few))
+        notes.append(TOO_FEW_NOTE.format(few))
     if len(n) - absent - (few if ranking == "crossfit" else 0) < len(TIERS):
         notes.append("Thirds need at least three classes; those without a class are not given.")
     return tuple(notes)
@@ -366,13 +332,7 @@ def pair_verdict(
     confidence: float,
     alpha: float,
 ) -> str:
-    """Return one sentence: overall difference, hard third, and how many classes gained, lost, or are noise (``counts``).
-
-    Example:
-        >>> deltas = {"overall": (0.02, 0.01, 0.03), "hard": (0.0, -0.01, 0.01)}
-        >>> pair_verdict(("A", "B"), deltas, dict(gained=1, lost=0, noise=2), 0.95, 0.05)[:72]
-        'B is better than A: +2.0 points overall (95 % interval +1.0 to +3.0), no'
-    """
+    """Return one sentence: overall difference, hard third, and how many classes gained, lost, or are noise (``counts``)."""
     baseline, candidate = names
     overall, hard = deltas["overall"], deltas["hard"]
     total = sum(counts.values())
@@ -420,12 +380,7 @@ def _strength(delta: Delta) -> float:
 
 
 def judgement(delta: Delta) -> str:
-    """Return what to think of a difference: "better than", "worse than", possibly so, or "not clearly different from".
-
-    Example:
-        >>> judgement((0.02, 0.01, 0.03)), judgement((0.005, 0.0001, 0.01))
-        ('better than', 'possibly better (near the noise) than')
-    """
+    """Return what to think of a difference: "better than", "worse than", possibly so, or "not clearly different from"."""
     strength = _strength(delta)
     if strength < _BAND[0]:
         return "not clearly different from"

@@ -26,9 +26,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from classmargin.evaluation.class_metrics import tier_sizes
 from classmargin.evaluation.input_checks import AnyArray, FloatArray, IntArray
 from classmargin.evaluation.intervals import normal_quantile, wilson_interval
-from classmargin.evaluation.tiers import tier_sizes
 
 MEASURES = ("easy", "medium", "hard", "worst", "gap", "std", "gini")
 EQUAL_LEVEL = 0.05
@@ -48,87 +48,57 @@ _TINY = 1e-40
 
 @dataclass(frozen=True)
 class TrueAccuracies:
-    """Estimates of true class accuracies.
+    """Estimates of true class accuracies."""
 
-    Attributes:
-        values: Each of ``MEASURES`` (NaN for thirds with fewer than three classes).
-        intervals: Their intervals.
-        estimate: Accuracy of each class, moved towards the others as far as its samples leave room ``[K]``; NaN without samples.
-        low: Lower limit of each class ``[K]``.
-        high: Upper limit of each class ``[K]``.
-        equal_p_value: P-value of the test that all classes have the same accuracy (NaN with one class).
-    """
-
-    values: Mapping[str, float]
-    intervals: Mapping[str, tuple[float, float]]
-    estimate: FloatArray
-    low: FloatArray
-    high: FloatArray
-    equal_p_value: float
-
-    @property
-    def differ(self) -> bool:
-        """Whether there is evidence that classes differ."""
-        return self.equal_p_value <= EQUAL_LEVEL
+    values: Mapping[str, float]  # each of MEASURES (NaN for thirds with fewer than three classes)
+    intervals: Mapping[str, tuple[float, float]]  # their intervals
+    estimate: FloatArray  # accuracy of each class, moved towards the others as far as its samples leave room [K]; NaN without samples
+    low: FloatArray  # lower limit of each class [K]
+    high: FloatArray  # upper limit of each class [K]
+    equal_p_value: float  # P-value of the test that all classes have the same accuracy (NaN with one class)
 
 
 def true_accuracies(
     right: IntArray, n: IntArray, *, confidence: float = 0.95, seed: int = 0, intervals: bool = True
 ) -> TrueAccuracies:
-    """Estimate the true accuracies of all classes with samples.
-
-    Args:
-        right: Samples of each class that are classified right ``[K]``.
-        n: Samples of each class ``[K]``; classes without samples take no part.
-        confidence: Level of all intervals.
-        seed: Seed of the draws.
-        intervals: Whether to form the intervals of the measures, the greater part of the work; NaN otherwise.
-
-    Example:
-        >>> found = true_accuracies(np.array([38, 41, 40, 42, 39, 12]), np.full(6, 50))
-        >>> found.differ, float(found.estimate[5].round(2)), [round(end, 2) for end in found.intervals["worst"]]
-        (True, 0.24, [0.09, 0.51])
-    """
+    """Estimate the true accuracies of all classes with samples."""
     present = n > 0
     counts = _Counts.of(right[present], n[present])
     equal = equal_classes_p_value(right, n)
-    best = _best(counts)
-    free, worst, estimate, lowest, highest = _free_draws(
-        counts, best, confidence, np.random.default_rng([seed, 0])
-    )
+    points = len(counts.points)
+    flat = np.full((1, points), 1 / points)
+    best = _em(flat, (counts.classes / counts.classes.sum())[None], counts.likelihood, _FIRST_STEPS)
+    free, worst, estimate, low, high = _free_draws(counts, best, confidence, np.random.default_rng([seed, 0]))
     values = np.clip(free.mean(axis=0), 0, 1)
     ends = np.full((2, len(MEASURES)), np.nan)
+    tails = [(1 - confidence) / 2, (1 + confidence) / 2]
     if intervals:
         smooth = _measures(_smooth_draws(counts, np.random.default_rng([seed, 1])))
-        flat = _nearly_equal(counts, best, confidence)
         groups = _two_groups(counts, best, confidence, np.random.default_rng([seed, 2]))
-        ends = _hull([smooth, free, *groups], confidence)
-        ends = _joined(ends, np.stack([flat.min(axis=0), flat.max(axis=0)]))
-        place = MEASURES.index("worst")
-        ends[:, place] = _joined(ends[:, place], np.quantile(worst, _tails(confidence)))
+        parts = [np.quantile(part, tails, axis=0) for part in (smooth, free, *groups)]
+        nearly_equal = _nearly_equal(counts, best, confidence)
+        parts += [np.stack([nearly_equal.min(axis=0), nearly_equal.max(axis=0)]), np.stack([values, values])]
         if not equal <= EQUAL_LEVEL:
-            ends = _joined(ends, _of_equal_classes(float(right.sum()), float(n.sum()), confidence))
-        ends = _joined(ends, np.stack([values, values]))
-        ends = np.clip(values + _widening(counts) * (ends - values), 0, 1)
+            # If all are equal there is no gap, and every class is at the overall accuracy.
+            overall = wilson_interval(np.array(float(right.sum())), np.array(float(n.sum())), confidence)
+            same = [(0.0, 0.0) if name in ("gap", "std", "gini") else overall for name in MEASURES]
+            parts.append(np.array(same).T)
+        of_worst = parts[-1].copy()
+        of_worst[:, MEASURES.index("worst")] = np.quantile(worst, tails)
+        several = np.stack([*parts, of_worst])
+        ends = np.stack([several[:, 0].min(axis=0), several[:, 1].max(axis=0)])
+        # The ends come from draws given *estimated* distributions, which are least certain where classes are few.
+        widening = 1.15 + 2 / counts.classes.sum()
+        ends = np.clip(values + widening * (ends - values), 0, 1)
+    estimate, low, high = (_spread(per_class, present) for per_class in (estimate, low, high))
     return TrueAccuracies(
         {name: float(values[j]) for j, name in enumerate(MEASURES)},
         {name: (float(ends[0, j]), float(ends[1, j])) for j, name in enumerate(MEASURES)},
-        _spread(estimate, present),
-        _spread(lowest, present),
-        _spread(highest, present),
+        estimate,
+        low,
+        high,
         equal,
     )
-
-
-def _widening(counts: _Counts) -> float:
-    """Return the factor on intervals: their ends come from draws given *estimated* distributions, least certain where classes are few."""
-    return float(1.15 + 2 / counts.classes.sum())
-
-
-def _of_equal_classes(right: float, n: float, confidence: float) -> FloatArray:
-    """Return intervals ``[2, 7]`` if all classes are equal: no gap, and every class at the overall accuracy."""
-    low, high = wilson_interval(np.array(right), np.array(n), confidence)
-    return np.array([(0.0, 0.0) if name in ("gap", "std", "gini") else (low, high) for name in MEASURES]).T
 
 
 def equal_classes_p_value(right: IntArray, n: IntArray) -> float:
@@ -136,10 +106,6 @@ def equal_classes_p_value(right: IntArray, n: IntArray) -> float:
 
     Pearson's statistic over classes, against the gamma distribution with its mean and variance: the usual chi-squared distribution is off
     where only a few errors are expected per class.
-
-    Example:
-        >>> round(equal_classes_p_value(np.array([40, 41, 38]), np.array([50, 50, 50])), 2)
-        0.76
     """
     from scipy.special import gammaincc
 
@@ -161,11 +127,6 @@ def lagging(right: IntArray, n: IntArray, confidence: float) -> tuple[AnyArray, 
 
     A class lags if so few right samples have a probability of at most (1 - confidence) / 2 at the overall accuracy (exact binomial tail).
     How many classes do so if all are equal is the sum of the exact probabilities of just that, never above K (1 - confidence) / 2.
-
-    Example:
-        >>> lags, by_chance = lagging(np.array([9, 9, 9, 2]), np.array([10, 10, 10, 10]), 0.95)
-        >>> lags.tolist(), round(by_chance, 3)
-        ([False, False, False, True], 0.025)
     """
     from scipy.special import bdtr, bdtrik
 
@@ -181,25 +142,15 @@ def lagging(right: IntArray, n: IntArray, confidence: float) -> tuple[AnyArray, 
 
 @dataclass(frozen=True)
 class _Counts:
-    """Different pairs of right and all samples, how many classes have each, and where each class is.
+    """Different pairs of right and all samples, how many classes have each, and where each class is."""
 
-    Attributes:
-        x: Right samples ``[U]`` (a mean where pairs were put together).
-        n: Samples ``[U]``.
-        classes: Classes with this pair ``[U]``.
-        place: Pair of each class ``[K]``.
-        points: Grid of accuracies ``[M]``, ascending, even on the arcsine scale.
-        likelihood: Of each grid point for each pair ``[U, M]``, in units of the largest of its row.
-        log_largest: Logarithm of that unit ``[U]``.
-    """
-
-    x: FloatArray
-    n: FloatArray
-    classes: IntArray
-    place: IntArray
-    points: FloatArray
-    likelihood: FloatArray
-    log_largest: FloatArray
+    x: FloatArray  # right samples [U] (a mean where pairs were put together)
+    n: FloatArray  # samples [U]
+    classes: IntArray  # classes with this pair [U]
+    place: IntArray  # pair of each class [K]
+    points: FloatArray  # grid of accuracies [M], ascending, even on the arcsine scale
+    likelihood: FloatArray  # of each grid point for each pair [U, M], in units of the largest of its row
+    log_largest: FloatArray  # logarithm of that unit [U]
 
     @classmethod
     def of(cls, right: IntArray, n: IntArray) -> _Counts:
@@ -212,15 +163,16 @@ class _Counts:
         place = place.reshape(-1)
         classes = np.bincount(place)
         x, size = (np.bincount(place, weights=values) / classes for values in (right, n))
-        points = _grid((x + 0.5) / (size + 1), size)
+        deviation = 0.5 / np.sqrt(size)
+        angle = _angle((x + 0.5) / (size + 1))
+        low = max(0.0, float((angle - 2 * deviation).min()))
+        high = min(np.pi / 2, float((angle + 2 * deviation).max()))
+        steps = int(np.clip((high - low) / (0.2 * deviation.min()), *_GRID_POINTS))
+        points = np.asarray(np.sin(low + (high - low) * (np.arange(steps) + 0.5) / steps) ** 2)
         log = x[:, None] * np.log(points) + (size - x)[:, None] * np.log1p(-points)
         largest = log.max(axis=1)
         likelihood = np.exp(np.maximum(log - largest[:, None], -80))
         return cls(x, size, classes, place, points, likelihood, largest)
-
-    @property
-    def weights(self) -> FloatArray:
-        return np.asarray(self.classes / self.classes.sum())
 
     def log_likelihood(self, chances: FloatArray) -> FloatArray:
         """Return that of all classes ``[R]``, for the chance of each pair in units of ``log_largest`` ``[R, U]``."""
@@ -229,14 +181,6 @@ class _Counts:
 
 def _angle(p: FloatArray) -> FloatArray:
     return np.asarray(np.arcsin(np.sqrt(p)))
-
-
-def _grid(p: FloatArray, n: FloatArray) -> FloatArray:
-    deviation = 0.5 / np.sqrt(n)
-    low = max(0.0, float((_angle(p) - 2 * deviation).min()))
-    high = min(np.pi / 2, float((_angle(p) + 2 * deviation).max()))
-    count = int(np.clip((high - low) / (0.2 * deviation.min()), *_GRID_POINTS))
-    return np.asarray(np.sin(low + (high - low) * (np.arange(count) + 0.5) / count) ** 2)
 
 
 def _smooth_draws(counts: _Counts, rng: np.random.Generator) -> FloatArray:
@@ -276,11 +220,6 @@ def _em(start: FloatArray, weights: FloatArray, likelihood: FloatArray, steps: i
     return np.asarray(found)
 
 
-def _best(counts: _Counts) -> FloatArray:
-    points = len(counts.points)
-    return _em(np.full((1, points), 1 / points), counts.weights[None], counts.likelihood, _FIRST_STEPS)
-
-
 def _free_draws(
     counts: _Counts, best: FloatArray, confidence: float, rng: np.random.Generator
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
@@ -307,7 +246,8 @@ def _free_draws(
         mean += posterior.sum(axis=0) / _DRAWS
     below = np.cumsum(mean, axis=1)
     low, high = (
-        points[np.minimum((below < tail).sum(axis=1), len(points) - 1)] for tail in _tails(confidence)
+        points[np.minimum((below < tail).sum(axis=1), len(points) - 1)]
+        for tail in ((1 - confidence) / 2, (1 + confidence) / 2)
     )
     estimate = mean @ points
     place = counts.place
@@ -324,7 +264,7 @@ def _posteriors(found: FloatArray, counts: _Counts) -> Iterator[FloatArray]:
 
 def _nearly_equal(counts: _Counts, best: FloatArray, confidence: float) -> FloatArray:
     """Return measures ``[R, 7]`` of distributions cut off below, above or on both sides that the data do not contradict."""
-    points, weights = counts.points, counts.weights
+    points, weights = counts.points, counts.classes / counts.classes.sum()
     overall = float((counts.x * counts.classes).sum() / (counts.n * counts.classes).sum())
     middle = int(np.searchsorted(points, overall))
     last = len(points) - 1
@@ -416,20 +356,6 @@ def _measures_of_distributions(
     return np.stack(
         [*thirds, worst, thirds[0] - thirds[2], deviation, pairs / np.maximum(mean, 1e-12)], axis=1
     )
-
-
-def _tails(confidence: float) -> list[float]:
-    return [(1 - confidence) / 2, (1 + confidence) / 2]
-
-
-def _hull(draws: list[FloatArray], confidence: float) -> FloatArray:
-    ends = np.stack([np.quantile(part, _tails(confidence), axis=0) for part in draws])
-    return np.stack([ends[:, 0].min(axis=0), ends[:, 1].max(axis=0)])
-
-
-def _joined(ends: FloatArray, others: FloatArray) -> FloatArray:
-    """Return the smallest intervals ``[2, ...]`` that hold both."""
-    return np.stack([np.minimum(ends[0], others[0]), np.maximum(ends[1], others[1])])
 
 
 def _spread(values: FloatArray, present: AnyArray) -> FloatArray:

@@ -21,23 +21,14 @@ MAX_GRAM_DIM = 4096
 
 @dataclass
 class FeatureSums:
-    """Running sums over the features of a test set.
+    """Running sums over the features of a test set."""
 
-    Attributes:
-        norm_order: p of the norm in ``norm_sums``.
-        counts: Samples of each class ``[K]``.
-        sums: Sum of the features of each class ``[K, d]``.
-        square_sums: Sum of squared Euclidean norms ``[K]``.
-        norm_sums: Sum of squared Lp norms ``[K]``.
-        gram: Sum of outer products over all samples ``[d, d]``, or ``None`` for large d.
-    """
-
-    norm_order: float
-    counts: FloatArray
-    sums: FloatArray
-    square_sums: FloatArray
-    norm_sums: FloatArray
-    gram: FloatArray | None
+    norm_order: float  # p of the norm in norm_sums
+    counts: FloatArray  # samples of each class [K]
+    sums: FloatArray  # sum of the features of each class [K, d]
+    square_sums: FloatArray  # sum of squared Euclidean norms [K]
+    norm_sums: FloatArray  # sum of squared Lp norms [K]
+    gram: FloatArray | None  # sum of outer products over all samples [d, d], or None for large d
 
     @classmethod
     def empty(cls, num_classes: int, feature_dim: int, norm_order: float) -> FeatureSums:
@@ -45,10 +36,6 @@ class FeatureSums:
         zeros = np.zeros(num_classes)
         gram = np.zeros((feature_dim, feature_dim)) if feature_dim <= MAX_GRAM_DIM else None
         return cls(norm_order, zeros, np.zeros((num_classes, feature_dim)), zeros.copy(), zeros.copy(), gram)
-
-    def zeros_like(self) -> FeatureSums:
-        """Return sums over no samples of the same shape."""
-        return FeatureSums.empty(self.sums.shape[0], self.sums.shape[1], self.norm_order)
 
     def add(self, features: AnyArray, labels: IntArray) -> None:
         """Add one chunk of finite features ``[B, d]`` with their classes ``[B]``."""
@@ -59,37 +46,26 @@ class FeatureSums:
         self.counts[seen] += np.diff(np.append(starts, len(order)))
         self.sums[seen] += np.add.reduceat(values[order], starts, axis=0)
         self.square_sums[seen] += np.add.reduceat(squares[order], starts)
-        self.norm_sums[seen] += np.add.reduceat(
-            _squared_norms(values, squares, self.norm_order)[order], starts
-        )
+        norms = _squared_norms(values, squares, self.norm_order)
+        self.norm_sums[seen] += np.add.reduceat(norms[order], starts)
         if self.gram is not None:
             self.gram += values.T @ values
 
     def merge(self, other: FeatureSums) -> None:
         """Add the sums of another part of the same test set."""
-        self.counts += other.counts
-        self.sums += other.sums
-        self.square_sums += other.square_sums
-        self.norm_sums += other.norm_sums
-        if self.gram is not None and other.gram is not None:
-            self.gram += other.gram
+        for name, array in vars(self).items():
+            if isinstance(array, np.ndarray):
+                array += getattr(other, name)
 
 
 @dataclass(frozen=True)
 class ClassGeometry:
-    """Class-wise feature statistics, all ``[K]`` with NaN for a class without samples, except ``means``.
+    """Class-wise feature statistics, all ``[K]`` with NaN for a class without samples, except ``means``."""
 
-    Attributes:
-        spread: Mean squared deviation from the class mean, ``|s_k|^2``.
-        mean_norm: Length of the class mean ``|mu_k|``.
-        sqnorm: Mean squared Lp norm ``r_k^2``.
-        means: Class means ``[K, d]``.
-    """
-
-    spread: FloatArray
-    mean_norm: FloatArray
-    sqnorm: FloatArray
-    means: FloatArray
+    spread: FloatArray  # mean squared deviation from the class mean, |s_k|^2
+    mean_norm: FloatArray  # length of the class mean |mu_k|
+    sqnorm: FloatArray  # mean squared Lp norm r_k^2
+    means: FloatArray  # class means [K, d]
 
 
 def check_finite(name: str, rows: AnyArray, first_row: int = 0) -> None:
@@ -112,13 +88,12 @@ def class_geometry(sums: FeatureSums) -> ClassGeometry:
 
 
 COLLAPSE_KEYS = (
-    "nc1",
-    "within_between_ratio",
-    "mean_equinorm_cv",
-    "mean_equiangularity",
-    "mean_max_angle_gap",
-    "spread_to_mean_norm",
-    "self_duality",
+    *("nc1", "within_between_ratio", "mean_equinorm_cv", "mean_equiangularity", "mean_max_angle_gap"),
+    *("spread_to_mean_norm", "self_duality"),
+)
+WEIGHT_KEYS = (
+    *("weight_norm_mean", "weight_norm_cv", "weight_equinorm_cv", "weight_equiangularity"),
+    "weight_max_angle_gap",
 )
 
 
@@ -137,50 +112,63 @@ def collapse_diagnostics(
         return dict.fromkeys(COLLAPSE_KEYS)
     present = sums.counts > 0
     geometry = class_geometry(sums)
-    means, counts = geometry.means[present], sums.counts[present]
+    means, counts, spread = geometry.means[present], sums.counts[present], geometry.spread[present]
     # Papyan et al. centre by the mean of class means; what is said of lengths and angles below has no unit.
     centred = unit_scale(means - means.mean(axis=0))[0]
+    share = counts / counts.sum()
+    deviation = means - share @ means
+    between = float(share @ np.einsum("ij,ij->i", deviation, deviation))
+    within = float((spread * counts).sum() / counts.sum())
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.sqrt(geometry.spread[present]) / geometry.mean_norm[present]
-    between = _between_trace(means, counts)
-    within = float((geometry.spread[present] * counts).sum() / counts.sum())
-    values: dict[str, float | None] = {
-        "nc1": _nc1(sums, means, counts),
+        ratio = float((np.sqrt(spread) / geometry.mean_norm[present]).mean())
+    duality = None
+    if classifier_weight is not None and classifier_weight.shape[1] == means.shape[1]:
+        weight = unit_scale(np.asarray(classifier_weight, dtype=np.float64)[present])[0]
+        lengths = [np.linalg.norm(each) for each in (weight, centred)]
+        if all(lengths):
+            duality = float(((weight / lengths[0] - centred / lengths[1]) ** 2).sum())
+    nc1 = _nc1(sums, means, counts)
+    return {
+        "nc1": nc1 if math.isfinite(nc1) else None,
         "within_between_ratio": within / between if between > 0 else None,
-        "mean_equinorm_cv": _variation(np.linalg.norm(centred, axis=1)),
-        "mean_equiangularity": _cosine_spread(centred),
-        "mean_max_angle_gap": _simplex_gap(centred),
-        "spread_to_mean_norm": _finite(float(ratio.mean())),
+        **_layout("mean", centred),
+        "spread_to_mean_norm": ratio if math.isfinite(ratio) else None,
+        "self_duality": duality,
     }
-    weight = None if classifier_weight is None else np.asarray(classifier_weight, dtype=np.float64)
-    usable = weight is not None and weight.shape[1] == means.shape[1]
-    values["self_duality"] = (
-        _self_duality(weight[present], centred) if weight is not None and usable else None
-    )
-    return values
 
 
 def weight_diagnostics(classifier_weight: AnyArray | None) -> dict[str, float | None]:
     """Return lengths and angles of the head's weights; ``None`` values without a head."""
-    keys = (
-        "weight_norm_mean",
-        "weight_norm_cv",
-        "weight_equinorm_cv",
-        "weight_equiangularity",
-        "weight_max_angle_gap",
-    )
     if classifier_weight is None:
-        return dict.fromkeys(keys)
+        return dict.fromkeys(WEIGHT_KEYS)
     weight, exponent = unit_scale(np.asarray(classifier_weight, dtype=np.float64))
     norms = np.linalg.norm(weight, axis=1)
-    centred = unit_scale(weight - weight.mean(axis=0))[0]
     return {
         "weight_norm_mean": float(np.ldexp(norms.mean(), exponent)),
         "weight_norm_cv": _variation(norms),
-        "weight_equinorm_cv": _variation(np.linalg.norm(centred, axis=1)),
-        "weight_equiangularity": _cosine_spread(centred),
-        "weight_max_angle_gap": _simplex_gap(centred),
+        **_layout("weight", unit_scale(weight - weight.mean(axis=0))[0]),
     }
+
+
+def _layout(what: str, centred: FloatArray) -> dict[str, float | None]:
+    """Return how unequal the lengths of centred vectors ``[K, d]`` and their angles are, and how far these are from a simplex."""
+    lengths = np.linalg.norm(centred, axis=1)
+    unit = centred[lengths > 0] / lengths[lengths > 0][:, None]
+    cosines = (unit @ unit.T)[np.triu_indices(len(unit), k=1)]
+    spread, gap = None, None
+    if len(cosines):
+        spread = float(cosines.std())
+        gap = float(np.abs(cosines + 1.0 / (len(centred) - 1)).mean())
+    return {
+        f"{what}_equinorm_cv": _variation(lengths),
+        f"{what}_equiangularity": spread,
+        f"{what}_max_angle_gap": gap,
+    }
+
+
+def _variation(lengths: FloatArray) -> float | None:
+    mean = float(lengths.mean())
+    return float(lengths.std() / mean) if mean > 0 and len(lengths) > 1 else None
 
 
 def _squared_norms(values: FloatArray, squares: FloatArray, order: float) -> FloatArray:
@@ -194,20 +182,14 @@ def _squared_norms(values: FloatArray, squares: FloatArray, order: float) -> Flo
     return np.asarray((scale[:, 0] * ((magnitudes / scale) ** order).sum(axis=1) ** (1.0 / order)) ** 2)
 
 
-def _between_trace(means: FloatArray, counts: FloatArray) -> float:
-    share = counts / counts.sum()
-    centred = means - share @ means
-    return float(share @ np.einsum("ij,ij->i", centred, centred))
-
-
-def _nc1(sums: FeatureSums, means: FloatArray, counts: FloatArray) -> float | None:
-    """Within covariance measured in the metric of the between covariance, without ever inverting a d x d matrix.
+def _nc1(sums: FeatureSums, means: FloatArray, counts: FloatArray) -> float:
+    """Return the within covariance measured in the metric of the between covariance, without ever inverting a d x d matrix.
 
     With ``S_B = M M^T`` (columns of M: weighted centred means) and ``G = M^T M = V diag(e) V^T``:
     ``tr(S_W pinv(S_B)) = tr(V^T M^T S_W M V diag(e)^-2)``, a problem of size K.
     """
     if sums.gram is None or len(counts) < 2:
-        return None
+        return math.nan
     share = counts / counts.sum()
     root = np.sqrt(share)[:, None]
     weighted = root * means
@@ -216,70 +198,28 @@ def _nc1(sums: FeatureSums, means: FloatArray, counts: FloatArray) -> float | No
     eigenvalues, vectors = np.linalg.eigh(between @ between.T)
     keep = eigenvalues > eigenvalues[-1] * 1e-10
     if eigenvalues[-1] <= 0:
-        return None
+        return math.nan
     axes = between.T @ vectors[:, keep]
     inside = np.einsum("ij,ij->j", axes, within @ axes)
-    return _finite(float((inside / eigenvalues[keep] ** 2).sum() / len(counts)))
-
-
-def _variation(lengths: FloatArray) -> float | None:
-    mean = float(lengths.mean())
-    return float(lengths.std() / mean) if mean > 0 and len(lengths) > 1 else None
-
-
-def _cosines(vectors: FloatArray) -> FloatArray:
-    norms = np.linalg.norm(vectors, axis=1)
-    unit = vectors[norms > 0] / norms[norms > 0][:, None]
-    return np.asarray((unit @ unit.T)[np.triu_indices(len(unit), k=1)])
-
-
-def _cosine_spread(vectors: FloatArray) -> float | None:
-    cosines = _cosines(vectors)
-    return float(cosines.std()) if len(cosines) else None
-
-
-def _simplex_gap(vectors: FloatArray) -> float | None:
-    cosines = _cosines(vectors)
-    return float(np.abs(cosines + 1.0 / (len(vectors) - 1)).mean()) if len(cosines) else None
-
-
-def _self_duality(weight: FloatArray, centred: FloatArray) -> float | None:
-    weight = unit_scale(weight)[0]
-    weight_length, mean_length = np.linalg.norm(weight), np.linalg.norm(centred)
-    if weight_length == 0 or mean_length == 0:
-        return None
-    return float(((weight / weight_length - centred / mean_length) ** 2).sum())
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    return float((inside / eigenvalues[keep] ** 2).sum() / len(counts))
 
 
 @dataclass(frozen=True)
 class WeightAngles:
-    """Angles between class weights.
+    """Angles between class weights."""
 
-    Attributes:
-        norms: Length of each weight ``[K]``.
-        nearest: Class with the smallest angle to each class ``[K]``, -1 if there is none.
-        nearest_degrees: That angle ``[K]``, NaN if there is none.
-        minimum_degrees: Classifier-level margin: the smallest angle of all pairs, NaN if there is no pair.
-    """
-
-    norms: FloatArray
-    nearest: IntArray
-    nearest_degrees: FloatArray
-    minimum_degrees: float
+    norms: FloatArray  # length of each weight [K]
+    nearest: IntArray  # class with the smallest angle to each class [K], -1 if there is none
+    nearest_degrees: FloatArray  # that angle [K], NaN if there is none
+    minimum_degrees: (
+        float  # classifier-level margin: the smallest angle of all pairs, NaN if there is no pair
+    )
 
 
 def weight_angles(classifier_weight: AnyArray) -> WeightAngles:
     """Return lengths and nearest neighbours (by angle) of the class weights ``[K, d]``.
 
     ``m_c = min over i != j of arccos(w_i . w_j / (|w_i| |w_j|))``; a weight of length zero has no angle.
-
-    Example:
-        >>> float(weight_angles(np.eye(3)).minimum_degrees)
-        90.0
     """
     weight = np.asarray(classifier_weight, dtype=np.float64)
     if not np.isfinite(weight).all():

@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from classmargin._checks import MOST_RESAMPLES, check_choice, check_int, check_number
+from classmargin.evaluation.class_metrics import RANKINGS, REMAINDER_RULE, TIERS, tier_codes
 from classmargin.evaluation.corrected import TrueAccuracies, true_accuracies
 from classmargin.evaluation.headlines import (
     HEADLINES,
@@ -32,6 +33,7 @@ from classmargin.evaluation.input_checks import (
     to_array,
 )
 from classmargin.evaluation.intervals import (
+    Interval,
     centred_interval,
     class_mean_counts,
     normal_quantile,
@@ -41,32 +43,24 @@ from classmargin.evaluation.intervals import (
     with_few_events,
     with_few_in_parts,
 )
-from classmargin.evaluation.tiers import RANKINGS, REMAINDER_RULE, TIERS, tier_codes
 
-Intervals = dict[str, tuple[float, float]]
+if TYPE_CHECKING:
+    import pandas as pd
+
+Intervals = dict[str, Interval]
 
 
 @dataclass(frozen=True)
 class AuditSettings:
-    """Choices of an audit.
+    """Choices of an audit."""
 
-    Attributes:
-        ranking: "corrected", "own", "reference" or "crossfit".
-        reference: Class accuracies ``[K]`` that rank the classes, for "reference".
-        confidence: Level of the intervals, in (0, 1).
-        bootstrap: Number of resampled copies; 0 leaves intervals of the headline numbers out (NaN).
-        seed: Seed of all random draws.
-        mean_margin: Mean of the margins γ shown in the class table.
-        costs: Cost of taking a class (row) for another (column) ``[K, K]``, or ``None``.
-    """
-
-    ranking: str
-    reference: FloatArray | None
-    confidence: float
-    bootstrap: int
-    seed: int
-    mean_margin: float
-    costs: FloatArray | None = None
+    ranking: str  # "corrected", "own", "reference" or "crossfit"
+    reference: FloatArray | None  # class accuracies [K] that rank the classes, for "reference"
+    confidence: float  # level of the intervals, in (0, 1)
+    bootstrap: int  # number of resampled copies; 0 leaves intervals of the headline numbers out (NaN)
+    seed: int  # seed of all random draws
+    mean_margin: float  # mean of the margins γ shown in the class table
+    costs: FloatArray | None = None  # cost of taking a class (row) for another (column) [K, K], or None
 
 
 def check_settings(
@@ -88,41 +82,34 @@ def check_settings(
             'ranking="reference" and reference (an audit or one accuracy per class) go together, '
             f"got ranking={ranking!r} {'without' if reference is None else 'with'} reference"
         )
+    if reference is not None:
+        if hasattr(reference, "by_class"):
+            if class_names is not None and len(reference.class_names) == num_classes:
+                shared_names([class_names, reference.class_names])
+            reference = reference.by_class["accuracy"]
+        reference = to_array("reference", reference).astype(np.float64)
+        if reference.shape != (num_classes,):
+            raise ValueError(
+                f"reference must hold one accuracy per class ({num_classes}), got shape {reference.shape}"
+            )
+        if np.isinf(reference).any() or (reference < 0).any() or (reference > 1).any():
+            raise ValueError("reference must hold accuracies in [0, 1] (NaN for unknown classes)")
+    if costs is not None:
+        costs = to_array("costs", costs).astype(np.float64)
+        if costs.shape != (num_classes, num_classes) or not np.isfinite(costs).all():
+            raise ValueError(
+                f"costs must be finite, one row per true and one column per predicted class ({num_classes} x {num_classes}), "
+                f"got shape {costs.shape}"
+            )
     return AuditSettings(
         ranking=ranking,
-        reference=None if reference is None else _reference_accuracy(reference, num_classes, class_names),
+        reference=reference,
         confidence=check_fraction("confidence", confidence),
         bootstrap=check_int("bootstrap", bootstrap, minimum=0, maximum=MOST_RESAMPLES),
         seed=check_int("seed", seed, minimum=0),
         mean_margin=check_number("mean_margin", mean_margin, above=0.0),
-        costs=None if costs is None else _checked_costs(costs, num_classes),
+        costs=costs,
     )
-
-
-def _checked_costs(costs: Any, num_classes: int) -> FloatArray:
-    array = to_array("costs", costs).astype(np.float64)
-    if array.shape != (num_classes, num_classes) or not np.isfinite(array).all():
-        raise ValueError(
-            f"costs must be finite, one row per true and one column per predicted class ({num_classes} x {num_classes}), "
-            f"got shape {array.shape}"
-        )
-    return array
-
-
-def _reference_accuracy(reference: Any, num_classes: int, class_names: tuple[str, ...] | None) -> FloatArray:
-    values = reference
-    if hasattr(reference, "by_class"):
-        values = reference.by_class["accuracy"]
-        if class_names is not None and len(reference.class_names) == num_classes:
-            shared_names([class_names, reference.class_names])
-    array = to_array("reference", values).astype(np.float64)
-    if array.shape != (num_classes,):
-        raise ValueError(
-            f"reference must hold one accuracy per class ({num_classes}), got shape {array.shape}"
-        )
-    if np.isinf(array).any() or (array < 0).any() or (array > 1).any():
-        raise ValueError("reference must hold accuracies in [0, 1] (NaN for unknown classes)")
-    return array
 
 
 # Copies of a test set vary less in their lowest class accuracy than test sets do: without this factor nominal 95 % covers
@@ -132,95 +119,66 @@ WORST_FACTOR = 1.07
 
 @dataclass(frozen=True)
 class HeadlineEstimates:
-    """Headline numbers of one model.
+    """Headline numbers of one model."""
 
-    Attributes:
-        values: Each of overall, easy, medium, hard, worst, gap.
-        intervals: Their intervals.
-        codes: Tier of each class ``[K]`` as shown in the class table.
-        notes: Sentences about ranking, remainder, absent classes and what the intervals cover.
-        true: Estimates of the true class accuracies.
-    """
-
-    values: Mapping[str, float]
-    intervals: Mapping[str, tuple[float, float]]
-    codes: IntArray
-    notes: tuple[str, ...]
-    true: TrueAccuracies
+    values: Mapping[str, float]  # each of overall, easy, medium, hard, worst, gap
+    intervals: Mapping[str, tuple[float, float]]  # their intervals
+    codes: IntArray  # tier of each class [K] as shown in the class table
+    notes: tuple[str, ...]  # sentences about ranking, remainder, absent classes and what the intervals cover
+    true: TrueAccuracies  # estimates of the true class accuracies
 
 
 def estimate_headlines(table: OutcomeTable, settings: AuditSettings) -> HeadlineEstimates:
     """Return headline numbers and intervals of a table of one run."""
     right = np.rint(np.einsum("kc,kcm->k", table.counts, table.patterns)).astype(np.int64)
+    n, confidence = table.n, settings.confidence
     corrected = settings.ranking == "corrected"
+    with_intervals = settings.bootstrap > 0
     true = true_accuracies(
-        right,
-        table.n,
-        confidence=settings.confidence,
-        seed=settings.seed,
-        intervals=corrected and settings.bootstrap > 0,
+        right, n, confidence=confidence, seed=settings.seed, intervals=corrected and with_intervals
     )
+    intervals: Intervals = dict.fromkeys(HEADLINES, (float("nan"), float("nan")))
     if corrected:
-        return _corrected_headlines(table, right, true, settings)
-    codes = _codes(table, settings)
-    rule = TierRule(settings.ranking, codes if settings.ranking == "reference" else None)
-    rng = np.random.default_rng(settings.seed)
-    observed = observed_headlines(table, (1,), rule, rng)[0]
-    draws = None
-    if settings.bootstrap:
-        draws = resampled_headlines(table, (1,), rule, settings.bootstrap, rng, resample_runs=False)[:, 0]
-    values = dict(zip(HEADLINES, observed.tolist(), strict=True))
-    return HeadlineEstimates(
-        values=values,
-        intervals=_intervals(
-            table, _measured_codes(table, codes, rule), observed, draws, settings.confidence
-        ),
-        codes=codes,
-        notes=_notes(table, settings, values, true),
-        true=true,
-    )
-
-
-def _corrected_headlines(
-    table: OutcomeTable, right: IntArray, true: TrueAccuracies, settings: AuditSettings
-) -> HeadlineEstimates:
-    total = np.array(table.n.sum())
-    limits = wilson_interval(np.array(right.sum()), total, settings.confidence)
-    overall = (float("nan"),) * 2 if settings.bootstrap == 0 else (float(limits[0]), float(limits[1]))
-    values = {"overall": float(right.sum() / total), **{name: true.values[name] for name in HEADLINES[1:]}}
-    return HeadlineEstimates(
-        values=values,
-        intervals={"overall": overall, **{name: true.intervals[name] for name in HEADLINES[1:]}},
-        codes=tier_codes(true.estimate),
-        notes=_notes(table, settings, values, true),
-        true=true,
-    )
-
-
-def _codes(table: OutcomeTable, settings: AuditSettings) -> IntArray:
-    accuracy = table.class_accuracy()[:, 0]
-    if settings.reference is None:
-        return tier_codes(accuracy)
-    unknown = np.flatnonzero(np.isnan(settings.reference) & ~np.isnan(accuracy))
-    if len(unknown):
-        raise ValueError(f"reference must rank every class with samples, got NaN for class {int(unknown[0])}")
-    return tier_codes(np.where(np.isnan(accuracy), np.nan, settings.reference))
-
-
-def _measured_codes(table: OutcomeTable, codes: IntArray, rule: TierRule) -> IntArray:
-    """Return the tier of each class behind the thirds: crossfit leaves out classes that it cannot halve."""
-    if rule.ranking != "crossfit":
-        return codes
-    return tier_codes(np.where(table.n >= MIN_CROSSFIT_SAMPLES, table.class_accuracy()[:, 0], np.nan))
+        total = np.array(n.sum())
+        values = {
+            "overall": float(right.sum() / total),
+            **{name: true.values[name] for name in HEADLINES[1:]},
+        }
+        codes = tier_codes(true.estimate)
+        if with_intervals:
+            low, high = wilson_interval(np.array(right.sum()), total, confidence)
+            intervals = {"overall": (float(low), float(high))}
+            intervals |= {name: true.intervals[name] for name in HEADLINES[1:]}
+    else:
+        accuracy = table.class_accuracy()[:, 0]
+        ranked_by = accuracy
+        if settings.reference is not None:
+            unknown = np.flatnonzero(np.isnan(settings.reference) & ~np.isnan(accuracy))
+            if len(unknown):
+                raise ValueError(
+                    f"reference must rank every class with samples, got NaN for class {int(unknown[0])}"
+                )
+            ranked_by = np.where(np.isnan(accuracy), np.nan, settings.reference)
+        codes = tier_codes(ranked_by)
+        rule = TierRule(settings.ranking, codes if settings.ranking == "reference" else None)
+        rng = np.random.default_rng(settings.seed)
+        observed = observed_headlines(table, (1,), rule, rng)[0]
+        values = dict(zip(HEADLINES, observed.tolist(), strict=True))
+        if with_intervals:
+            draws = resampled_headlines(table, (1,), rule, settings.bootstrap, rng, resample_runs=False)[:, 0]
+            measured = codes
+            if rule.ranking == "crossfit":  # leaves out classes that it cannot halve
+                halved = n >= MIN_CROSSFIT_SAMPLES
+                measured = tier_codes(np.where(halved, accuracy, np.nan))
+            intervals = _intervals(n, right, measured, observed, draws, confidence)
+    return HeadlineEstimates(values, intervals, codes, _notes(n, settings, values, true), true)
 
 
 def _intervals(
-    table: OutcomeTable, codes: IntArray, observed: FloatArray, draws: FloatArray | None, confidence: float
+    n: IntArray, right: IntArray, codes: IntArray, observed: FloatArray, draws: FloatArray, confidence: float
 ) -> Intervals:
-    if draws is None:
-        return dict.fromkeys(HEADLINES, (float("nan"), float("nan")))
-    widen = small_sample_factor(table.n)
-    intervals = {
+    widen = small_sample_factor(n)
+    resampled = {
         name: centred_interval(
             float(value),
             draws[:, j],
@@ -230,12 +188,18 @@ def _intervals(
         )
         for j, (name, value) in enumerate(zip(HEADLINES, observed, strict=True))
     }
-    resampled = dict(intervals)
-    right = np.einsum("kc,kcm->k", table.counts, table.patterns)
-    for name, inside in _groups(table, codes, right).items():
-        events, number = right[inside].sum(), float(table.n[inside].sum())
+    # Classes behind each proportion; the worst class only where resampling cannot move it (all wrong or all right).
+    present = np.flatnonzero(n > 0)
+    groups = {"overall": present, **{name: np.flatnonzero(codes == code) for code, name in enumerate(TIERS)}}
+    rates = right[present] / n[present]
+    if rates.min() in (0.0, 1.0):
+        groups["worst"] = present[[np.argmin(rates)]]
+    intervals = dict(resampled)
+    for name, inside in groups.items():
+        hits: FloatArray = right[inside].astype(np.float64)
+        events, number = hits.sum(), float(n[inside].sum())
         if name != "overall":  # where every sample counts the same, not every class
-            events, number = class_mean_counts(right[inside], table.n[inside])
+            events, number = class_mean_counts(hits, n[inside])
         intervals[name] = with_few_events(intervals[name], float(events), number, confidence)
     return intervals | _gap_of_thirds(resampled, intervals, observed)
 
@@ -248,22 +212,9 @@ def _gap_of_thirds(resampled: Intervals, guarded: Intervals, values: FloatArray)
     return {"gap": with_few_in_parts(resampled["gap"], *thirds)}
 
 
-def _groups(table: OutcomeTable, codes: IntArray, right: FloatArray) -> dict[str, IntArray]:
-    """Classes behind each proportion; the worst class only where resampling cannot move it (all wrong or all right)."""
-    groups = {"overall": np.flatnonzero(table.n > 0)}
-    groups |= {name: np.flatnonzero(codes == code) for code, name in enumerate(("easy", "medium", "hard"))}
-    present = np.flatnonzero(table.n > 0)
-    rates = right[present] / table.n[present]
-    worst = present[np.argmin(rates)]
-    if rates.min() in (0.0, 1.0):
-        groups["worst"] = np.array([worst])
-    return groups
-
-
 def _notes(
-    table: OutcomeTable, settings: AuditSettings, values: Mapping[str, float], true: TrueAccuracies
+    n: IntArray, settings: AuditSettings, values: Mapping[str, float], true: TrueAccuracies
 ) -> tuple[str, ...]:
-    n = table.n
     few = int(((n > 0) & (n < MIN_CROSSFIT_SAMPLES)).sum())
     notes = [f"Thirds: {_RULE_TEXT[settings.ranking]} Remainder: {REMAINDER_RULE}."]
     if settings.ranking in _BIAS_TEXT:
@@ -272,17 +223,12 @@ def _notes(
     if absent:
         notes.append(f"{absent} of {len(n)} classes have no samples; they are left out of all means.")
     if settings.ranking == "crossfit" and few:
-        notes.append(too_few_note(few))
+        notes.append(TOO_FEW_NOTE.format(few))
     if len(n) - absent < 3:
         notes.append("Thirds need at least three classes with samples; those without a class are not given.")
     text = _CORRECTED_TEXT if settings.ranking == "corrected" else _INTERVAL_TEXT
     notes.append(text.format(level=100 * settings.confidence))
     return tuple(notes)
-
-
-def too_few_note(few: int) -> str:
-    """Return what a reader of crossfit thirds must know about classes that cannot be halved."""
-    return f"{few} classes with fewer than {MIN_CROSSFIT_SAMPLES} samples are left out of the thirds."
 
 
 def _distance_from_true(ranking: str, values: Mapping[str, float], true: TrueAccuracies) -> list[str]:
@@ -300,6 +246,7 @@ def _distance_from_true(ranking: str, values: Mapping[str, float], true: TrueAcc
     ]
 
 
+TOO_FEW_NOTE = f"{{}} classes with fewer than {MIN_CROSSFIT_SAMPLES} samples are left out of the thirds."
 _BIAS_TEXT = {
     "own": "noise helps to rank, so thirds ranked by the accuracies that they show lie too far apart",
     "crossfit": "half of the samples rank with more noise than all, so crossfitted thirds lie too close together",
@@ -327,19 +274,6 @@ _INTERVAL_TEXT = (
 )
 
 
-@dataclass(frozen=True)
-class HeadlineDifferences:
-    """Headline numbers of baseline and candidate.
-
-    Attributes:
-        values: ``{name: (baseline, candidate)}``.
-        deltas: ``{name: (difference, low, high)}``, candidate minus baseline.
-    """
-
-    values: Mapping[str, tuple[float, float]]
-    deltas: Mapping[str, tuple[float, float, float]]
-
-
 def headline_differences(
     labels: IntArray,
     correct: AnyArray,
@@ -351,12 +285,14 @@ def headline_differences(
     bootstrap: int,
     seed: int,
     candidates: int = 1,
-) -> HeadlineDifferences:
-    """Return the paired differences of all headline numbers.
+) -> pd.DataFrame:
+    """Return the headline numbers of baseline and candidate with their paired differences, see ``Comparison.summary``.
 
     Samples are resampled within classes, the same for all runs; with several runs of a model these are resampled too, see
     :func:`_two_level_factor`. Intervals hold for all of several ``candidates`` at once.
     """
+    import pandas as pd
+
     table = outcome_table(labels, correct, num_classes)
     rule = TierRule(ranking)
     rng = np.random.default_rng(seed)
@@ -382,9 +318,11 @@ def headline_differences(
         for j, name in enumerate(HEADLINES)
     }
     intervals = _guard_few_changes(intervals, table, runs, difference, ranking, confidence)
-    return HeadlineDifferences(
-        values={name: (float(observed[0, j]), float(observed[1, j])) for j, name in enumerate(HEADLINES)},
-        deltas={name: (float(difference[j]), *intervals[name]) for j, name in enumerate(HEADLINES)},
+    frame = pd.DataFrame({"metric": HEADLINES, "baseline": observed[0], "candidate": observed[1]})
+    return frame.assign(
+        difference=difference,
+        low=[intervals[name][0] for name in HEADLINES],
+        high=[intervals[name][1] for name in HEADLINES],
     )
 
 

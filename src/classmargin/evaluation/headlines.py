@@ -17,9 +17,8 @@ from itertools import combinations, product
 import numpy as np
 
 from classmargin._progress import progress_if_long
-from classmargin.evaluation.class_metrics import share
+from classmargin.evaluation.class_metrics import ranked_tier_means, share, tier_means
 from classmargin.evaluation.input_checks import AnyArray, FloatArray, IntArray
-from classmargin.evaluation.tiers import ranked_tier_means, tier_means
 
 # Up to this many runs every class has one column for each of the 2^M patterns.
 _RUNS_WITH_ALL_PATTERNS = 2
@@ -27,15 +26,10 @@ _RUNS_WITH_ALL_PATTERNS = 2
 
 @dataclass(frozen=True)
 class OutcomeTable:
-    """Counts of right-wrong patterns per class.
+    """Counts of right-wrong patterns per class."""
 
-    Attributes:
-        counts: Samples of each class that show each pattern ``[K, C]``.
-        patterns: Which runs are right in each pattern ``[K, C, M]``, float 0 or 1 (padding has count 0).
-    """
-
-    counts: IntArray
-    patterns: FloatArray
+    counts: IntArray  # samples of each class that show each pattern [K, C]
+    patterns: FloatArray  # which runs are right in each pattern [K, C, M], float 0 or 1 (padding has count 0)
 
     @property
     def n(self) -> IntArray:
@@ -49,18 +43,7 @@ class OutcomeTable:
 
 
 def outcome_table(labels: IntArray, correct: AnyArray, num_classes: int) -> OutcomeTable:
-    """Count patterns.
-
-    Args:
-        labels: True classes ``[N]``.
-        correct: Which run is right on which sample ``[N, M]`` (bool).
-        num_classes: Number of classes K.
-
-    Example:
-        >>> table = outcome_table(np.array([0, 0, 1]), np.array([[1, 0], [1, 1], [0, 0]], bool), 2)
-        >>> table.class_accuracy().tolist()
-        [[1.0, 0.5], [0.0, 0.0]]
-    """
+    """Count patterns."""
     runs = correct.shape[1]
     if runs <= _RUNS_WITH_ALL_PATTERNS:
         code = correct @ (2 ** np.arange(runs)[::-1])
@@ -86,7 +69,12 @@ def settled_shares(table: OutcomeTable) -> FloatArray:
     shares[~present, 0] = 1.0  # nothing is drawn there, but the shares must sum to one
     if table.patterns.shape[2] <= _RUNS_WITH_ALL_PATTERNS and present.sum() > 1:
         mean = shares[present].mean(axis=0)
-        kept = _kept_deviation(table.class_accuracy()[present].mean(axis=1), n[present])
+        accuracy, trials = table.class_accuracy()[present].mean(axis=1), np.maximum(n[present], 2)
+        within = float((accuracy * (1 - accuracy) * trials / (trials - 1)).mean())  # variance of one sample
+        noise = within / n[present]
+        true = max(float(accuracy.var(ddof=1)) - float(noise.mean()), 0.0)
+        # Root of true variance over observed variance.
+        kept = np.sqrt(np.divide(true, true + noise, out=np.ones_like(noise), where=(true + noise) > 0))
         shares[present] = mean + kept[:, None] * (shares[present] - mean)
     return shares
 
@@ -101,44 +89,24 @@ def block_sizes(n: IntArray, blocks: int, rng: np.random.Generator) -> IntArray:
 
 
 def deal(table: OutcomeTable, sizes: IntArray, rng: np.random.Generator) -> IntArray:
-    """Deal the samples of each class at random into blocks of the given sizes.
-
-    Args:
-        table: What is dealt.
-        sizes: Size of every block ``[K, blocks]``; rows sum to ``table.n``.
-        rng: Source of randomness.
-
-    Returns:
-        Pattern counts of every block ``[K, blocks, C]``.
-    """
+    """Deal the samples of each class at random into blocks of the given sizes."""
     left = table.counts.copy()
     dealt = np.empty((*sizes.shape, left.shape[1]), dtype=np.int64)
     for block in range(sizes.shape[1]):
-        dealt[:, block] = _take(left, sizes[:, block], rng)
+        # Without replacement: a multivariate hypergeometric draw, column by column.
+        wanted, rest = sizes[:, block], left.sum(axis=1)
+        for pattern in range(left.shape[1]):
+            rest = rest - left[:, pattern]
+            dealt[:, block, pattern] = rng.hypergeometric(left[:, pattern], rest, wanted)
+            wanted = wanted - dealt[:, block, pattern]
         left -= dealt[:, block]
     return dealt
 
 
 def resample(table: OutcomeTable, sizes: IntArray, replicates: int, rng: np.random.Generator) -> IntArray:
-    """Draw each class's samples again, block by block, from :func:`settled_shares`.
-
-    Returns:
-        Pattern counts ``[replicates, K, blocks, C]``; every block holds as many samples as in ``sizes`` ``[K, blocks]``.
-    """
+    """Draw each class's samples again, block by block, from :func:`settled_shares`."""
     shares = settled_shares(table)[:, None, :]
     return rng.multinomial(sizes, shares, size=(replicates, *sizes.shape))
-
-
-def _take(counts: IntArray, wanted: IntArray, rng: np.random.Generator) -> IntArray:
-    """Draw ``wanted`` samples of each class without replacement: a multivariate hypergeometric, column by column."""
-    taken = np.zeros_like(counts)
-    left = counts.sum(axis=1)
-    for pattern in range(counts.shape[1]):
-        here = counts[:, pattern]
-        left = left - here
-        taken[:, pattern] = rng.hypergeometric(here, left, wanted)
-        wanted = wanted - taken[:, pattern]
-    return taken
 
 
 def _patterns_seen(labels: IntArray, correct: AnyArray, num_classes: int) -> OutcomeTable:
@@ -155,15 +123,6 @@ def _patterns_seen(labels: IntArray, correct: AnyArray, num_classes: int) -> Out
     return OutcomeTable(table, patterns)
 
 
-def _kept_deviation(accuracy: FloatArray, n: IntArray) -> FloatArray:
-    """Return the factor on each class's deviation: root of true variance over observed variance."""
-    trials = np.maximum(n, 2)
-    within = float((accuracy * (1 - accuracy) * trials / (trials - 1)).mean())  # variance of one sample
-    noise = within / n
-    true = max(float(accuracy.var(ddof=1)) - float(noise.mean()), 0.0)
-    return np.sqrt(np.divide(true, true + noise, out=np.ones_like(noise), where=(true + noise) > 0))
-
-
 HEADLINES = ("overall", "easy", "medium", "hard", "worst", "gap")
 # Crossfit deals each class into six blocks; three of six make a half, which gives ten balanced splits.
 BLOCKS = 6
@@ -176,16 +135,10 @@ _CELLS_AT_ONCE = 4_000_000
 
 @dataclass(frozen=True)
 class TierRule:
-    """How classes are ranked into thirds.
-
-    Attributes:
-        ranking: "own" (each side by itself), "reference" (given codes), "pooled" (mean of the sides), "baseline" (first
-            side) or "crossfit" (mean of the sides on one half of the samples, measured on the other half).
-        codes: Tier of each class ``[K]``, for "reference".
-    """
+    """How classes are ranked into thirds."""
 
     ranking: str
-    codes: IntArray | None = None
+    codes: IntArray | None = None  # tier of each class [K], for "reference"
 
     @property
     def blocks(self) -> int:
@@ -196,14 +149,7 @@ class TierRule:
 def observed_headlines(
     table: OutcomeTable, run_counts: tuple[int, ...], rule: TierRule, rng: np.random.Generator
 ) -> FloatArray:
-    """Return the headline numbers of each side ``[S, 6]`` in the order of ``HEADLINES``.
-
-    Args:
-        table: Pattern counts of all runs.
-        run_counts: How many runs each side has; the runs of the first side come first.
-        rule: How thirds are made.
-        rng: Source of the random halves of crossfit.
-    """
+    """Return the headline numbers of each side ``[S, 6]`` in the order of ``HEADLINES``."""
     counts = deal(table, block_sizes(table.n, rule.blocks, rng), rng)
     return np.asarray(headline_values(table, counts[None], even_run_weights(run_counts), rule)[0])
 
@@ -223,22 +169,20 @@ def resampled_headlines(
     First level: runs of each side (n - 1 of n, which makes the variance of a mean unbiased; Rao and Wu 1988), if asked
     for. Second level: samples within each class, the same for all runs (paired), unless they are kept as observed.
     """
-    cells = table.counts.size * rule.blocks + (
-        len(table.n) * SPLITS * len(run_counts) if rule.blocks > 1 else 0
-    )
+    splits = SPLITS if rule.blocks > 1 else 0
+    cells = table.counts.size * rule.blocks + len(table.n) * splits * len(run_counts)
     step = max(1, min(replicates, _CELLS_AT_ONCE // cells))
     parts = []
     for start in progress_if_long(range(0, replicates, step), "resampling"):
         count = min(step, replicates - start)
-        weights = (
-            random_run_weights(run_counts, count, rng) if resample_runs else even_run_weights(run_counts)
-        )
+        weights = even_run_weights(run_counts)
+        if resample_runs:
+            weights = random_run_weights(run_counts, count, rng)
         sizes = block_sizes(table.n, rule.blocks, rng)
-        counts = (
-            resample(table, sizes, count, rng)
-            if resample_samples
-            else deal(table, sizes, rng)[None].repeat(count, 0)
-        )
+        if resample_samples:
+            counts = resample(table, sizes, count, rng)
+        else:
+            counts = deal(table, sizes, rng)[None].repeat(count, 0)
         parts.append(headline_values(table, counts, weights, rule))
     return np.concatenate(parts)
 
@@ -246,34 +190,33 @@ def resampled_headlines(
 def headline_values(
     table: OutcomeTable, counts: IntArray, run_weights: FloatArray, rule: TierRule
 ) -> FloatArray:
-    """Return the headline numbers of each side of each copy ``[B, S, 6]``; NaN for thirds without classes.
-
-    Args:
-        table: Patterns of all runs.
-        counts: Pattern counts ``[B, K, blocks, C]``.
-        run_weights: Weight of each run for each side ``[B or 1, M, S]``; columns sum to one.
-        rule: How thirds are made.
-    """
-    right = _right_samples(table, counts, run_weights)  # [B, S, K, blocks]
+    """Return the headline numbers of each side of each copy ``[B, S, 6]``; NaN for thirds without classes."""
+    right = np.einsum("bkqc,kcm->bmkq", counts, table.patterns, optimize=True)
+    if run_weights.shape[1] != run_weights.shape[2]:  # with one run per side there is nothing to average
+        weights = np.broadcast_to(run_weights, (len(counts), *run_weights.shape[1:]))
+        right = np.einsum("bmkq,bms->bskq", right, weights)  # [B, S, K, blocks]
     n = table.n
     present = n > 0
     accuracy = right.sum(axis=-1)[..., present] / n[present]
     overall = (accuracy * n[present]).sum(axis=-1) / n.sum()
     if rule.ranking == "crossfit":
         thirds = _crossfit_thirds(right, counts.sum(axis=-1)[0], n)
+    elif rule.ranking == "reference":
+        assert rule.codes is not None
+        thirds = tier_means(accuracy, rule.codes[present])
     else:
-        thirds = _thirds(accuracy, rule, np.flatnonzero(present))
+        ranked_by = {
+            "own": accuracy,
+            "baseline": accuracy[..., :1, :],
+            "pooled": accuracy.mean(axis=-2, keepdims=True),
+        }[rule.ranking]
+        thirds = ranked_tier_means(accuracy, ranked_by)
     columns = [overall, *np.moveaxis(thirds, -1, 0), accuracy.min(axis=-1), thirds[..., 0] - thirds[..., 2]]
     return np.stack(columns, axis=-1)
 
 
 def even_run_weights(run_counts: tuple[int, ...]) -> FloatArray:
-    """Return weights ``[1, M, S]`` that average the runs of each side.
-
-    Example:
-        >>> even_run_weights((1, 2))[0].tolist()
-        [[1.0, 0.0], [0.0, 0.5], [0.0, 0.5]]
-    """
+    """Return weights ``[1, M, S]`` that average the runs of each side."""
     return np.repeat(np.diag(1.0 / np.array(run_counts)), run_counts, axis=0)[None]
 
 
@@ -287,25 +230,6 @@ def random_run_weights(run_counts: tuple[int, ...], replicates: int, rng: np.ran
         weights[:, start : start + count, side] = picked / draws
         start += count
     return weights
-
-
-def _right_samples(table: OutcomeTable, counts: IntArray, run_weights: FloatArray) -> FloatArray:
-    """Return how many samples each side has right, per class and block ``[B, S, K, blocks]``."""
-    by_run = np.einsum("bkqc,kcm->bmkq", counts, table.patterns, optimize=True)
-    if run_weights.shape[1] == run_weights.shape[2]:
-        return np.asarray(by_run)  # one run per side: nothing to average
-    weights = np.broadcast_to(run_weights, (len(counts), *run_weights.shape[1:]))
-    return np.asarray(np.einsum("bmkq,bms->bskq", by_run, weights))
-
-
-def _thirds(accuracy: FloatArray, rule: TierRule, present: IntArray) -> FloatArray:
-    if rule.ranking == "reference":
-        assert rule.codes is not None
-        return tier_means(accuracy, rule.codes[present])
-    if rule.ranking == "own":
-        return ranked_tier_means(accuracy, accuracy)
-    by = accuracy[..., :1, :] if rule.ranking == "baseline" else accuracy.mean(axis=-2, keepdims=True)
-    return ranked_tier_means(accuracy, by)
 
 
 def _crossfit_thirds(right: FloatArray, block_n: IntArray, n: IntArray) -> FloatArray:

@@ -6,26 +6,19 @@ are read in chunks later. Classes may be named rather than numbered, by text lab
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from classmargin._checks import check_number
-from classmargin.evaluation.naming import (
-    AnyArray,
-    FloatArray,
-    IntArray,
-    check_class_names,
-    class_numbers,
-    column_names,
-    match_columns,
-    shared_names,
-    to_array,
-)
+from classmargin._checks import check_number, did_you_mean
 
-__all__ = ["AnyArray", "FloatArray", "IntArray", "check_class_names", "shared_names", "to_array"]
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+AnyArray = NDArray[Any]
 
 # Rows and values handled at once: 4096 x 1000 logits in float64 are 32 MB.
 CHUNK_ROWS = 4096
@@ -37,35 +30,27 @@ PROBABILITY_TOLERANCE = 1e-2
 # … unless they were rounded to two or three decimals, as tables of probabilities often are. The first rows tell.
 ROWS_TO_SEE_ROUNDING = 1000
 MOST_ROUNDING = 0.5
+# For classes that nobody listed.
+SEEN_CLASSES_NOTE = (
+    "The {} classes are those seen in labels and predictions; a class that is absent from both is unknown "
+    "(give num_classes or class_names to name all)."
+)
 
 
 @dataclass(frozen=True)
 class AuditInputs:
-    """Checked arrays of one test set.
+    """Checked arrays of one test set."""
 
-    Attributes:
-        labels: True classes ``[N]``, int64, in ``[0, K)``.
-        scores: Logits or probabilities ``[N, K]`` in the caller's floating type, or ``None``.
-        scores_are_logits: Which of the two ``scores`` are.
-        predictions: Predicted classes ``[N]``, or ``None`` (then they are the largest score).
-        features: Penultimate features ``[N, d]``, or ``None``.
-        classifier_weight: Weights of the linear head ``[K, d]``, or ``None``.
-        class_names: One name per class, length ``K``.
-        sample_id: One identity per sample ``[N]`` (integers or text), or ``None``.
-        tolerance: Largest distance of a row of probabilities from one.
-        notes: What a reader must know about how the arrays were taken.
-    """
-
-    labels: IntArray
-    scores: AnyArray | None
-    scores_are_logits: bool
-    predictions: IntArray | None
-    features: AnyArray | None
-    classifier_weight: AnyArray | None
-    class_names: tuple[str, ...]
-    sample_id: AnyArray | None
-    tolerance: float = PROBABILITY_TOLERANCE
-    notes: tuple[str, ...] = ()
+    labels: IntArray  # true classes [N], int64, in [0, K)
+    scores: AnyArray | None  # logits or probabilities [N, K] in the caller's floating type, or None
+    scores_are_logits: bool  # which of the two scores are
+    predictions: IntArray | None  # predicted classes [N], or None (then they are the largest score)
+    features: AnyArray | None  # penultimate features [N, d], or None
+    classifier_weight: AnyArray | None  # weights of the linear head [K, d], or None
+    class_names: tuple[str, ...]  # one name per class, length K
+    sample_id: AnyArray | None  # one identity per sample [N] (integers or text), or None
+    tolerance: float = PROBABILITY_TOLERANCE  # largest distance of a row of probabilities from one
+    notes: tuple[str, ...] = ()  # what a reader must know about how the arrays were taken
 
     @property
     def num_classes(self) -> int:
@@ -85,34 +70,42 @@ def check_inputs(
     num_classes: int | None = None,
     sample_id: Any = None,
 ) -> AuditInputs:
-    """Check everything about one test set that can be checked without touching the large arrays.
-
-    Raises:
-        ValueError: Shapes that do not fit, labels out of range, unknown number of classes.
-        TypeError: Values of the wrong kind.
-    """
+    """Check everything about one test set that can be checked without touching the large arrays."""
     if class_names is not None and not isinstance(class_names, str):
         class_names = to_array("class_names", class_names).tolist()  # names in bytes are names as well
     logits, class_names = match_columns("logits", logits, class_names)
     probabilities, class_names = match_columns("probabilities", probabilities, class_names)
-    scores = _scores(logits, probabilities, predictions)
-    weight = None if classifier_weight is None else _weight(classifier_weight)
+    if logits is not None and probabilities is not None:
+        raise ValueError("give either logits or probabilities, got both")
+    if logits is None and probabilities is None and predictions is None:
+        raise ValueError("give one of logits, probabilities or predictions, got none of them")
+    scores_name, given = ("probabilities", probabilities) if logits is None else ("logits", logits)
+    scores, feature_array = _floating(scores_name, given), _floating("features", features)
+    if scores is not None and scores.shape[1] == 0:
+        raise ValueError(f"{scores_name} must have one column per class, got shape {scores.shape}")
+    weight = check_weight(classifier_weight, None, None if feature_array is None else feature_array.shape[1])
     tolerance, notes = _rounding(probabilities, scores)
     if class_names is None and num_classes is None and scores is None and weight is None:
         labels, predictions, class_names = _seen_classes(labels, predictions)
-        notes = (*notes, seen_classes_note(len(class_names)))
-    count = _num_classes(scores, logits is not None, weight, class_names, num_classes)
+        notes = (*notes, SEEN_CLASSES_NOTE.format(len(class_names)))
+    # K is taken from the head or the caller, never from the labels: a class may be absent from them.
+    count = _num_classes(
+        {
+            "num_classes": num_classes,
+            scores_name: None if scores is None else scores.shape[1],
+            "classifier_weight": None if weight is None else weight.shape[0],
+            "class_names": None if class_names is None else len(class_names),
+        }
+    )
     label_array = _classes("labels", labels, count, class_names)
-    total = label_array.shape[0]
-    if total == 0:
+    if not len(label_array):
         raise ValueError("labels must hold at least one sample, got none")
-    _same_rows("logits" if logits is not None else "probabilities", scores, total)
     predicted = None if predictions is None else _classes("predictions", predictions, count, class_names)
-    _same_rows("predictions", predicted, total)
-    feature_array = None if features is None else _floating("features", features, 2)
-    _same_rows("features", feature_array, total)
-    if weight is not None:
-        _check_weight_shape(weight, count, None if feature_array is None else feature_array.shape[1])
+    for name, array in ((scores_name, scores), ("predictions", predicted), ("features", feature_array)):
+        if array is not None and len(array) != len(label_array):
+            raise ValueError(
+                f"{name} must have as many rows as labels ({len(label_array)}), got shape {array.shape}"
+            )
     return AuditInputs(
         labels=label_array,
         scores=scores,
@@ -121,7 +114,7 @@ def check_inputs(
         features=feature_array,
         classifier_weight=weight,
         class_names=check_class_names(class_names, count),
-        sample_id=_sample_id(sample_id, total),
+        sample_id=_sample_id(sample_id, len(label_array)),
         tolerance=tolerance,
         notes=notes,
     )
@@ -129,13 +122,10 @@ def check_inputs(
 
 def _seen_classes(labels: Any, predictions: Any) -> tuple[AnyArray, AnyArray, tuple[str, ...]]:
     """Return labels and predictions as class numbers and the names of the classes that are seen in them."""
-    arrays = [
-        _integers(name, array) if array.dtype.kind != "U" else array
-        for name, array in (
-            ("labels", _one_dimension("labels", labels)),
-            ("predictions", _one_dimension("predictions", predictions)),
-        )
-    ]
+    arrays = []
+    for name, values in (("labels", labels), ("predictions", predictions)):
+        array = _one_dimension(name, values)
+        arrays.append(array if array.dtype.kind == "U" else _integers(name, array))
     if len({array.dtype.kind == "U" for array in arrays}) > 1:
         raise TypeError("labels and predictions must both be numbers or both be names, got one of each")
     different = np.unique(np.concatenate(arrays))
@@ -143,14 +133,6 @@ def _seen_classes(labels: Any, predictions: Any) -> tuple[AnyArray, AnyArray, tu
         raise ValueError(f"labels and predictions must hold classes of at least 0, got {different[0]}")
     numbers = [np.searchsorted(different, array) for array in arrays]
     return numbers[0], numbers[1], tuple(str(name) for name in different.tolist())
-
-
-def seen_classes_note(count: int) -> str:
-    """Return the note for classes that nobody listed."""
-    return (
-        f"The {count} classes are those seen in labels and predictions; a class that is absent from both is unknown "
-        "(give num_classes or class_names to name all)."
-    )
 
 
 def _rounding(probabilities: Any, scores: AnyArray | None) -> tuple[float, tuple[str, ...]]:
@@ -169,17 +151,14 @@ def _rounding(probabilities: Any, scores: AnyArray | None) -> tuple[float, tuple
     return PROBABILITY_TOLERANCE, ()
 
 
-def check_weight(classifier_weight: Any, num_classes: int, feature_dim: int | None) -> AnyArray | None:
+def check_weight(classifier_weight: Any, num_classes: int | None, feature_dim: int | None) -> AnyArray | None:
     """Return the weights of the head as a finite array ``[K, d]``, or ``None``."""
-    if classifier_weight is None:
+    weight = _floating("classifier_weight", classifier_weight)
+    if weight is None:
         return None
-    weight = _weight(classifier_weight)
-    _check_weight_shape(weight, num_classes, feature_dim)
-    return weight
-
-
-def _check_weight_shape(weight: AnyArray, num_classes: int, feature_dim: int | None) -> None:
-    if weight.shape[0] != num_classes:
+    if not np.isfinite(weight).all():
+        raise ValueError("classifier_weight must be finite, got NaN or infinite values")
+    if num_classes is not None and weight.shape[0] != num_classes:
         raise ValueError(
             f"classifier_weight must have one row per class ({num_classes}), got shape {weight.shape}"
         )
@@ -187,75 +166,30 @@ def _check_weight_shape(weight: AnyArray, num_classes: int, feature_dim: int | N
         raise ValueError(
             f"classifier_weight must have as many columns as features ({feature_dim}), got shape {weight.shape}"
         )
+    return weight
 
 
 def row_chunks(total: int, rows: int = CHUNK_ROWS) -> Iterator[slice]:
-    """Yield slices that cover ``range(total)`` in pieces of at most ``rows``.
-
-    Example:
-        >>> [s.stop for s in row_chunks(5, 2)]
-        [2, 4, 5]
-    """
+    """Yield slices that cover ``range(total)`` in pieces of at most ``rows``."""
     for start in range(0, total, rows):
         yield slice(start, min(start + rows, total))
 
 
-def rows_at_once(columns: int) -> int:
-    """Return how many rows of so many columns are handled at once, fewer where they are wide.
-
-    Example:
-        >>> rows_at_once(10), rows_at_once(1000), rows_at_once(10_000)
-        (4096, 4096, 409)
-    """
-    return max(64, min(CHUNK_ROWS, CHUNK_VALUES // columns))
-
-
-def _scores(logits: Any, probabilities: Any, predictions: Any) -> AnyArray | None:
-    if logits is not None and probabilities is not None:
-        raise ValueError("give either logits or probabilities, got both")
-    if logits is None and probabilities is None:
-        if predictions is None:
-            raise ValueError("give one of logits, probabilities or predictions, got none of them")
+def _floating(name: str, values: Any) -> AnyArray | None:
+    if values is None:
         return None
-    name, values = ("logits", logits) if logits is not None else ("probabilities", probabilities)
-    scores = _floating(name, values, 2)
-    if scores.shape[1] == 0:
-        raise ValueError(f"{name} must have one column per class, got shape {scores.shape}")
-    return scores
-
-
-def _weight(classifier_weight: Any) -> AnyArray:
-    weight = _floating("classifier_weight", classifier_weight, 2)
-    if not np.isfinite(weight).all():
-        raise ValueError("classifier_weight must be finite, got NaN or infinite values")
-    return weight
-
-
-def _floating(name: str, values: Any, dim: int) -> AnyArray:
     array = to_array(name, values)
     if array.dtype.kind in "iu":
         array = array.astype(np.float32)
     if array.dtype.kind != "f":
         raise TypeError(f"{name} must hold real numbers, got dtype {array.dtype}")
-    if array.ndim != dim:
-        raise ValueError(f"{name} must have {dim} dimensions, got shape {array.shape}")
+    if array.ndim != 2:
+        raise ValueError(f"{name} must have 2 dimensions, got shape {array.shape}")
     return array
 
 
-def _num_classes(
-    scores: AnyArray | None,
-    are_logits: bool,
-    weight: AnyArray | None,
-    class_names: Sequence[str] | None,
-    num_classes: int | None,
-) -> int:
-    """Take K from the head or the caller, never from the labels: a class may be absent from them."""
-    claims = {
-        "num_classes": num_classes,
-        "logits" if are_logits else "probabilities": None if scores is None else scores.shape[1],
-        "classifier_weight": None if weight is None else weight.shape[0],
-        "class_names": None if class_names is None else len(class_names),
-    }
+def _num_classes(claims: dict[str, int | None]) -> int:
+    """Return the number of classes on which all agree that say one."""
     known = {name: value for name, value in claims.items() if value is not None}
     if not known:
         raise ValueError("give num_classes or class_names, got neither")
@@ -264,13 +198,12 @@ def _num_classes(
             "the number of classes must be the same everywhere, got "
             + ", ".join(f"{value} from {name}" for name, value in known.items())
         )
-    count = next(iter(known.values()))
+    first, count = next(iter(known.items()))
     if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
         raise ValueError(f"num_classes must be a positive int, got {count!r}")
     if count > MOST_CLASSES:
         raise ValueError(
-            f"{next(iter(known))} must stand for at most {MOST_CLASSES} classes, got {count}: an audit counts every "
-            "pair of them"
+            f"{first} must stand for at most {MOST_CLASSES} classes, got {count}: an audit counts every pair of them"
         )
     return int(count)
 
@@ -278,13 +211,30 @@ def _num_classes(
 def _classes(name: str, values: Any, num_classes: int, class_names: Sequence[str] | None = None) -> IntArray:
     array = _one_dimension(name, values)
     if array.dtype.kind == "U" and array.size:
-        array = class_numbers(name, array, class_names)
+        array = _numbers_of_names(name, array, class_names)
     array = _integers(name, array)
     if array.size and (int(array.min()) < 0 or int(array.max()) >= num_classes):
         low, high = int(array.min()), int(array.max())
         hint = " (counted from 1? subtract 1)" if low == 1 and high == num_classes else ""
         raise ValueError(f"{name} must lie in [0, {num_classes}), got values from {low} to {high}{hint}")
     return array
+
+
+def _numbers_of_names(name: str, values: AnyArray, class_names: Sequence[str] | None) -> IntArray:
+    if class_names is None:
+        raise TypeError(
+            f"{name} must hold integer classes, or names together with class_names (all of them, in class order: a class may "
+            "be absent from the labels), got text alone: give class_names"
+        )
+    known = [str(entry) for entry in class_names]
+    if len(set(known)) < len(known):
+        raise ValueError(f"{name} names its classes, which needs class_names without repetition")
+    position = {entry: k for k, entry in enumerate(known)}
+    different, inverse = np.unique(values, return_inverse=True)
+    odd = next((entry for entry in different.tolist() if entry not in position), None)
+    if odd is not None:
+        raise ValueError(f"{name} must hold names of class_names, got {odd!r}{did_you_mean(odd, known)}")
+    return np.array([position[entry] for entry in different.tolist()], dtype=np.int64)[inverse]
 
 
 def _one_dimension(name: str, values: Any) -> AnyArray:
@@ -302,22 +252,14 @@ def _integers(name: str, array: AnyArray) -> IntArray:
     # Data frames turn integers into floats easily.
     whole = array.dtype.kind == "f" and bool(np.isfinite(array).all() and np.all(np.mod(array, 1) == 0))
     if array.dtype.kind not in "iu" and not whole:
-        raise TypeError(f"{name} must hold integer classes, got dtype {array.dtype}{_first_broken(array)}")
+        where = ""
+        if array.dtype.kind == "f":  # which value is no whole number
+            finite = np.isfinite(array)
+            row = int(np.argmax(~finite | (np.mod(np.where(finite, array, 0), 1) != 0)))
+            hint = " (a missing label? leave out such rows)" if np.isnan(array[row]) else ""
+            where = f" with {array[row]} in row {row}{hint}"
+        raise TypeError(f"{name} must hold integer classes, got dtype {array.dtype}{where}")
     return array.astype(np.int64, copy=False)
-
-
-def _first_broken(array: AnyArray) -> str:
-    """Say which value of a floating array is no whole number; nothing about other arrays."""
-    if array.dtype.kind != "f":
-        return ""
-    row = int(np.argmax(~np.isfinite(array) | (np.mod(np.where(np.isfinite(array), array, 0), 1) != 0)))
-    hint = " (a missing label? leave out such rows)" if np.isnan(array[row]) else ""
-    return f" with {array[row]} in row {row}{hint}"
-
-
-def _same_rows(name: str, array: AnyArray | None, total: int) -> None:
-    if array is not None and array.shape[0] != total:
-        raise ValueError(f"{name} must have as many rows as labels ({total}), got shape {array.shape}")
 
 
 def _sample_id(values: Any, total: int) -> AnyArray | None:
@@ -336,3 +278,116 @@ def _sample_id(values: Any, total: int) -> AnyArray | None:
 def check_fraction(name: str, value: float) -> float:
     """Return ``value`` if it lies strictly between 0 and 1."""
     return check_number(name, value, above=0.0, below=1.0)
+
+
+def to_array(name: str, values: Any) -> AnyArray:
+    """Return ``values`` as a NumPy array without copying where that is possible."""
+    if hasattr(values, "detach"):  # a torch tensor, perhaps on another device and in bfloat16
+        values = values.detach().cpu()
+        if str(values.dtype) == "torch.bfloat16":
+            values = values.float()
+        return np.asarray(values.numpy())
+    if hasattr(values, "to_numpy"):
+        values = values.to_numpy()
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise ValueError(f"{name} must be a rectangular array, got rows of different length") from error
+    if array.dtype == object:
+        array = _without_objects(name, array)
+    try:  # HDF5 and old files hold bytes in place of text
+        return np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name} must hold text in UTF-8, got other bytes ({error})") from error
+
+
+def _without_objects(name: str, array: AnyArray) -> AnyArray:
+    if all(isinstance(value, str) for value in array.flat):
+        return array.astype(str)
+    if all(isinstance(value, (int, float, np.number)) for value in array.flat):
+        return np.asarray(array.tolist())
+    # The odd one out: a missing value among names or numbers, which may stand anywhere.
+    kind = str if isinstance(array.flat[0], str) else (int, float, np.number)
+    odd, place = next((value, k) for k, value in enumerate(array.flat) if not isinstance(value, kind))
+    raise TypeError(
+        f"{name} must hold numbers or text, got Python objects such as {odd!r} (position {place})"
+    )
+
+
+def check_class_names(class_names: Sequence[str] | None, num_classes: int) -> tuple[str, ...]:
+    """Return one name per class; without names the class numbers serve."""
+    if class_names is None:
+        return tuple(str(k) for k in range(num_classes))
+    if isinstance(class_names, str):
+        raise TypeError("class_names must be a sequence with one name per class, got a single string")
+    names = tuple(str(name) for name in to_array("class_names", class_names).tolist())
+    if len(names) != num_classes:
+        raise ValueError(f"class_names must have {num_classes} names, got {len(names)}")
+    if len(set(names)) == len(names):
+        return names
+    # ImageNet has two cranes: equal names get their class number, so that one row can be told from another.
+    times = Counter(names)
+    return tuple(f"{name} ({k})" if times[name] > 1 else name for k, name in enumerate(names))
+
+
+def column_names(values: Any) -> tuple[str, ...] | None:
+    """Return the column names of a pandas or polars frame; None for anything else, and for columns only numbered."""
+    columns = getattr(values, "columns", None)
+    if columns is None:
+        return None
+    names = tuple(columns)
+    numbered = all(name == f"column_{k}" for k, name in enumerate(names))  # nameless ones in polars
+    if numbered or not all(isinstance(name, str) for name in names):
+        return None
+    return names
+
+
+def match_columns(
+    name: str, values: Any, class_names: Sequence[str] | None
+) -> tuple[Any, Sequence[str] | None]:
+    """Return scores with their columns in class order, and the class names."""
+    columns = column_names(values)
+    if columns is None:
+        return values, class_names
+    if class_names is None:
+        return values, columns
+    wanted = [str(entry) for entry in class_names]
+    if list(columns) == wanted:
+        return values, class_names
+    if sorted(columns) != sorted(wanted):
+        odd = sorted(set(columns) ^ set(wanted))
+        raise ValueError(
+            f"the columns of {name} and class_names must name the same classes"
+            + (f", got {odd[0]!r} in only one of them" if odd else "")
+        )
+    return values[wanted], class_names
+
+
+def shared_names(models: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """Return the class names that all models know; a model with numbered classes adopts those of the others."""
+    count = len(models[0])
+    other = next((len(names) for names in models if len(names) != count), count)
+    if other != count:
+        raise ValueError(
+            f"the models must have the same class_names, got {count} and {other} classes; where a model "
+            "brings none, those it has seen were taken: give num_classes or class_names"
+        )
+    numbers = tuple(str(k) for k in range(count))
+    named = [names for names in models if names != numbers]
+    for names in named[1:]:
+        for k, (ours, theirs) in enumerate(zip(named[0], names, strict=True)):
+            if ours != theirs:
+                raise ValueError(
+                    f"the models must have the same class_names in the same order, but class {k} is {ours!r} in one "
+                    f"and {theirs!r} in another"
+                )
+    return named[0] if named else numbers
+
+
+def class_number(class_names: tuple[str, ...], name: str, argument: str) -> int:
+    """Return the number of the class called ``name``."""
+    if name not in class_names:
+        raise ValueError(
+            f"{argument} must be one of the class names, got {name!r}{did_you_mean(str(name), class_names)}"
+        )
+    return class_names.index(name)

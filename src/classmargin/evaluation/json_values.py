@@ -12,12 +12,7 @@ import numpy as np
 
 
 def to_plain(value: Any) -> Any:
-    """Return ``value`` with arrays as lists, frames as lists of rows, and NaN or infinity as ``None``.
-
-    Example:
-        >>> to_plain({"a": float("nan"), "b": np.array([1, 2])})
-        {'a': None, 'b': [1, 2]}
-    """
+    """Return ``value`` with arrays as lists, frames as lists of rows, and NaN or infinity as ``None``."""
     if isinstance(value, (np.generic, np.ndarray)):
         return to_plain(value.tolist())
     if isinstance(value, float):
@@ -37,10 +32,5 @@ def fields_to_plain(record: Any, *, leave_out: tuple[str, ...] = ()) -> dict[str
 
 
 def json_text(value: Any, *, indent: int | None = 2) -> str:
-    """Return strict JSON: NaN and infinities become ``null``, numpy values plain numbers and lists.
-
-    Example:
-        >>> json_text({"accuracy": float("nan"), "n": 3}, indent=None)
-        '{"accuracy": null, "n": 3}'
-    """
+    """Return strict JSON: NaN and infinities become ``null``, numpy values plain numbers and lists."""
     return json.dumps(to_plain(value), indent=indent, allow_nan=False)

@@ -6,8 +6,9 @@ the tails as vectorised functions; its import is late because an audit of one mo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,14 +16,14 @@ from classmargin.evaluation.audit_result import Audit
 from classmargin.evaluation.class_metrics import class_means, share
 from classmargin.evaluation.input_checks import AnyArray, FloatArray, IntArray, shared_names
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 def paired_correctness(audits: Sequence[Audit]) -> tuple[IntArray, AnyArray]:
     """Return the shared labels ``[N]`` and which model is right on which sample ``[N, M]`` (bool).
 
     Samples are matched by ``sample_id`` where every audit has them, by position where none has.
-
-    Raises:
-        ValueError: Different classes, different samples, or different labels for the same sample.
     """
     orders = sample_order(audits)
     right = [(audit.labels == audit.predictions)[order] for audit, order in zip(audits, orders, strict=True)]
@@ -30,94 +31,48 @@ def paired_correctness(audits: Sequence[Audit]) -> tuple[IntArray, AnyArray]:
 
 
 def sample_order(audits: Sequence[Audit]) -> list[IntArray]:
-    """Return for each model the order ``[N]`` in which its samples are those of the others.
-
-    Raises:
-        ValueError: Different classes, different samples, or different labels for the same sample.
-    """
+    """Return for each model the order ``[N]`` in which its samples are those of the others."""
     first = audits[0]
-    shared_class_names(audits)
+    shared_names([audit.class_names for audit in audits])
     with_id = [audit.sample_id is not None for audit in audits]
     if any(with_id) and not all(with_id):
         raise ValueError("sample_id must be given for all compared models or for none")
     # Numbers in one file may be text in another, and text sorts otherwise: one text makes all of them text.
-    as_text = any(audit.sample_id is not None and audit.sample_id.dtype.kind in "US" for audit in audits)
-    orders = [_order(audit, as_text=as_text) for audit in audits]
-    for audit, order in zip(audits, orders, strict=True):
-        _check_same_samples(first, orders[0], audit, order)
-    return orders
-
-
-def shared_class_names(audits: Sequence[Audit]) -> tuple[str, ...]:
-    """Return the names of the classes that all models know; a model without names adopts those of the others.
-
-    Raises:
-        ValueError: Another number of classes, or other names.
-    """
-    return shared_names([audit.class_names for audit in audits])
-
-
-def _order(audit: Audit, *, as_text: bool) -> IntArray:
-    if audit.sample_id is None:
-        return np.arange(audit.num_samples)
-    return np.argsort(audit.sample_id.astype(str) if as_text else audit.sample_id, kind="stable")
-
-
-def _check_same_samples(first: Audit, first_order: IntArray, other: Audit, order: IntArray) -> None:
-    if other.num_samples != first.num_samples:
-        raise ValueError(
-            f"the models must be evaluated on the same samples, got {first.num_samples} and {other.num_samples} samples"
-        )
-    if first.sample_id is not None and other.sample_id is not None:
-        same = first.sample_id[first_order].astype(str) == other.sample_id[order].astype(str)
-        if not same.all():
+    ids = [np.arange(a.num_samples) if a.sample_id is None else a.sample_id for a in audits]
+    if any(each.dtype.kind in "US" for each in ids):
+        ids = [each.astype(str) for each in ids]
+    orders = [np.argsort(each, kind="stable") for each in ids]
+    for audit, each, order in zip(audits, ids, orders, strict=True):
+        if audit.num_samples != first.num_samples:
+            counts = f"{first.num_samples} and {audit.num_samples} samples"
+            raise ValueError(f"the models must be evaluated on the same samples, got {counts}")
+        alone = int((ids[0][orders[0]] != each[order]).sum())
+        if alone:
             raise ValueError(
-                f"the models must be evaluated on the same samples, but {int((~same).sum())} of {len(same)} "
-                "values of sample_id have no partner"
+                f"the models must be evaluated on the same samples, but {alone} of {len(order)} values of sample_id have no partner"
             )
-    wrong = first.labels[first_order] != other.labels[order]
-    if wrong.any():
-        raise ValueError(
-            f"the models must be evaluated on the same samples, but {int(wrong.sum())} of {len(wrong)} labels differ"
-            + ("" if first.sample_id is not None else " (give sample_id if only the order differs)")
-        )
+        wrong = int((first.labels[orders[0]] != audit.labels[order]).sum())
+        if wrong:
+            hint = "" if first.sample_id is not None else " (give sample_id if only the order differs)"
+            raise ValueError(
+                f"the models must be evaluated on the same samples, but {wrong} of {len(order)} labels differ{hint}"
+            )
+    return orders
 
 
 _ROUNDING = 1e-20  # far below the variance that a single odd sample of a million leaves
 
 
-@dataclass(frozen=True)
-class ClassDifferences:
-    """Everything about the classes of a pair of models; arrays are ``[K]``.
-
-    Attributes:
-        n: Samples.
-        baseline: Accuracy (mean over runs), NaN for n = 0.
-        candidate: Accuracy (mean over runs), NaN for n = 0.
-        gained: Samples that only the candidate gets right (expected number, if there are several runs).
-        lost: Samples that only the baseline gets right.
-        p_value: Two-sided, NaN for n = 0.
-    """
-
-    n: IntArray
-    baseline: FloatArray
-    candidate: FloatArray
-    gained: AnyArray
-    lost: AnyArray
-    p_value: FloatArray
-
-
 def class_differences(
     labels: IntArray, correct: AnyArray, runs: tuple[int, int], num_classes: int
-) -> ClassDifferences:
-    """Compare two models class by class.
+) -> pd.DataFrame:
+    """Compare two models class by class; ``correct`` ``[N, M]`` has the runs of the baseline first.
 
-    Args:
-        labels: True classes ``[N]``.
-        correct: Which run is right on which sample ``[N, M]``, the runs of the baseline first.
-        runs: Number of runs of baseline and candidate; they sum to M.
-        num_classes: Number of classes K.
+    Columns: ``n`` · ``baseline``, ``candidate`` accuracy (mean over runs, NaN for n = 0) · ``difference`` · ``gained``, ``lost`` samples
+    that only the one gets right (expected numbers, if there are several runs) · ``p_value``, two-sided, NaN for n = 0.
     """
+    import pandas as pd
+
     first, second = correct[:, : runs[0]], correct[:, runs[0] :]
     n = np.bincount(labels, minlength=num_classes)
     # Chance that a random run of one model is right and a random run of the other is wrong.
@@ -129,13 +84,17 @@ def class_differences(
         p_value = mcnemar_p_values(gained, lost)
     else:
         p_value = _t_test(labels, first, second, n)
-    return ClassDifferences(
-        n=n,
-        baseline=class_means(mean_first, labels, num_classes),
-        candidate=class_means(mean_second, labels, num_classes),
-        gained=gained,
-        lost=lost,
-        p_value=np.where(n > 0, p_value, np.nan),
+    baseline, candidate = (class_means(mean, labels, num_classes) for mean in (mean_first, mean_second))
+    return pd.DataFrame(
+        {
+            "n": n,
+            "baseline": baseline,
+            "candidate": candidate,
+            "difference": candidate - baseline,
+            "gained": gained,
+            "lost": lost,
+            "p_value": np.where(n > 0, p_value, np.nan),
+        }
     )
 
 
@@ -153,10 +112,16 @@ def _t_test(labels: IntArray, first: AnyArray, second: AnyArray, n: IntArray) ->
     num_classes = len(n)
     difference = second.mean(axis=1) - first.mean(axis=1)
     mean = class_means(difference, labels, num_classes)
-    parts = [(_variance_of_mean(difference, labels, mean, n), n - 1.0)]
-    parts += _run_parts(first, second, labels, num_classes)
+    squares = np.bincount(labels, weights=(difference - mean[labels]) ** 2, minlength=num_classes)
+    parts = [(np.nan_to_num(share(squares, n * np.maximum(n - 1, 1))), n - 1.0)]
+    twice = np.zeros(num_classes)
+    lent = max(first.shape[1], second.shape[1]) if min(first.shape[1], second.shape[1]) == 1 else 0
+    for side in (first, second):
+        if side.shape[1] > 1:
+            variance, peculiar = _of_runs(side, labels, n)
+            parts.append((variance * (1 + lent), np.full(num_classes, side.shape[1] - 1.0)))
+            twice += peculiar * lent + peculiar
     largest = np.maximum.reduce([part for part, _ in parts])
-    twice = _interactions(first, second, labels, n)
     variance = np.maximum(sum(part for part, _ in parts) - twice, largest)
     spread = sum(
         np.divide(part**2, freedom, out=np.zeros(num_classes), where=freedom > 0) for part, freedom in parts
@@ -168,120 +133,46 @@ def _t_test(labels: IntArray, first: AnyArray, second: AnyArray, n: IntArray) ->
     return np.where(known, 2 * stdtr(freedom, -t), alike)
 
 
-def _variance_of_mean(values: FloatArray, labels: IntArray, mean: FloatArray, n: IntArray) -> FloatArray:
-    squares = np.bincount(labels, weights=(values - mean[labels]) ** 2, minlength=len(n))
-    return np.nan_to_num(share(squares, n * np.maximum(n - 1, 1)))
-
-
-def _run_parts(
-    first: AnyArray, second: AnyArray, labels: IntArray, num_classes: int
-) -> list[tuple[FloatArray, FloatArray]]:
-    """Return variance and degrees of freedom of the runs of both sides, as one part where one side borrows from the other."""
-    alone = [side.shape[1] == 1 for side in (first, second)]
-    if not any(alone):
-        return [_run_variance(side, labels, num_classes) for side in (first, second)]
-    several = second if alone[0] else first
-    variance, freedom = _run_variance(several, labels, num_classes)
-    return [(variance * (1 + several.shape[1]), freedom)]
-
-
-def _interactions(first: AnyArray, second: AnyArray, labels: IntArray, n: IntArray) -> FloatArray:
-    """Return what :func:`_interaction` finds on both sides; one run is again like one of the other side."""
-    found = [_interaction(side, labels, n) for side in (first, second)]
-    if first.shape[1] == 1:
-        found[0] = found[1] * second.shape[1]
-    elif second.shape[1] == 1:
-        found[1] = found[0] * first.shape[1]
-    return found[0] + found[1]
-
-
-def _run_variance(side: AnyArray, labels: IntArray, num_classes: int) -> tuple[FloatArray, FloatArray]:
+def _of_runs(side: AnyArray, labels: IntArray, n: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Return the variance of the mean over runs, and what of it is peculiar to a run on a sample (residual mean square over n R)."""
     runs = side.shape[1]
-    if runs == 1:
-        return np.zeros(num_classes), np.ones(num_classes)
-    accuracy = np.stack([class_means(run, labels, num_classes) for run in side.T])
-    return np.nan_to_num(accuracy.var(axis=0, ddof=1)) / runs, np.full(num_classes, runs - 1.0)
-
-
-def _interaction(side: AnyArray, labels: IntArray, n: IntArray) -> FloatArray:
-    """Return the variance that the mean owes to what is peculiar to a run on a sample (residual mean square over n R)."""
-    runs = side.shape[1]
-    if runs == 1:
-        return np.zeros(len(n))
-    by_run = np.stack([class_means(run, labels, len(n)) for run in side.T], axis=1)
-    residual = side - side.mean(axis=1, keepdims=True) - (by_run - by_run.mean(axis=1, keepdims=True))[labels]
+    by_run = np.stack([class_means(run, labels, len(n)) for run in side.T])
+    variance = np.nan_to_num(by_run.var(axis=0, ddof=1)) / runs
+    by_class = np.ascontiguousarray(by_run.T)
+    residual = side - side.mean(axis=1, keepdims=True)
+    residual = residual - (by_class - by_class.mean(axis=1, keepdims=True))[labels]
     squares = np.bincount(labels, weights=(residual**2).sum(axis=1), minlength=len(n))
-    return np.asarray(squares / np.maximum((runs - 1) * (n - 1) * n * runs, 1))
+    return variance, np.asarray(squares / np.maximum((runs - 1) * (n - 1) * n * runs, 1))
 
 
 def mcnemar_p_values(gained: AnyArray, lost: AnyArray) -> FloatArray:
-    """Return two-sided p-values of the exact McNemar test.
-
-    Args:
-        gained: Samples that only the second model gets right, any shape.
-        lost: Samples that only the first model gets right, same shape.
-
-    Returns:
-        ``min(1, 2 P(X <= min(gained, lost)))`` with X binomial(gained + lost, 1/2); 1 where both are 0.
-
-    Example:
-        >>> mcnemar_p_values(np.array([0, 8]), np.array([5, 8])).round(4).tolist()
-        [0.0625, 1.0]
-    """
+    """Return two-sided p-values of the exact McNemar test."""
     from scipy.special import bdtr
 
-    gained, lost = np.asarray(gained), np.asarray(lost)
     return np.asarray(np.minimum(1.0, 2.0 * bdtr(np.minimum(gained, lost), gained + lost, 0.5)))
 
 
-def drop_p_values(gained: AnyArray, lost: AnyArray) -> FloatArray:
-    """Return one-sided exact McNemar p-values: how likely so many losses are if nothing got worse.
-
-    Example:
-        >>> drop_p_values(np.array([0]), np.array([5])).tolist()
-        [0.03125]
-    """
-    from scipy.special import bdtr
-
-    gained, lost = np.asarray(gained), np.asarray(lost)
-    return np.asarray(bdtr(gained, gained + lost, 0.5))
-
-
-def margin_p_values(gained: AnyArray, lost: AnyArray, n: AnyArray, margin: float) -> FloatArray:
+def margin_p_values(gained: Any, lost: Any, n: Any, margin: float) -> FloatArray:
     """Return one-sided p-values of "the true drop is at most ``margin``" for each class; large drops give small ones.
 
     The tail of ``lost - gained`` is exact, at the gain that is likeliest if the drop is ``margin`` (Lloyd's estimated p-value). In
     simulations with a true drop of ``margin`` the test stays below its level. Without a margin it is McNemar's. "The true drop is at
     least x", for non-inferiority, is the mirror image: ``margin_p_values(lost, gained, n, -x)``.
-
-    Args:
-        gained: Samples that only the candidate gets right ``[K]``.
-        lost: Samples that only the baseline gets right ``[K]``.
-        n: Samples ``[K]``.
-        margin: Largest true drop under the hypothesis, in (-1, 1).
-
-    Returns:
-        P-values ``[K]``; 1 where the observed drop is within the margin, NaN for n = 0.
-
-    Example:
-        >>> margin_p_values(np.array([0, 0, 2]), np.array([5, 1, 12]), np.full(3, 100), 0.02).round(3).tolist()
-        [0.081, 1.0, 0.019]
     """
+    from scipy.special import bdtr
+
     gained, lost, n = (np.atleast_1d(np.asarray(part)) for part in (gained, lost, n))
     if margin == 0:
-        return np.where(n > 0, drop_p_values(gained, lost), np.nan)
+        return np.where(n > 0, bdtr(gained, gained + lost, 0.5), np.nan)
     p_values = np.where(n > 0, 1.0, np.nan)
     for k in np.flatnonzero((lost - gained > margin * n + _SLACK) & (n > 0)):
-        p_values[k] = _margin_tail(int(gained[k]), int(lost[k]), int(n[k]), margin)
+        gain = float(likeliest_gain(int(gained[k]), int(lost[k]), int(n[k]), margin))
+        most = np.arange(n[k] + 1) - (lost[k] - gained[k])
+        p_values[k] = chance_of_few_gains(most, gain, gain + margin)
     return p_values
 
 
 _SLACK = 1e-9  # 0.50 - 0.48 is a little more than 0.02 in floating point
-
-
-def _margin_tail(gained: int, lost: int, n: int, margin: float) -> float:
-    gain = float(likeliest_gain(gained, lost, n, margin))
-    return chance_of_few_gains(np.arange(n + 1) - (lost - gained), gain, gain + margin)
 
 
 def likeliest_gain(
@@ -294,17 +185,7 @@ def likeliest_gain(
 
 
 def chance_of_few_gains(most: IntArray, gain: float, loss: float) -> float:
-    """Return the probability that at most ``most[k]`` of n samples are gained where k are lost, over all k.
-
-    Args:
-        most: Largest number of gained samples for 0, 1, … n lost ones ``[n + 1]``; below 0 for none.
-        gain: Chance of a gain.
-        loss: Chance of a loss.
-
-    Example:
-        >>> round(chance_of_few_gains(np.arange(101) - 5, 0.0, 0.02), 3)
-        0.051
-    """
+    """Return the probability that at most ``most[k]`` of n samples are gained where k are lost, over all k."""
     from scipy.special import bdtr
 
     n = len(most) - 1
@@ -316,28 +197,16 @@ def chance_of_few_gains(most: IntArray, gain: float, loss: float) -> float:
 
 
 def benjamini_hochberg(p_values: FloatArray) -> FloatArray:
-    """Return q-values: the smallest false discovery rate at which each test is called; NaN stays NaN.
-
-    Example:
-        >>> benjamini_hochberg(np.array([0.01, 0.04, 0.03, np.nan])).round(3).tolist()
-        [0.03, 0.04, 0.04, nan]
-    """
+    """Return q-values: the smallest false discovery rate at which each test is called; NaN stays NaN."""
     return _stepped(p_values, lambda count: count / np.arange(1, count + 1), from_largest=True)
 
 
 def holm(p_values: FloatArray) -> FloatArray:
-    """Return Holm-adjusted p-values, which keep the chance of any false call below alpha; NaN stays NaN.
-
-    Example:
-        >>> holm(np.array([0.01, 0.04, 0.03])).round(3).tolist()
-        [0.03, 0.06, 0.06]
-    """
+    """Return Holm-adjusted p-values, which keep the chance of any false call below alpha; NaN stays NaN."""
     return _stepped(p_values, lambda count: np.arange(count, 0, -1.0), from_largest=False)
 
 
-def _stepped(p_values: FloatArray, factors: object, *, from_largest: bool) -> FloatArray:
-    assert callable(factors)
-    shape = np.shape(p_values)
+def _stepped(p_values: FloatArray, factors: Callable[[int], FloatArray], *, from_largest: bool) -> FloatArray:
     flat = np.asarray(p_values, dtype=np.float64).reshape(-1)
     known = np.flatnonzero(~np.isnan(flat))
     order = known[np.argsort(flat[known], kind="stable")]
@@ -348,39 +217,31 @@ def _stepped(p_values: FloatArray, factors: object, *, from_largest: bool) -> Fl
         scaled = np.maximum.accumulate(scaled)
     adjusted = np.full(flat.shape, np.nan)
     adjusted[order] = np.minimum(scaled, 1.0)
-    return adjusted.reshape(shape)
+    return adjusted.reshape(np.shape(p_values))
 
 
 @dataclass(frozen=True)
 class ModelPair:
-    """Two models on shared samples.
+    """Two models on shared samples."""
 
-    Attributes:
-        labels: True classes ``[N]``.
-        correct: Which run is right on which sample ``[N, M]``, the runs of the baseline first.
-        runs: Number of runs of baseline and candidate.
-        class_names: One name per class.
-        differences: Class by class.
-    """
-
-    labels: IntArray
-    correct: AnyArray
-    runs: tuple[int, int]
-    class_names: tuple[str, ...]
-    differences: ClassDifferences
+    labels: IntArray  # true classes [N]
+    correct: AnyArray  # which run is right on which sample [N, M], the runs of the baseline first
+    runs: tuple[int, int]  # number of runs of baseline and candidate
+    class_names: tuple[str, ...]  # one name per class
+    differences: pd.DataFrame  # class by class, see class_differences
 
     @classmethod
     def of(cls, baseline: Audit | Sequence[Audit], candidate: Audit | Sequence[Audit]) -> ModelPair:
         """Bring two models to the same samples."""
-        left, right = _runs("baseline", baseline), _runs("candidate", candidate)
+        sides = []
+        for name, audits in (("baseline", baseline), ("candidate", candidate)):
+            several = [audits] if isinstance(audits, Audit) else list(audits)
+            if not several or not all(isinstance(run, Audit) for run in several):
+                given = type(audits).__name__
+                raise TypeError(f"{name} must be an Audit or a non-empty list of them, got {given}")
+            sides.append(several)
+        left, right = sides
         labels, correct = paired_correctness([*left, *right])
         runs = len(left), len(right)
-        names = shared_class_names([*left, *right])
+        names = shared_names([audit.class_names for audit in (*left, *right)])
         return cls(labels, correct, runs, names, class_differences(labels, correct, runs, len(names)))
-
-
-def _runs(name: str, audits: Audit | Sequence[Audit]) -> list[Audit]:
-    runs = [audits] if isinstance(audits, Audit) else list(audits)
-    if not runs or not all(isinstance(run, Audit) for run in runs):
-        raise TypeError(f"{name} must be an Audit or a non-empty list of them, got {type(audits).__name__}")
-    return runs

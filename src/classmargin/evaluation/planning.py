@@ -27,31 +27,18 @@ def catch_probability(drop: float, n: int, *, churn: float, max_drop: float, lev
 
     A class fails if the test of "the true drop is at most ``max_drop``" is at or below ``level``. Each sample is lost with probability
     ``churn / 2 + drop`` and gained with ``churn / 2``, independently.
-
-    Args:
-        drop: True drop of the class accuracy, in [0, 1].
-        n: Samples of the class.
-        churn: Share of samples that change sides between two equally good models.
-        max_drop: Tolerated drop.
-        level: Level of the single test (alpha over the number of tests: the first step of Holm).
-
-    Example:
-        >>> round(catch_probability(0.05, 100, churn=0.0, max_drop=0.0, level=0.05), 3)
-        0.564
     """
     gain = min(churn / 2, max(1 - drop, 0.0) / 2)
     most = np.array(_largest_gain_still_caught(n, max_drop, level))
     return chance_of_few_gains(most, gain, min(gain + drop, 1 - gain))
 
 
-def smallest_caught_drop(
-    n: int, *, churn: float, max_drop: float, level: float, probability: float = POWER
-) -> float:
-    """Return the smallest drop (in steps of half a point) that is caught with the given probability, NaN if none is."""
+def smallest_caught_drop(n: int, *, churn: float, max_drop: float, level: float) -> float:
+    """Return the smallest drop (in steps of half a point) that is caught with probability ``POWER``, NaN if none is."""
     steps = range(1, 201)
     options = {"churn": churn, "max_drop": max_drop, "level": level}
     # The probability grows with the drop, so halving finds the first step that reaches it.
-    first = bisect_left(steps, probability, key=lambda step: catch_probability(step / 200, n, **options))
+    first = bisect_left(steps, POWER, key=lambda step: catch_probability(step / 200, n, **options))
     return steps[first] / 200 if first < len(steps) else float("nan")
 
 
@@ -59,42 +46,28 @@ def smallest_caught_drop(
 def _largest_gain_still_caught(n: int, max_drop: float, level: float) -> tuple[int, ...]:
     """For each number of lost samples, return how many gained samples still let the class fail (-1: none)."""
     lost = np.arange(n + 1)
+    z = -NormalDist().inv_cdf(level)
+
+    def fails(gained: IntArray) -> IntArray:
+        if n <= _EXACT_SAMPLES or max_drop == 0:
+            return np.asarray(margin_p_values(gained, lost, np.full(n + 1, n), max_drop) <= level)
+        gain = likeliest_gain(gained, lost, n, max_drop)
+        deviation = np.sqrt(np.maximum(n * (2 * gain + max_drop * (1 - max_drop)), 1e-12))
+        return np.asarray(lost - gained - n * max_drop >= z * deviation)
+
     # Every gained sample weakens the evidence, so the largest number is found by halving.
     low, high = np.full(n + 1, -1), np.minimum(lost, n - lost)
     while (low < high).any():
         middle = (low + high + 1) // 2
-        fails = _fails(np.maximum(middle, 0), lost, n, max_drop, level)
-        low, high = np.where(fails, middle, low), np.where(fails, high, middle - 1)
+        failed = fails(np.maximum(middle, 0))
+        low, high = np.where(failed, middle, low), np.where(failed, high, middle - 1)
     return tuple(low.tolist())
-
-
-def _fails(gained: IntArray, lost: IntArray, n: int, max_drop: float, level: float) -> IntArray:
-    if n <= _EXACT_SAMPLES or max_drop == 0:
-        return np.asarray(margin_p_values(gained, lost, np.full(len(lost), n), max_drop) <= level)
-    z = -NormalDist().inv_cdf(level)
-    gain = likeliest_gain(gained, lost, n, max_drop)
-    deviation = np.sqrt(np.maximum(n * (2 * gain + max_drop * (1 - max_drop)), 1e-12))
-    return np.asarray(lost - gained - n * max_drop >= z * deviation)
-
-
-def samples_for_interval(accuracy: float, half_width: float, confidence: float = 0.95) -> int:
-    """Return the samples after which the interval of an accuracy reaches no further than ``half_width`` to either side.
-
-    Example:
-        >>> samples_for_interval(0.8, 0.03)
-        683
-    """
-    return math.ceil(accuracy * (1 - accuracy) * (normal_quantile(confidence) / half_width) ** 2)
 
 
 def samples_for_drop(see: float, *, churn: float, max_drop: float, level: float, power: float = POWER) -> int:
     """Return the samples per class from which a gate catches a true drop of ``see`` with the given probability.
 
     By the normal distribution, and for test sets of ordinary size raised until the exact test has the power.
-
-    Example:
-        >>> samples_for_drop(0.1, churn=0.1, max_drop=0.0, level=0.05 / 11)
-        247
     """
     extra = see - max_drop
     alone = math.sqrt(churn + see - max_drop**2)  # of one sample, as the test sees it: so many change sides
@@ -111,12 +84,7 @@ def samples_for_drop(see: float, *, churn: float, max_drop: float, level: float,
 def seeds_for_difference(
     see: float, run_deviation: float, *, alpha: float = 0.05, power: float = POWER
 ) -> int:
-    """Return the runs of each of two methods after which a t-test sees a difference of their means.
-
-    Example:
-        >>> seeds_for_difference(0.03, 0.01), seeds_for_difference(0.01, 0.01)
-        (4, 17)
-    """
+    """Return the runs of each of two methods after which a t-test sees a difference of their means."""
     from scipy.special import nctdtr, stdtrit
 
     for runs in range(2, 100_000):
@@ -129,19 +97,12 @@ def seeds_for_difference(
 
 @dataclass(frozen=True)
 class Plan:
-    """What it takes to see a difference.
+    """What it takes to see a difference."""
 
-    Attributes:
-        interval_samples: Samples per class for an interval of a class accuracy of plus or minus ``see``.
-        gate_samples: Samples per class for a gate that catches a true drop of ``see`` in one class with probability ``power``.
-        seeds: Runs of each method for a comparison that sees a difference of ``see`` in one headline number.
-        notes: What was assumed.
-    """
-
-    interval_samples: int
-    gate_samples: int
-    seeds: int
-    notes: tuple[str, ...]
+    interval_samples: int  # samples per class for an interval of a class accuracy of plus or minus see
+    gate_samples: int  # samples per class for a gate that catches a true drop of see in one class with probability power
+    seeds: int  # runs of each method for a comparison that sees a difference of see in one headline number
+    notes: tuple[str, ...]  # what was assumed
 
 
 def plan(
@@ -155,23 +116,7 @@ def plan(
     alpha: float = 0.05,
     power: float = POWER,
 ) -> Plan:
-    """Return the samples per class and the seeds that are needed to see ``see``.
-
-    Args:
-        num_classes: Number of classes K; the gate tests all of them and the overall accuracy.
-        accuracy: Expected accuracy of a class, in (0, 1).
-        see: Difference to be seen, in (0, 1).
-        max_drop: Drop that the gate tolerates, below ``see``.
-        churn: Share of samples that change sides between two equally good models; half of the errors by default.
-        run_deviation: Standard deviation of the headline number over training runs.
-        alpha: Error rate of the gate and of the comparison.
-        power: Probability of seeing what is there.
-
-    Example:
-        >>> found = plan(10, accuracy=0.8, see=0.03)
-        >>> found.interval_samples, found.gate_samples, found.seeds
-        (683, 1802, 4)
-    """
+    """Return the samples per class and the seeds that are needed to see ``see``."""
     check_int("num_classes", num_classes, minimum=1)
     for name, value in (("accuracy", accuracy), ("see", see), ("alpha", alpha), ("power", power)):
         check_fraction(name, value)
@@ -182,7 +127,7 @@ def plan(
     moved = (1 - accuracy) / 2 if churn is None else check_number("churn", churn, minimum=0.0, maximum=1.0)
     level = alpha / (num_classes + 1)
     return Plan(
-        interval_samples=samples_for_interval(accuracy, see),
+        interval_samples=math.ceil(accuracy * (1 - accuracy) * (normal_quantile(0.95) / see) ** 2),
         gate_samples=samples_for_drop(see, churn=moved, max_drop=max_drop, level=level, power=power),
         seeds=seeds_for_difference(see, run_deviation, alpha=alpha, power=power),
         notes=(

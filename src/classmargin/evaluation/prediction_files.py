@@ -1,4 +1,5 @@
-"""Predictions in files: ``.npz``, ``.parquet``, ``.csv`` or a run folder -> :class:`Predictions` -> an audit.
+"""Predictions in files: ``.npz``, ``.parquet``, ``.csv`` or a run folder -> :class:`Predictions` -> an audit; and the tables beside them:
+class names, texts, metadata, super-classes and costs.
 
 Nothing is ever unpickled. Every problem with a file is a :class:`PredictionFileError` (a ``ValueError``) that names it. The tables
 (``.parquet``, ``.csv``) are read by ``prediction_tables``.
@@ -12,51 +13,45 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from classmargin._array_files import ArrayFileError, archive_names, read_npy_array, read_npz_arrays
+from classmargin._array_files import archive_names, read_npy_array, read_npz_arrays
 from classmargin._atomic import atomic_path
-from classmargin._files import memory_budget, read_text
+from classmargin._files import memory_budget, open_regular, read_csv_header, read_text
 from classmargin._printable import printable
 from classmargin.evaluation.audit_result import Audit
 from classmargin.evaluation.auditing import audit, audit_inputs
-from classmargin.evaluation.input_checks import AnyArray, AuditInputs, check_inputs, to_array
+from classmargin.evaluation.input_checks import AnyArray, AuditInputs, FloatArray, check_inputs, to_array
 from classmargin.evaluation.prediction_tables import (
     ALIASES,
-    MOST_NAMED,
+    CSV_OPTIONS,
     PredictionFileError,
+    listed,
     read_csv,
     read_parquet,
+    refused_as,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Predictions of more than this are asked for (--max-memory), because an audit makes copies of what it reads.
 LARGEST = 8 * 2**30
+LARGEST_TABLE = 2 * 2**30  # of what stands beside the predictions
 
 
 def read_npz(path: Path, names: Iterable[str], *, max_bytes: int | None = None) -> dict[str, AnyArray]:
-    """Return the arrays of ``path`` whose name is in ``names``; other members are not read.
-
-    Raises:
-        PredictionFileError: Not a zip, truncated, object arrays, sizes that do not fit or are too large.
-    """
-    try:
-        limit = memory_budget(LARGEST) if max_bytes is None else max_bytes
+    """Return the arrays of ``path`` whose name is in ``names``; other members are not read."""
+    limit = memory_budget(LARGEST) if max_bytes is None else max_bytes
+    with refused_as():
         return read_npz_arrays(path, names, max_bytes=limit, mapped=(*SCORES, *SCORE_ALIASES))
-    except ArrayFileError as error:
-        raise PredictionFileError(str(error)) from error
 
 
 ARRAYS = (
-    "labels",
-    "logits",
-    "probabilities",
-    "predictions",
-    "features",
-    "classifier_weight",
-    "class_names",
-    "sample_id",
+    *("labels", "logits", "probabilities", "predictions", "features", "classifier_weight"),
+    *("class_names", "sample_id"),
 )
 SCORES = ("logits", "probabilities")
 # What shows a sample rather than describes it: not for the audit, but for its report.
@@ -129,10 +124,7 @@ class Predictions:
 
 
 def read_predictions(
-    path: str | os.PathLike[str],
-    *,
-    class_names: Sequence[str] | None = None,
-    max_bytes: int | None = None,
+    path: str | os.PathLike[str], *, class_names: Sequence[str] | None = None, max_bytes: int | None = None
 ) -> Predictions:
     """Read predictions from a file or a run folder.
 
@@ -215,19 +207,23 @@ def read_class_names(path: str | os.PathLike[str]) -> tuple[str, ...]:
         >>> read_class_names(file)
         ('cat', 'dog')
     """
-    file = Path(path)
-    try:
-        text = read_text(file, encoding="utf-8-sig")
-        names = json.loads(text) if file.suffix == ".json" else text.splitlines()
-    except (OSError, ValueError, RecursionError) as error:
-        raise PredictionFileError(f"{file} cannot be read as class names ({error})") from error
+    names = _read_lines(Path(path), "class names")
     if not isinstance(names, list) or not all(isinstance(name, (str, int)) for name in names):
-        raise PredictionFileError(f"{file} must hold a JSON list of names")
+        raise PredictionFileError(f"{path} must hold a JSON list of names")
     stripped = tuple(str(name).strip() for name in names)
     kept = stripped[:-1] if stripped and stripped[-1] == "" else stripped
     if not kept or "" in kept:
-        raise PredictionFileError(f"{file} must hold one class name per line, got an empty line or no name")
+        raise PredictionFileError(f"{path} must hold one class name per line, got an empty line or no name")
     return kept
+
+
+def _read_lines(file: Path, what: str) -> Any:
+    """Return the lines of a text file, or what a ``.json`` holds."""
+    try:
+        text = read_text(file, encoding="utf-8-sig")
+        return json.loads(text) if file.suffix == ".json" else text.splitlines()
+    except (OSError, ValueError, RecursionError) as error:
+        raise PredictionFileError(f"{file} cannot be read as {what} ({error})") from error
 
 
 def _find(path: Path) -> Path:
@@ -279,15 +275,18 @@ def _from_arrays(file: Path, max_bytes: int) -> dict[str, Any]:
     if "labels" not in content or not content.keys() & {*SCORES, "predictions"}:
         wanted = "an array 'labels' (and logits, probabilities or predictions)"
         lacking = wanted if "labels" not in content else "logits, probabilities or predictions"
-        raise PredictionFileError(f"{file} must hold {lacking}, got {_members(file)}")
+        members = sorted(path.name for path in file.iterdir()) if file.is_dir() else archive_names(file)
+        names = [printable(name.removesuffix(".npy")) for name in members]
+        got = f"the arrays {listed(names)}" if names else "no arrays"
+        raise PredictionFileError(f"{file} must hold {lacking}, got {got}")
     if "class_names" in content:
-        names = content["class_names"]
-        if names.ndim != 1 or names.dtype.kind not in "US":
+        given = content["class_names"]
+        if given.ndim != 1 or given.dtype.kind not in "US":
             raise PredictionFileError(
-                f"{file}: class_names must be a list of texts, got {names.dtype} {names.shape}"
+                f"{file}: class_names must be a list of texts, got {given.dtype} {given.shape}"
             )
         try:
-            content["class_names"] = tuple(to_array("class_names", names).tolist())
+            content["class_names"] = tuple(to_array("class_names", given).tolist())
         except ValueError as error:
             raise PredictionFileError(f"{file}: {error}") from error
     for name in FACES:
@@ -302,20 +301,114 @@ def _from_arrays(file: Path, max_bytes: int) -> dict[str, Any]:
 
 def _read_folder(folder: Path, max_bytes: int) -> dict[str, AnyArray]:
     found: dict[str, AnyArray] = {}
-    try:
-        for name in READ:
-            if (folder / f"{name}.npy").exists():
-                path, mapped = folder / f"{name}.npy", ARRAY_ALIASES.get(name, name) in SCORES
+    for name in READ:
+        path, mapped = folder / f"{name}.npy", ARRAY_ALIASES.get(name, name) in SCORES
+        if path.exists():
+            with refused_as():
                 found[name] = read_npy_array(path, max_bytes=max_bytes, mapped=mapped)
-                max_bytes -= 0 if mapped else found[name].nbytes
-    except ArrayFileError as error:
-        raise PredictionFileError(str(error)) from error
+            max_bytes -= 0 if mapped else found[name].nbytes
     return found
 
 
-def _members(file: Path) -> str:
-    members = sorted(path.name for path in file.iterdir()) if file.is_dir() else archive_names(file)
-    names = [printable(name.removesuffix(".npy")) for name in members]
-    rest = len(names) - MOST_NAMED
-    more = f" and {rest} more" if rest > 0 else ""
-    return f"the arrays {', '.join(names[:MOST_NAMED])}{more}" if names else "no arrays"
+def read_sample_table(path: str | Path, audit: Audit) -> pd.DataFrame:
+    """Return a table of comma-separated values with one row per sample, in the order of the samples of ``audit``.
+
+    Rows are matched by a column ``sample_id``; a table without one must have a row per sample, in order.
+    """
+    import pandas as pd
+
+    frame = _read_table(Path(path))
+    if len(frame) == 0:
+        raise PredictionFileError(f"{path} must hold at least one row, got none")
+    if "sample_id" not in frame.columns:
+        if len(frame) != audit.num_samples:
+            raise PredictionFileError(
+                f"{path} must have a column 'sample_id', or one row per sample ({audit.num_samples}), got {len(frame)} rows"
+            )
+        return frame
+    identity = np.arange(audit.num_samples) if audit.sample_id is None else audit.sample_id
+    repeated = frame["sample_id"][frame["sample_id"].duplicated()]
+    if len(repeated):
+        raise PredictionFileError(
+            f"{path} must name every sample once, got sample_id {repeated.iloc[0]!r} more than once"
+        )
+    wanted = pd.Index([str(name) for name in identity.tolist()])
+    missing = wanted[~wanted.isin(frame["sample_id"])]
+    if len(missing):
+        raise PredictionFileError(
+            f"{path} must have a row for every sample, got none for sample_id {missing[0]!r}"
+        )
+    return frame.set_index("sample_id").loc[wanted].reset_index(drop=True)
+
+
+def read_texts(path: str | Path, audit: Audit) -> list[str]:
+    """Return one text per sample from a ``.csv`` (columns ``sample_id`` and ``text``), a ``.json`` list or a line each."""
+    file = Path(path)
+    if file.suffix == ".csv":
+        frame = read_sample_table(file, audit)
+        if "text" not in frame.columns:
+            raise PredictionFileError(f"{file} must have a column 'text', got {_columns_of(frame)}")
+        return [str(text) for text in frame["text"]]
+    lines = _read_lines(file, "texts")
+    if not isinstance(lines, list) or len(lines) != audit.num_samples:
+        count = len(lines) if isinstance(lines, list) else "no list"
+        raise PredictionFileError(f"{file} must hold one text per sample ({audit.num_samples}), got {count}")
+    return [str(line) for line in lines]
+
+
+def read_groups(path: str | Path, audit: Audit) -> tuple[str, ...]:
+    """Return the super-class of each class, in class order, from a ``.csv`` with the columns ``class`` and ``group``."""
+    frame = _read_table(Path(path))
+    if not {"class", "group"} <= set(frame.columns):
+        raise PredictionFileError(
+            f"{path} must have the columns 'class' and 'group', got {_columns_of(frame)}"
+        )
+    groups = dict(zip(frame["class"].tolist(), frame["group"].tolist(), strict=True))
+    for name in groups:
+        if name not in audit.class_names:
+            raise PredictionFileError(
+                f"{path} must name the classes of the predictions, got {name!r}, which is none of them"
+            )
+    for name in audit.class_names:
+        if name not in groups:
+            raise PredictionFileError(f"{path} must have a group for every class, got none for {name!r}")
+    return tuple(groups[name] for name in audit.class_names)
+
+
+def read_costs(path: str | Path, class_names: Sequence[str] | None) -> FloatArray:
+    """Return the cost of taking a class (row) for another (column) ``[K, K]`` from a ``.csv``.
+
+    The first row and the first column hold the names of the classes, in any order.
+    """
+    frame = _read_table(Path(path)).rename(columns=str.strip)
+    frame = frame.set_index(frame.iloc[:, 0].str.strip()).iloc[:, 1:]
+    wanted = list(frame.columns if class_names is None else class_names)
+    lacking = [name for name in wanted if name not in frame.columns or name not in frame.index]
+    for name in [*lacking, *frame.index[frame.index.duplicated()]]:
+        raise PredictionFileError(
+            f"{path}: costs must have one row and one column for every class, not so {name!r}"
+        )
+    try:
+        costs = frame.loc[wanted, wanted].to_numpy().astype(np.float64)
+    except ValueError as error:
+        raise PredictionFileError(f"{path}: costs must be numbers ({error})") from error
+    if not np.isfinite(costs).all():
+        raise PredictionFileError(f"{path}: costs must be finite numbers")
+    return np.asarray(costs)
+
+
+def _columns_of(frame: pd.DataFrame) -> str:
+    return ", ".join(repr(printable(str(name))) for name in list(frame.columns)[:20])
+
+
+def _read_table(path: Path) -> pd.DataFrame:
+    """Return a table of texts, exactly as they are written."""
+    import pandas as pd
+
+    with refused_as(f"{path} is not a readable .csv table"):
+        read_csv_header(path, max_bytes=memory_budget(LARGEST_TABLE))
+        with open_regular(path) as file:
+            frame: pd.DataFrame = pd.read_csv(file, dtype=str, **CSV_OPTIONS)
+    if len(set(frame.columns)) < len(frame.columns):
+        raise PredictionFileError(f"{path} must have every column once")
+    return frame

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from classmargin._array_files import MAPPED_FROM, ArrayFileError, spool
+from classmargin._array_files import MAPPED_FROM, ArrayFileError, read_parquet_table, spool
 from classmargin._files import UnfitFileError, open_regular, read_csv_header
-from classmargin._parquet_files import read_parquet_table
 from classmargin._progress import progress
-from classmargin.evaluation.input_checks import MOST_CLASSES, AnyArray, seen_classes_note
+from classmargin.evaluation.input_checks import MOST_CLASSES, SEEN_CLASSES_NOTE, AnyArray
 
 
 class PredictionFileError(ValueError):
@@ -29,18 +29,8 @@ class PredictionFileError(ValueError):
 # Other names for what a file must hold; what is read by one of them is said in a note.
 ALIASES = {
     "label": (
-        *(
-            "y_true",
-            "target",
-            "targets",
-            "true",
-            "truth",
-            "true_label",
-            "true_class",
-            "label_id",
-            "ground_truth",
-        ),
-        *("gt", "actual"),
+        *("y_true", "target", "targets", "true", "truth", "true_label", "true_class", "label_id"),
+        *("ground_truth", "gt", "actual"),
     ),
     "prediction": (
         *("y_pred", "pred", "preds", "predicted", "predicted_label", "predicted_class", "pred_label"),
@@ -53,37 +43,43 @@ SINGLE = (
     *(name for word in ("sample_id", *FACE_COLUMNS) for name in (word, f"{word}s")),
 )
 PREFIXES = {"logit_": "logits", "p_": "probabilities"}
+# compression=None: a renamed gzip must not be unpacked silently.
+CSV_OPTIONS: dict[str, Any] = {"compression": None, "keep_default_na": False, "skipinitialspace": True}
 MOST_NAMED = 30  # a table of a thousand classes has a thousand columns
 GROUP_VALUES = 2**23  # scores unpacked at once
 LONGEST_NAME = 1000  # a longer text in place of a class is a mistake or an attack
 MOST_LETTERS = 80  # of a cell in a message
 
 
+@contextmanager
+def refused_as(fault: str = "") -> Iterator[None]:
+    """Turn the errors of the readers into :class:`PredictionFileError`; those that do not name the file come after ``fault``."""
+    try:
+        yield
+    except PredictionFileError:
+        raise
+    except (ArrayFileError, UnfitFileError) as error:
+        raise PredictionFileError(str(error)) from error
+    except (OSError, ValueError, NotImplementedError) as error:
+        if not fault:
+            raise
+        raise PredictionFileError(f"{fault} ({error})") from error
+
+
 def read_csv(path: Path, class_names: Sequence[str] | None, max_bytes: int) -> dict[str, Any]:
     """Return the arrays of a comma-separated file with a header line."""
     import pandas as pd
 
-    try:
-        header = read_csv_header(path, max_bytes=max_bytes)
-    except UnfitFileError as error:
-        raise PredictionFileError(str(error)) from error
-    except ValueError as error:
-        raise PredictionFileError(f"{path} is not a readable .csv table ({error})") from error
-    _check_width(path, header)
-    # compression=None: a renamed gzip must not be unpacked silently.
-    options: dict[str, Any] = {"compression": None, "keep_default_na": False, "skipinitialspace": True}
     # Classes and identities stay as they are written: 007 and 7, or true and True, need not be the same.
-    options |= {
-        "dtype_backend": "numpy_nullable",
-        "dtype": {name: str for name in header if _is_single(name)},
-    }
-    try:
+    with refused_as(f"{path} is not a readable .csv table"):
+        header = read_csv_header(path, max_bytes=max_bytes)
+        _check_width(path, header)
+        texts = {name: str for name in header if _is_single(name)}
         with open_regular(path) as file:
-            frame = pd.read_csv(file, **options)
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError, ValueError) as error:
-        raise PredictionFileError(f"{path} is not a readable .csv table ({error})") from error
+            frame = pd.read_csv(file, dtype_backend="numpy_nullable", dtype=texts, **CSV_OPTIONS)
     times = Counter(header)
-    twice = next((name for name, count in times.items() if count > 1 and _is_known(name)), None)
+    known = (name for name in header if _is_single(name) or name.startswith(tuple(PREFIXES)))
+    twice = next((name for name in known if times[name] > 1), None)
     if twice is not None:  # pandas would call the second one "p_cat.1", another class
         raise PredictionFileError(f"{path} must have every column once, got {twice!r} more than once")
     columns = {str(name): frame[name].to_numpy() for name in frame.columns}
@@ -104,24 +100,20 @@ def read_parquet(path: Path, class_names: Sequence[str] | None, max_bytes: int) 
     left = max_bytes - sum(values.nbytes for values in columns.values())
 
     def read(names: Sequence[str]) -> dict[str, AnyArray]:
-        wanted = set(names)
-        return _parquet_columns(path, lambda _: [name for name in present if name in wanted], left)
+        return _parquet_columns(path, lambda _: names, left)
 
     def scores(names: Sequence[str]) -> AnyArray:
         if rows * len(names) * 4 <= MAPPED_FROM:
             return _matrix(path, names, read(names))
         size = max(1, GROUP_VALUES // rows)
-        try:
-            with spool(str(path)) as file:
-                groups = [names[start : start + size] for start in range(0, len(names), size)]
-                for group in progress(groups, "unpacking scores"):
-                    found = read(group)
-                    for name in group:
-                        file.write(_numbers(path, name, found[name]).tobytes())
-                file.flush()
-                return np.memmap(file, np.float32, "c", 0, (rows, len(names)), order="F")
-        except ArrayFileError as error:
-            raise PredictionFileError(str(error)) from error
+        with refused_as(), spool(str(path)) as file:
+            groups = [names[start : start + size] for start in range(0, len(names), size)]
+            for group in progress(groups, "unpacking scores"):
+                found = read(group)
+                for name in group:
+                    file.write(_numbers(path, name, found[name]).tobytes())
+            file.flush()
+            return np.memmap(file, np.float32, "c", 0, (rows, len(names)), order="F")
 
     return _arrays(path, columns, class_names, present, scores)
 
@@ -129,15 +121,9 @@ def read_parquet(path: Path, class_names: Sequence[str] | None, max_bytes: int) 
 def _parquet_columns(
     path: Path, wanted: Callable[[Any], Sequence[str]], max_bytes: int
 ) -> dict[str, AnyArray]:
-    try:
+    with refused_as(f"{path} is not a readable .parquet table"):
         table = read_parquet_table(path, max_bytes=max_bytes, columns=wanted)
         return {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
-    except ArrayFileError as error:
-        raise PredictionFileError(str(error)) from error
-    except PredictionFileError:
-        raise
-    except (ValueError, NotImplementedError) as error:
-        raise PredictionFileError(f"{path} is not a readable .parquet table ({error})") from error
 
 
 def _check_width(path: Path, columns: Sequence[str]) -> None:
@@ -153,10 +139,6 @@ def _is_single(name: str) -> bool:
     return name.lower() in SINGLE
 
 
-def _is_known(name: str) -> bool:
-    return _is_single(name) or name.startswith(tuple(PREFIXES))
-
-
 def _arrays(
     path: Path,
     columns: dict[str, AnyArray],
@@ -164,20 +146,10 @@ def _arrays(
     present: Sequence[str],
     scores: Callable[[Sequence[str]], AnyArray],
 ) -> dict[str, Any]:
-    """Return the arrays of a table.
-
-    Args:
-        path: The table, for messages.
-        columns: Columns that stand alone, perhaps with others.
-        class_names: Names in class order, or ``None``.
-        present: Names of all columns.
-        scores: Makes a matrix of the columns so called.
-    """
+    """Return the arrays of a table."""
     label, prediction = _spelled(path, columns, "label"), _spelled(path, columns, "prediction")
     if label is None:
-        raise PredictionFileError(
-            f"{path} must have a column 'label', got {_listed(present) or 'no columns'}"
-        )
+        raise PredictionFileError(f"{path} must have a column 'label', got {listed(present) or 'no columns'}")
     if len(columns[label]) == 0:
         raise PredictionFileError(f"{path} must hold at least one sample, got none")
     result: dict[str, Any] = {}
@@ -191,24 +163,24 @@ def _arrays(
             break  # logits tell more than probabilities; with both, the former are taken
     if names is not None:
         result["class_names"] = names
-    classes = {column: _cells(columns[column]) for column in (label, prediction) if column is not None}
+    classes = [_ClassColumn(path, name, columns[name]) for name in (label, prediction) if name is not None]
+    texts = {text for column in classes for text in column.different}
     seen_note: tuple[str, ...] = ()
-    if names is None and not all(text.isdecimal() for cells in classes.values() for text in cells.different):
-        for column, cells in classes.items():
-            _refuse_empty(path, column, cells)
-            _refuse_other_numbers(path, column, cells, classes.values())
-        names = tuple(sorted({text for cells in classes.values() for text in cells.different}))
+    if names is None and not all(text.isdecimal() for text in texts):
+        for column in classes:
+            column.refuse_empty()
+            column.refuse_other_numbers(texts)
+        names = tuple(sorted(texts))
         longest = max(map(len, names))
         if longest > LONGEST_NAME:
             raise PredictionFileError(
                 f"{path}: names of classes must have at most {LONGEST_NAME} letters, got one of {longest}"
             )
-        result["class_names"], seen_note = names, (seen_classes_note(len(names)),)
-    known = _names_in_use(names, (cells.different for cells in classes.values()))
-    result["labels"] = _class_numbers(path, label, classes[label], known, origin)
-    if prediction is not None:
-        result["predictions"] = _class_numbers(path, prediction, classes[prediction], known, origin)
-    elif "logits" not in result and "probabilities" not in result:
+        result["class_names"], seen_note = names, (SEEN_CLASSES_NOTE.format(len(names)),)
+    known = _names_in_use(names, texts)
+    for word, column in zip(("labels", "predictions"), classes, strict=False):
+        result[word] = column.numbers(known, origin)
+    if not result.keys() & {"predictions", "logits", "probabilities"}:
         raise PredictionFileError(
             f"{path} must have a column 'prediction' or one p_<class> or logit_<class> per class"
         )
@@ -216,14 +188,12 @@ def _arrays(
         spelled = _spelled(path, columns, name)
         if spelled is not None:
             result[name] = (_identities if name == "sample_id" else _texts)(columns[spelled])
-    read = {"label": label, "prediction": prediction}
-    result["notes"] = tuple(
-        f"{path}: the column {column!r} was read as {word!r}."
-        for word, column in read.items()
-        if column is not None and column.lower() in ALIASES[word]
-    )
-    result["notes"] += seen_note
-    return result
+    aliases = [
+        f"{path}: the column {name!r} was read as {word!r}."
+        for word, name in (("label", label), ("prediction", prediction))
+        if name is not None and name.lower() in ALIASES[word]
+    ]
+    return {**result, "notes": (*aliases, *seen_note)}
 
 
 def _texts(values: AnyArray) -> AnyArray:
@@ -245,7 +215,8 @@ def _spelled(path: Path, columns: dict[str, AnyArray], word: str) -> str | None:
     return None
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """Return the first of many names, and how many more there are."""
     rest = len(names) - MOST_NAMED
     return ", ".join(names[:MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
 
@@ -270,28 +241,20 @@ def _matrix(path: Path, names: Sequence[str], columns: Mapping[str, AnyArray]) -
 
 
 def _numbers(path: Path, column: str, values: AnyArray) -> AnyArray:
+    import pandas as pd
+
     try:
         # What no float32 holds becomes infinite and is refused by name later.
         with np.errstate(over="ignore"):
             numbers = np.asarray(values, dtype=np.float32)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise _no_number(path, column, values) from error
-    if np.isnan(numbers).any():
-        raise _no_number(path, column, values)
-    return numbers
-
-
-def _no_number(path: Path, column: str, values: AnyArray) -> PredictionFileError:
-    cells = values.tolist()
-    row = next((k for k, value in enumerate(cells) if not _is_number(value)), 0)
-    return PredictionFileError(f"{path}: column {column!r} must hold numbers, got {_cell(cells[row], row)}")
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        return not math.isnan(float(value))
     except (TypeError, ValueError, OverflowError):
-        return False
+        numbers = pd.to_numeric(pd.Series(values), errors="coerce").to_numpy(np.float64, na_value=np.nan)
+    if np.isnan(numbers).any():
+        row = int(np.argmax(np.isnan(numbers)))
+        raise PredictionFileError(
+            f"{path}: column {column!r} must hold numbers, got {_cell(values.tolist()[row], row)}"
+        )
+    return numbers
 
 
 def _cell(value: Any, row: int) -> str:
@@ -301,35 +264,66 @@ def _cell(value: Any, row: int) -> str:
     return f"{content} in row {row + 1} (counted from 1)"
 
 
-class _Cells(NamedTuple):
+class _ClassColumn:
     """A column as its different texts and, for each row, which of them it is: millions of rows, few classes."""
 
-    different: list[str]
-    code: AnyArray
+    def __init__(self, path: Path, name: str, values: AnyArray) -> None:
+        import pandas as pd
 
-    def first_row(self, texts: set[str]) -> int:
-        """Return the first row that holds one of ``texts``."""
+        self.code, different = pd.factorize(values, use_na_sentinel=False)
+        self.different = [_text(value) for value in different.tolist()]
+        self.place = f"{path}: column {name!r}"
+
+    def first_cell(self, texts: set[str]) -> str:
+        """Describe the first cell that holds one of ``texts``."""
         wanted = [k for k, text in enumerate(self.different) if text in texts]
-        return int(np.argmax(np.isin(self.code, wanted)))
+        row = int(np.argmax(np.isin(self.code, wanted)))
+        return _cell(self.different[self.code[row]], row)
+
+    def refuse_empty(self) -> None:
+        if "" in self.different:
+            cell = self.first_cell({""})
+            raise PredictionFileError(
+                f"{self.place} must hold classes, got {cell}; leave out rows without a class"
+            )
+
+    def refuse_other_numbers(self, every: set[str]) -> None:
+        """Refuse 1.5, -1 or nan among numbers: a name only where others are words, or where -1 and 1 are the two classes."""
+        odd = {text for text in self.different if not text.isdecimal()}
+        if odd and not every <= {"-1", "1"} and all(_is_float(text) for text in every):
+            raise PredictionFileError(
+                f"{self.place} must hold classes, got {self.first_cell(odd)} among numbers"
+            )
+
+    def numbers(self, names: tuple[str, ...] | None, origin: str) -> AnyArray:
+        """Turn names or numbers into class numbers ``[N]``; numbers are names where the classes are named by numbers."""
+        position = _positions(names)
+        outside = [text for text in self.different if text not in position]
+        if names is not None and not outside:
+            return np.array([position[text] for text in self.different], dtype=np.int64)[self.code]
+        if all(text.isdecimal() for text in self.different):
+            try:
+                return np.array([int(text) for text in self.different], dtype=np.int64)[self.code]
+            except (OverflowError, ValueError) as error:
+                digits = max(map(len, self.different))
+                raise PredictionFileError(
+                    f"{self.place} must hold class numbers, got one of {digits} digits"
+                ) from error
+        self.refuse_empty()
+        # Of all cells that are no class, one that is not even a number tells most.
+        words = [text for text in outside if not text.isdecimal()] or outside
+        raise PredictionFileError(
+            f"{self.place} holds {self.first_cell(set(words))}, which is not among the classes {listed(names or ())} (from {origin})"
+        )
 
 
-def _cells(values: AnyArray) -> _Cells:
-    import pandas as pd
-
-    code, different = pd.factorize(values, use_na_sentinel=False)
-    return _Cells([_text(value) for value in different.tolist()], code)
-
-
-def _names_in_use(names: tuple[str, ...] | None, columns: Iterable[list[str]]) -> tuple[str, ...] | None:
+def _names_in_use(names: tuple[str, ...] | None, texts: set[str]) -> tuple[str, ...] | None:
     """Return the names by which cells may be meant.
 
     Where the classes are named by numbers, a number is a name if all cells of all columns can be: with the classes 1, 2 and 3, a single
     0 tells that labels and predictions alike are counted from 0, and then the names are those of the count.
     """
-    if names is None or not all(name.isdecimal() for name in names):
-        return names
-    position = _positions(names)
-    if all(text in position for column in columns for text in column):
+    if names is None or not all(name.isdecimal() for name in names) or texts <= _positions(names).keys():
         return names
     return tuple(str(k) for k in range(len(names)))
 
@@ -340,71 +334,12 @@ def _positions(names: tuple[str, ...] | None) -> dict[str, int]:
     return position | {name: k for k, name in enumerate(names or ())}
 
 
-def _class_numbers(
-    path: Path, column: str, cells: _Cells, names: tuple[str, ...] | None, origin: str
-) -> AnyArray:
-    """Turn names or numbers into class numbers; numbers are names where the classes are named by numbers.
-
-    Args:
-        path: The table, for messages.
-        column: The column, for messages.
-        cells: What it holds ``[N]``.
-        names: Names in class order, or ``None`` where they are not known.
-        origin: Where the names come from, for messages.
-    """
-    position, different = _positions(names), cells.different
-    if names is not None and all(text in position for text in different):
-        return np.array([position[text] for text in different], dtype=np.int64)[cells.code]
-    if all(text.isdecimal() for text in different):
-        return _as_int64(path, column, different)[cells.code]
-    # Of all cells that are no class, an empty one tells most, then one that is not even a number.
-    outside = [text for text in different if text not in position]
-    tells = min((text != "", text.isdecimal()) for text in outside)
-    row = cells.first_row({text for text in outside if (text != "", text.isdecimal()) == tells})
-    text = different[cells.code[row]]
-    cell = _cell(text, row)
-    _refuse_empty(path, column, cells)
-    raise PredictionFileError(
-        f"{path}: column {column!r} holds {cell}, which is not among the classes {_listed(names or ())} (from {origin})"
-    )
-
-
-def _refuse_empty(path: Path, column: str, cells: _Cells) -> None:
-    if "" in cells.different:
-        cell = _cell("", cells.first_row({""}))
-        raise PredictionFileError(
-            f"{path}: column {column!r} must hold classes, got {cell}; leave out rows without a class"
-        )
-
-
-def _refuse_other_numbers(path: Path, column: str, cells: _Cells, columns: Iterable[_Cells]) -> None:
-    """Refuse 1.5, -1 or nan among numbers: a name only where others are words, or where -1 and 1 are the two classes."""
-    every = {text for others in columns for text in others.different}
-    if every <= {"-1", "1"} or not all(_is_float(text) for text in every):
-        return
-    odd = {text for text in cells.different if not text.isdecimal()}
-    if odd:
-        row = cells.first_row(odd)
-        raise PredictionFileError(
-            f"{path}: column {column!r} must hold classes, got {_cell(cells.different[cells.code[row]], row)} among numbers"
-        )
-
-
 def _is_float(text: str) -> bool:
     try:
         float(text)
     except ValueError:
         return False
     return True
-
-
-def _as_int64(path: Path, column: str, text: list[str]) -> AnyArray:
-    try:
-        return np.array([int(name) for name in text], dtype=np.int64)
-    except (OverflowError, ValueError) as error:
-        raise PredictionFileError(
-            f"{path}: column {column!r} must hold class numbers, got one of {max(map(len, text))} digits"
-        ) from error
 
 
 def _text(value: Any) -> str:

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from classmargin._checks import check_number
 from classmargin.evaluation.audit_result import Audit
-from classmargin.evaluation.input_checks import FloatArray, check_fraction
+from classmargin.evaluation.input_checks import FloatArray, check_fraction, shared_names
 from classmargin.evaluation.json_values import fields_to_plain
-from classmargin.evaluation.paired_tests import (
-    ClassDifferences,
-    class_differences,
-    holm,
-    margin_p_values,
-    paired_correctness,
-    shared_class_names,
-)
+from classmargin.evaluation.paired_tests import class_differences, holm, margin_p_values, paired_correctness
 from classmargin.evaluation.planning import POWER, catch_probability, smallest_caught_drop
 
 if TYPE_CHECKING:
@@ -141,30 +134,34 @@ def gate(
         if not isinstance(value, Audit):
             raise TypeError(f"{name} must be one Audit, got {type(value).__name__}")
     labels, correct = paired_correctness([baseline, candidate])
-    found = class_differences(labels, correct, (1, 1), baseline.num_classes)
-    tests = _tests(found, max_drop, min_worst)
-    if alone:
-        found, tests = _without_baseline(found, tests)
-    tests = _adjusted(tests)
-    names = shared_class_names([candidate, baseline])
-    by_class = _class_frame(found, names, tests, max_drop, min_worst, alpha)
-    shown = np.full(len(names), np.nan)
+    names = shared_names([candidate.class_names, baseline.class_names])
+    found = class_differences(labels, correct, (1, 1), len(names))
+    p_values = _p_values(found, max_drop, min_worst)
+    if alone:  # nothing is said about a drop
+        found = found.assign(baseline=np.nan, difference=np.nan)
+        p_values[: 1 + len(names)] = np.nan
+    count = int((~np.isnan(p_values)).sum())
+    q_values = holm(p_values)
+    shown: Any = np.nan
     if no_drop_beyond is not None:
-        shown = margin_p_values(found.lost, found.gained, found.n, -no_drop_beyond)
-    by_class.insert(8, "p_value_no_drop", shown)
-    overall = _overall(found, tests, max_drop, alpha)
+        shown = margin_p_values(found["lost"], found["gained"], found["n"], -no_drop_beyond)
+    drop, below = np.split(q_values[1:], 2)
+    by_class = found[["n", "baseline", "candidate", "difference"]].assign(
+        p_value=p_values[1 : 1 + len(names)], q_value=drop, q_value_minimum=below, p_value_no_drop=shown
+    )
+    by_class.insert(0, "class_name", names)
+    why = [_why_failed(row, max_drop, min_worst or 0.0, alpha) for row in by_class.to_dict("records")]
+    by_class = by_class.assign(failed=[reason != "" for reason in why], reason=why)
+    overall = _overall(found, p_values[0], q_values[0], max_drop, alpha)
     reasons = [overall["reason"]] if overall["failed"] else []
     reasons += by_class.loc[by_class["failed"]].sort_values("difference", kind="stable")["reason"].tolist()
-    level = alpha / max(tests.count, 1)
-    power, table, probability = (
-        _power_alone(found, float(min_worst or 0), seen, level)
-        if alone
-        else _power(found, max_drop, seen, level)
-    )
     verdict = FAIL if reasons else PASS
+    power, table, probability = _power(
+        found, min_worst if alone else None, max_drop, seen, alpha / max(count, 1)
+    )
     if verdict == PASS and no_drop_beyond is not None:
         reasons += _not_shown(by_class, no_drop_beyond, alpha)
-    if verdict == PASS and no_drop_beyond is None and probability < POWER and not allow_blind:
+    elif verdict == PASS and probability < POWER and not allow_blind:
         reasons.append(
             f"{'an accuracy below the minimum by' if alone else 'a drop of'} {100 * seen:g} points in a class of median size would be "
             f"caught with probability {probability:.2f} only; "
@@ -177,7 +174,9 @@ def gate(
     what, good = f"overall and classes{minimum}", f"whose true drops are all within the limit{true_minimum}"
     if alone:
         what, good = "classes against the minimum", "with no class truly below the minimum"
-    counted = f"{tests.count} tests ({what}), adjusted by Holm: models {good} fail with probability of at most {alpha:g}."
+    counted = (
+        f"{count} tests ({what}), adjusted by Holm: models {good} fail with probability of at most {alpha:g}."
+    )
     return GateResult(
         verdict=verdict,
         reasons=tuple(reasons),
@@ -200,106 +199,59 @@ def gate(
 
 def _not_shown(by_class: pd.DataFrame, limit: float, alpha: float) -> list[str]:
     """Say for how many classes a drop beyond the limit is not excluded. Each is tested at alpha: all must succeed."""
-    open_ = by_class[by_class["p_value_no_drop"] > alpha]
+    open_ = by_class[by_class["p_value_no_drop"] > alpha].sort_values("p_value_no_drop", ascending=False)
     if open_.empty:
         return []
-    named = ", ".join(
-        open_.sort_values("p_value_no_drop", ascending=False)["class_name"].astype(str).head(MOST_NAMED)
-    )
-    more = f" and {len(open_) - MOST_NAMED} more" if len(open_) > MOST_NAMED else ""
-    present = int((by_class["n"] > 0).sum())
-    words = f"a drop of more than {100 * limit:g} points is not excluded for {len(open_)} of {present} classes: {named}{more}"
-    return [words]
+    count = f"{len(open_)} of {int((by_class['n'] > 0).sum())} classes"
+    return [
+        f"a drop of more than {100 * limit:g} points is not excluded for {count}: {_listed(open_['class_name'].tolist())}"
+    ]
 
 
-@dataclass(frozen=True)
-class _Tests:
-    """One-sided p-values: overall drop, drop of each class ``[K]``, each class below the minimum ``[K]`` (NaN: no test)."""
-
-    overall: float
-    drop: FloatArray
-    below: FloatArray
-    raw_overall: float
-    raw_drop: FloatArray
-    count: int
-
-
-def _tests(found: ClassDifferences, max_drop: float, min_worst: float | None) -> _Tests:
+def _p_values(found: pd.DataFrame, max_drop: float, min_worst: float | None) -> FloatArray:
+    """Return one-sided p-values ``[1 + 2 K]``: overall drop, drop of each class, each class below the minimum (NaN: no test)."""
     from scipy.special import bdtr
 
-    drop = margin_p_values(found.gained, found.lost, found.n, max_drop)
-    overall = float(margin_p_values(found.gained.sum(), found.lost.sum(), found.n.sum(), max_drop)[0])
+    n = found["n"].to_numpy()
+    overall = margin_p_values(found["gained"].sum(), found["lost"].sum(), n.sum(), max_drop)
+    drop = margin_p_values(found["gained"], found["lost"], n, max_drop)
     below = np.full(len(drop), np.nan)
     if min_worst is not None:
-        right = np.rint(np.nan_to_num(found.candidate) * found.n)
-        below = np.where(found.n > 0, bdtr(right, found.n, min_worst), np.nan)
-    count = 1 + int((~np.isnan(drop)).sum() + (~np.isnan(below)).sum())
-    return _Tests(overall, drop, below, overall, drop, count)
+        right = np.rint(found["candidate"].fillna(0.0).to_numpy() * n)
+        below = np.where(n > 0, bdtr(right, n, min_worst), np.nan)
+    return np.concatenate([overall, drop, below])
 
 
-def _adjusted(tests: _Tests) -> _Tests:
-    adjusted = holm(np.concatenate([[tests.overall], tests.drop, tests.below]))
-    size = len(tests.drop)
-    return replace(tests, overall=float(adjusted[0]), drop=adjusted[1 : size + 1], below=adjusted[size + 1 :])
-
-
-def _class_frame(
-    found: ClassDifferences,
-    class_names: tuple[str, ...],
-    tests: _Tests,
-    max_drop: float,
-    min_worst: float | None,
-    alpha: float,
-) -> pd.DataFrame:
-    import pandas as pd
-
-    difference = found.candidate - found.baseline
-    dropped = tests.drop <= alpha
-    low = (found.candidate < (min_worst or 0.0)) & (tests.below <= alpha)
-    reasons = [
-        _reason(f"class {name}", found.baseline[k], found.candidate[k], tests.drop[k], max_drop)
-        if dropped[k]
-        else ""
-        for k, name in enumerate(class_names)
-    ]
-    for k in np.flatnonzero(low).tolist():
-        text = (
-            f"class {class_names[k]} has {100 * found.candidate[k]:.1f} %, below the minimum of "
-            f"{100 * (min_worst or 0.0):g} % (adjusted p {_shown(tests.below[k])})"
+def _why_failed(row: Mapping[Hashable, Any], max_drop: float, min_worst: float, alpha: float) -> str:
+    what, said = f"class {row['class_name']}", []
+    if row["q_value"] <= alpha:
+        said.append(_reason(what, row["baseline"], row["candidate"], row["q_value"], max_drop))
+    if row["candidate"] < min_worst and row["q_value_minimum"] <= alpha:
+        said.append(
+            f"{what} has {100 * row['candidate']:.1f} %, below the minimum of {100 * min_worst:g} % "
+            f"(adjusted p {_shown(row['q_value_minimum'])})"
         )
-        reasons[k] = f"{reasons[k]}; {text}" if reasons[k] else text
-    return pd.DataFrame(
-        {
-            "class_name": list(class_names),
-            "n": found.n,
-            "baseline": found.baseline,
-            "candidate": found.candidate,
-            "difference": difference,
-            "p_value": tests.raw_drop,
-            "q_value": tests.drop,
-            "q_value_minimum": tests.below,
-            "failed": dropped | low,
-            "reason": reasons,
-        }
-    )
+    return "; ".join(said)
 
 
-def _overall(found: ClassDifferences, tests: _Tests, max_drop: float, alpha: float) -> dict[str, Any]:
-    total = found.n.sum()
+def _overall(
+    found: pd.DataFrame, p_value: float, q_value: float, max_drop: float, alpha: float
+) -> dict[str, Any]:
+    n = found["n"].to_numpy()
     before, after = (
-        float(np.nansum(side * found.n) / total) if not np.isnan(side).all() else float("nan")
-        for side in (found.baseline, found.candidate)
+        float("nan") if np.isnan(side).all() else float(np.nansum(side * n) / n.sum())
+        for side in (found["baseline"].to_numpy(), found["candidate"].to_numpy())
     )
-    failed = bool(tests.overall <= alpha)
+    failed = bool(q_value <= alpha)
     return {
-        "n": int(total),
+        "n": int(n.sum()),
         "baseline": before,
         "candidate": after,
         "difference": after - before,
-        "p_value": tests.raw_overall,
-        "q_value": tests.overall,
+        "p_value": float(p_value),
+        "q_value": float(q_value),
         "failed": failed,
-        "reason": _reason("overall accuracy", before, after, tests.overall, max_drop) if failed else "",
+        "reason": _reason("overall accuracy", before, after, q_value, max_drop) if failed else "",
     }
 
 
@@ -323,68 +275,57 @@ def _below_without_support(by_class: pd.DataFrame, min_worst: float | None, alph
         return ()
     named = [
         f"{row['class_name']} {100 * row['candidate']:.1f} % (n = {row['n']}, adjusted p {_shown(row['q_value_minimum'])})"
-        for row in low.head(MOST_NAMED).to_dict("records")
+        for row in low.to_dict("records")
     ]
-    rest = len(low) - len(named)
-    return (
+    words = (
         f"Below the minimum of {100 * (min_worst or 0.0):g} % but not failed for it, because so few right samples also happen to a class "
-        f"at the minimum: {', '.join(named)}" + (f" and {rest} more." if rest else "."),
+        f"at the minimum: {_listed(named)}."
     )
+    return (words,)
 
 
-def churn_of(found: ClassDifferences) -> float:
+def _listed(names: list[str]) -> str:
+    rest = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def churn_of(found: pd.DataFrame) -> float:
     """Return the share of samples that change sides between equally good models, without bias.
 
     Of all that change sides, the balance is a drop, not churn. Chance alone makes the square of the balance as large as the number of
     changes, so that much is taken from it first; twice the smaller of the two counts would be too low.
     """
-    changed, balance = float((found.gained + found.lost).sum()), float((found.lost - found.gained).sum())
-    return (changed - math.sqrt(max(balance**2 - changed, 0.0))) / float(found.n.sum())
+    gained, lost = float(found["gained"].sum()), float(found["lost"].sum())
+    changed, balance = gained + lost, lost - gained
+    return (changed - math.sqrt(max(balance**2 - changed, 0.0))) / float(found["n"].sum())
 
 
 def _power(
-    found: ClassDifferences, max_drop: float, must_see: float, level: float
+    found: pd.DataFrame, minimum: float | None, max_drop: float, must_see: float, level: float
 ) -> tuple[str, pd.DataFrame, float]:
-    """Return what the gate could have seen in words and as a table, and the probability of catching ``must_see``."""
+    """Return what the gate could have seen in words and as a table, and the probability of catching ``must_see``.
+
+    With a ``minimum`` it is about classes so far below that, else about a drop.
+    """
     import pandas as pd
 
-    n = max(int(np.median(found.n[found.n > 0])), 1)
-    options = {"churn": churn_of(found), "max_drop": max_drop, "level": level}
+    n = max(int(found["n"][found["n"] > 0].median()), 1)
     drops = sorted({*POWER_DROPS, must_see})
-    rows = [(drop, n, catch_probability(drop, n, **options)) for drop in drops]
-    smallest = smallest_caught_drop(n, **options)
-    reach = (
-        f"the smallest drop caught with probability {POWER:g} is {100 * smallest:g} points"
-        if smallest == smallest
-        else f"no drop is caught with probability {POWER:g}"
-    )
-    probability = next(chance for drop, _, chance in rows if drop == must_see)
-    text = f"a {100 * must_see:g}-point drop in one class of {n} samples would be caught with probability {probability:.2f}; {reach}"
-    return text, pd.DataFrame(rows, columns=["drop", "n", "probability"]), probability
+    if minimum is None:
+        options = {"churn": churn_of(found), "max_drop": max_drop, "level": level}
+        chances = [catch_probability(drop, n, **options) for drop in drops]
+        smallest = smallest_caught_drop(n, **options)
+        what = f"a {100 * must_see:g}-point drop in one class of {n} samples"
+        reach = f"; the smallest drop caught with probability {POWER:g} is {100 * smallest:g} points"
+        if smallest != smallest:
+            reach = f"; no drop is caught with probability {POWER:g}"
+    else:
+        from scipy.stats import binom
 
-
-def _without_baseline(found: ClassDifferences, tests: _Tests) -> tuple[ClassDifferences, _Tests]:
-    """Leave out all that is about a drop."""
-    nothing = np.full(len(found.n), np.nan)
-    count = int((~np.isnan(tests.below)).sum())
-    tests = replace(tests, overall=np.nan, raw_overall=np.nan, drop=nothing, raw_drop=nothing, count=count)
-    return replace(found, baseline=nothing), tests
-
-
-def _power_alone(
-    found: ClassDifferences, min_worst: float, must_see: float, level: float
-) -> tuple[str, pd.DataFrame, float]:
-    """Return what :func:`_power` does for classes below the minimum by so much."""
-    import pandas as pd
-    from scipy.stats import binom
-
-    n = max(int(np.median(found.n[found.n > 0])), 1)
-    most = int(binom.ppf(level, n, min_worst))
-    most -= binom.cdf(most, n, min_worst) > level  # the largest number of right samples that fails
-    rows = [
-        (drop, n, float(binom.cdf(most, n, max(min_worst - drop, 0.0))))
-        for drop in sorted({*POWER_DROPS, must_see})
-    ]
-    probability = next(chance for drop, _, chance in rows if drop == must_see)
-    text = f"a class of {n} samples {100 * must_see:g} points below the minimum would be caught with probability {probability:.2f}"
-    return text, pd.DataFrame(rows, columns=["drop", "n", "probability"]), probability
+        most = int(binom.ppf(level, n, minimum))
+        most -= binom.cdf(most, n, minimum) > level  # the largest number of right samples that fails
+        chances = [float(binom.cdf(most, n, max(minimum - drop, 0.0))) for drop in drops]
+        what, reach = f"a class of {n} samples {100 * must_see:g} points below the minimum", ""
+    probability = chances[drops.index(must_see)]
+    text = f"{what} would be caught with probability {probability:.2f}{reach}"
+    return text, pd.DataFrame({"drop": drops, "n": n, "probability": chances}), probability

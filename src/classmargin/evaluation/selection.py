@@ -48,12 +48,11 @@ def select(records: Sequence[Mapping[str, Any]], rule: str) -> int:
     if chosen is None:
         return len(records) - 1
     split, metric, best = chosen
-    values = [_number(record.get(split), f"records[{k}]", split, metric) for k, record in enumerate(records)]
+    values = []
+    for k, record in enumerate(records):
+        part: Any = record.get(split)
+        value = part.get(metric) if isinstance(part, Mapping) else getattr(part, metric, None)
+        if not isinstance(value, Real) or math.isnan(value):
+            raise ValueError(f"records[{k}] must hold a number {split}.{metric}, got {value!r}")
+        values.append(float(value))
     return values.index(best(values))
-
-
-def _number(part: Any, place: str, split: str, metric: str) -> float:
-    value = part.get(metric) if isinstance(part, Mapping) else getattr(part, metric, None)
-    if not isinstance(value, Real) or math.isnan(value):
-        raise ValueError(f"{place} must hold a number {split}.{metric}, got {value!r}")
-    return float(value)

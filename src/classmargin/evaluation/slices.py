@@ -115,42 +115,29 @@ def _tests_of(
     right = np.bincount(cell, weights=correct[known], minlength=n.size).reshape(n.shape).astype(np.int64)
     totals, rights = n.sum(axis=1, keepdims=True), right.sum(axis=1, keepdims=True)
     p_value = np.asarray(hypergeom.cdf(right, totals, rights, n))
-    rows = []
-    for k, v in zip(*np.nonzero((n >= minimum) & (totals - n >= minimum)), strict=True):
-        rest = totals[k, 0] - n[k, v]
+    rows: list[dict[str, Any]] = []
+
+    def add(name_of_class: str, v: Any, size: Any, hits: Any, elsewhere: Any, p: Any) -> None:
+        found = {"class_name": name_of_class, "property": name, "value": values[v], "n": int(size)}
         rows.append(
-            (
-                audit.class_names[k],
-                v,
-                n[k, v],
-                right[k, v],
-                (rights[k, 0] - right[k, v]) / rest,
-                p_value[k, v],
-            )
+            found | {"accuracy": float(hits / size), "elsewhere": float(elsewhere), "p_value": float(p)}
         )
+
+    for k, v in zip(*np.nonzero((n >= minimum) & (totals - n >= minimum)), strict=True):
+        rest = (rights[k, 0] - right[k, v]) / (totals[k, 0] - n[k, v])
+        add(audit.class_names[k], v, n[k, v], right[k, v], rest, p_value[k, v])
     # All classes at once: errors beyond what the accuracy of each class predicts.
-    expected = np.asarray(n * share(rights, totals))
     pairs = np.maximum(totals - 1, 1)
-    variance = np.asarray(n * (totals - n) * share(rights * (totals - rights), totals**2) / pairs)
-    for v in range(count):
-        size, spread = int(n[:, v].sum()), float(np.nansum(variance[:, v]))
-        if size < minimum or int(totals.sum()) - size < minimum or spread <= 0:
-            continue
-        expect = float(np.nansum(expected[:, v]))
-        z = (right[:, v].sum() - expect + 0.5) / np.sqrt(spread)
-        rows.append((ALL_CLASSES, v, size, right[:, v].sum(), expect / size, norm.cdf(z)))
-    return [
-        {
-            "class_name": cls,
-            "property": name,
-            "value": values[v],
-            "n": int(size),
-            "accuracy": float(hits / size),
-            "elsewhere": float(elsewhere),
-            "p_value": float(p),
-        }
-        for cls, v, size, hits, elsewhere, p in rows
-    ]
+    spread = n * (totals - n) * share(rights * (totals - rights), totals**2) / pairs
+    expected, variance = (
+        np.array([np.nansum(column) for column in each.T]) for each in (n * share(rights, totals), spread)
+    )
+    sizes, hits = n.sum(axis=0), right.sum(axis=0)
+    tested = (sizes >= minimum) & (sizes.sum() - sizes >= minimum) & (variance > 0)
+    for v in np.flatnonzero(tested):
+        z = (hits[v] - expected[v] + 0.5) / np.sqrt(variance[v])
+        add(ALL_CLASSES, v, sizes[v], hits[v], expected[v] / sizes[v], norm.cdf(z))
+    return rows
 
 
 def group_accuracies(audit: Audit, groups: Sequence[str]) -> pd.DataFrame:

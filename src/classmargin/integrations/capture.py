@@ -1,16 +1,13 @@
 """Penultimate features of any network, taken from its one ordinary forward pass.
 
-Data flow: ``capture_features(model)`` finds the classification head (by name, or the last ``nn.Linear``) and puts a
-forward hook on it -> each ``model(inputs)`` leaves the head's input in the hook's slot, graph included ->
-``captured.features`` reads it, or :meth:`FeatureCapture.criterion` hands it to the loss, once it is proven that the head
-made the loss's logits in that very call. The model, its parameters, its ``state_dict`` and its output stay as they were.
-
+A forward hook on the classification head keeps its input, graph included; :meth:`FeatureCapture.criterion` hands it to the loss once
+it is proven that the head made the loss's logits in that very call. Model, parameters, ``state_dict`` and output stay as they were.
 The two-line change of a training script that calls ``criterion(logits, labels)``::
 
     captured = classmargin.capture_features(model)   # new
     criterion = captured.criterion()                 # instead of nn.CrossEntropyLoss()
 
-Under ``DistributedDataParallel`` and ``torch.compile`` the same two lines serve, with the wrapped or the bare model; with
+The same two lines serve under ``DistributedDataParallel`` and ``torch.compile``, with the wrapped or the bare model; with
 ``torch.compile`` they must come before the first call of the compiled model, because a traced graph sees no later hooks.
 """
 
@@ -41,9 +38,8 @@ _MOST_NODES = 32  # of such operations; real models have three or four
 class _Slot:
     """The hook itself: holds input and output of the head's last call.
 
-    The output is held, not only remembered, so that no other tensor can take its place in memory. A copy of a model (an
-    averaged twin, a pickle) gets an empty slot of its own: it must neither write into the original's nor carry a graph
-    along.
+    The output is held, not only remembered, so that no other tensor can take its place in memory. A copy of a model (an averaged
+    twin, a pickle) gets an empty slot of its own: it must neither write into the original's nor carry a graph along.
     """
 
     def __init__(self) -> None:
@@ -73,14 +69,10 @@ class _Slot:
         self.earlier.clear()
 
     def doubt(self, logits: Tensor, compared: bool) -> str:
-        """Return why ``logits`` may not be the output of the last call; an empty string if they are.
+        """Return why ``logits`` may not be the output of the last call; an empty string if they are, or their values were compared.
 
         Reads the identity, memory and graph of tensors but not their values, so an accelerator need not wait (but once, see
         the end of :meth:`_made`).
-
-        Args:
-            logits: Output of the model.
-            compared: Whether their values are known to be the output's.
         """
         if logits.requires_grad and not self.with_gradients:
             return (
@@ -89,10 +81,9 @@ class _Slot:
             )
         if compared or self._made(logits):
             return ""
-        for reference in self.earlier:
-            output = reference()
-            if output is not None and _descends(logits, output, _edge(output)):
-                return "the logits are the output of an earlier call; the head has been called again since"
+        earlier = (output for reference in self.earlier if (output := reference()) is not None)
+        if any(_descends(logits, output, _edge(output)) for output in earlier):
+            return "the logits are the output of an earlier call; the head has been called again since"
         return (
             "the logits are not the output of its last call: an earlier call or another layer made them, or an operation that may "
             "reorder or mix rows came in between"
@@ -162,12 +153,7 @@ def _nearly_equal(output: Tensor, logits: Tensor) -> bool:
 
 
 class FeatureCapture:
-    """What :func:`capture_features` returns.
-
-    Attributes:
-        layer_name: Name of the head inside the (unwrapped) model.
-        layer: The head.
-    """
+    """What :func:`capture_features` returns: the head, ``layer``, is called ``layer_name`` in the (unwrapped) model."""
 
     def __init__(self, layer_name: str, layer: nn.Module) -> None:
         self.layer_name = layer_name
@@ -177,11 +163,7 @@ class FeatureCapture:
 
     @property
     def features(self) -> Tensor:
-        """Input of the head in the last forward pass, ``[B, d]``, with its graph.
-
-        Raises:
-            RuntimeError: The head has not been called since the capture began or since :meth:`clear`.
-        """
+        """Input of the head in the last forward pass, ``[B, d]``, with its graph; an error if there was none since :meth:`clear`."""
         features = self._slot.features
         if features is None:
             raise RuntimeError(
@@ -194,13 +176,15 @@ class FeatureCapture:
     @property
     def feature_dim(self) -> int | None:
         """``d``, where the head says it."""
-        size = getattr(self.layer, "in_features", None)
-        return size if isinstance(size, int) else None
+        return self._stated("in_features")
 
     @property
     def num_classes(self) -> int | None:
         """``K``, where the head says it."""
-        size = getattr(self.layer, "out_features", None)
+        return self._stated("out_features")
+
+    def _stated(self, name: str) -> int | None:
+        size = getattr(self.layer, name, None)
         return size if isinstance(size, int) else None
 
     def clear(self) -> None:
@@ -211,9 +195,8 @@ class FeatureCapture:
         """Return the features and let go of them, so that no later loss can read them by mistake.
 
         Args:
-            logits: Output of the model ``[B, K]``, to be sure that the features are theirs. Where the head runs over all
-                tokens ``[B, T, d]`` and the model keeps the scores of one of them (GPT-like classifiers) they also tell
-                which: the features of that token are returned.
+            logits: Output of the model ``[B, K]``, to be sure that the features are theirs. Where the head runs over all tokens
+                ``[B, T, d]`` and the model keeps the scores of one (GPT-like classifiers), they tell whose features are returned.
 
         Raises:
             RuntimeError: No forward pass since the last call.
@@ -269,12 +252,11 @@ class FeatureCapture:
         from classmargin.integrations.capture_loss import CapturedMR2Loss
         from classmargin.mr2 import MR2Loss
 
-        classes = (
-            self.num_classes if num_classes is None else check_int("num_classes", num_classes, minimum=1)
-        )
-        if classes is None:
+        if num_classes is not None:
+            check_int("num_classes", num_classes, minimum=1)
+        elif (num_classes := self.num_classes) is None:
             raise ValueError(f"num_classes must be given: layer {self.layer_name!r} does not tell it")
-        loss = MR2Loss.preset(preset, classes, self.feature_dim, accumulate=accumulate, **options)
+        loss = MR2Loss.preset(preset, num_classes, self.feature_dim, accumulate=accumulate, **options)
         return CapturedMR2Loss(self, loss)
 
     def close(self) -> None:
@@ -301,8 +283,7 @@ def capture_features(model: nn.Module, layer: str | nn.Module | None = None) -> 
             itself, or None for the last ``nn.Linear``.
 
     Returns:
-        A :class:`FeatureCapture`: read ``.features`` after each forward pass, or let :meth:`FeatureCapture.criterion`
-        read them. Only the last forward pass is kept.
+        A capture of the last forward pass: read ``.features`` after it, or let :meth:`FeatureCapture.criterion` read them.
 
     Raises:
         ValueError: No such layer, or no ``nn.Linear`` at all.
@@ -317,8 +298,7 @@ def capture_features(model: nn.Module, layer: str | nn.Module | None = None) -> 
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module, got {type(model).__name__}")
-    bare = unwrap(model)
-    return FeatureCapture(*find_head(bare, layer))
+    return FeatureCapture(*find_head(unwrap(model), layer))
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -340,17 +320,24 @@ def find_head(model: nn.Module, layer: str | nn.Module | None) -> tuple[str, nn.
     # With duplicates: a layer that two names share is found under both, and is the last one if its last name is.
     modules = dict(model.named_modules(remove_duplicate=False))
     if layer is None:
-        linear = [(name, module) for name, module in modules.items() if isinstance(module, nn.Linear)]
+        linear = [name for name, module in modules.items() if isinstance(module, nn.Linear)]
         if not linear:
             raise ValueError(
                 f"model {type(model).__name__} has no nn.Linear; give layer=, the name of its classification head"
             )
-        return _with_adapters(modules, *linear[-1])
+        # PEFT keeps a layer as ``base_layer`` beside the low-rank ones that it adds: the layer around them is the head.
+        parts = linear[-1].split(".")
+        outer = (".".join(parts[:length]) for length in range(1, len(parts)))
+        adapted = (
+            name for name in outer if isinstance(getattr(modules[name], "base_layer", None), nn.Module)
+        )
+        name = next(adapted, linear[-1])
+        return name, modules[name]
     if isinstance(layer, nn.Module):
-        for name, module in modules.items():
-            if module is layer:
-                return name, module
-        raise ValueError(f"layer must be a module of the model, got a foreign {type(layer).__name__}")
+        found = next((name for name, module in modules.items() if module is layer), None)
+        if found is None:
+            raise ValueError(f"layer must be a module of the model, got a foreign {type(layer).__name__}")
+        return found, layer
     if not isinstance(layer, str):
         raise TypeError(f"layer must be a name, a module or None, got {type(layer).__name__}")
     if layer not in modules or layer == "":
@@ -361,32 +348,11 @@ def find_head(model: nn.Module, layer: str | nn.Module | None) -> tuple[str, nn.
     return layer, modules[layer]
 
 
-def _with_adapters(modules: dict[str, nn.Module], name: str, module: nn.Module) -> tuple[str, nn.Module]:
-    """Return the adapted layer around ``module``: PEFT keeps a layer as ``base_layer`` beside the low-rank ones it adds."""
-    parts = name.split(".")
-    for length in range(1, len(parts)):
-        outer = ".".join(parts[:length])
-        if isinstance(getattr(modules[outer], "base_layer", None), nn.Module):
-            return outer, modules[outer]
-    return name, module
-
-
 def features_of_chosen_token(features: Tensor, token_logits: Tensor, logits: Tensor) -> Tensor:
     """Return the features ``[B, d]`` of the token whose scores the model returned.
 
-    Args:
-        features: Input of the head ``[B, T, d]``.
-        token_logits: Its output ``[B, T, K]``.
-        logits: Output of the model ``[B, K]``: for each row one row of ``token_logits``.
-
-    Raises:
-        ValueError: Some row of ``logits`` is the score of no token.
-
-    Example:
-        >>> import torch
-        >>> features = torch.arange(6.0).reshape(1, 3, 2)
-        >>> features_of_chosen_token(features, 2 * features, torch.tensor([[4.0, 6.0]]))
-        tensor([[2., 3.]])
+    ``features`` ``[B, T, d]`` and ``token_logits`` ``[B, T, K]`` are input and output of the head, of which each row of ``logits``
+    ``[B, K]`` is one.
     """
     same = (token_logits.to(logits.dtype) == logits.detach().unsqueeze(1)).all(-1)
     if not bool(same.any(1).all()):

@@ -1,8 +1,4 @@
-"""The MR² loss behind the signature that training scripts use: ``criterion(logits, labels)``.
-
-Scripts built around ``nn.CrossEntropyLoss`` (an own loop, timm's train script, a LightningModule) hand logits and labels to
-the loss and nothing else; the features come from the capture.
-"""
+"""The MR² loss behind the signature that training scripts use, ``criterion(logits, labels)``; features come from the capture."""
 
 from __future__ import annotations
 
@@ -22,10 +18,9 @@ from classmargin.mr2 import MR2Loss
 class CapturedMR2Loss(nn.Module):
     """``criterion(logits, labels)`` with the features of the last forward pass.
 
-    Made by :meth:`FeatureCapture.criterion`. In training it updates the class statistics, once per call. Under
-    ``criterion.eval()`` or ``torch.no_grad()`` it is the plain cross-entropy of the logits, which needs no features, so
-    early stopping and the choice of a checkpoint go as they would with ``nn.CrossEntropyLoss``. Its ``state_dict`` holds
-    the statistics: save it with the model's to resume exactly.
+    Made by :meth:`FeatureCapture.criterion`. In training it updates the class statistics, once per call. Under ``criterion.eval()`` or
+    ``torch.no_grad()`` it is the plain cross-entropy of the logits, which needs no features, so early stopping and the choice of a
+    checkpoint go as with ``nn.CrossEntropyLoss``. Its ``state_dict`` holds the statistics: save it with the model's to resume exactly.
 
     Args:
         capture: Where features come from.
@@ -46,17 +41,9 @@ class CapturedMR2Loss(nn.Module):
     # nn.Module leaves calls untyped; with this, type checkers know that criterion(logits, labels) is a tensor.
     __call__: Callable[..., Tensor]
 
-    def __init__(
-        self,
-        capture: FeatureCapture,
-        loss: MR2Loss,
-        *,
-        smooth_probabilities: bool = True,
-    ) -> None:
+    def __init__(self, capture: FeatureCapture, loss: MR2Loss, *, smooth_probabilities: bool = True) -> None:
         super().__init__()
-        self.capture = capture
-        self.loss = loss
-        self.smooth_probabilities = smooth_probabilities
+        self.capture, self.loss, self.smooth_probabilities = capture, loss, smooth_probabilities
 
     def forward(
         self,
@@ -66,12 +53,12 @@ class CapturedMR2Loss(nn.Module):
         features: Tensor | None = None,
         update_statistics: bool | None = None,
     ) -> Tensor:
-        """Return the MR² loss in training and the plain cross-entropy in evaluation, scalar; see :meth:`terms`."""
+        """Return the MR² loss in training and the plain cross-entropy in evaluation, scalar; arguments as in :meth:`terms`."""
         if self.training and torch.is_grad_enabled():
             return self.terms(logits, labels, features=features, update_statistics=update_statistics).total
         self.capture.clear()
-        with self._smoothing_for(labels):
-            return self._loss_on(logits.device).cross_entropy(logits, labels)
+        with self._loss_for(logits, labels) as loss:
+            return loss.cross_entropy(logits, labels)
 
     def terms(
         self,
@@ -81,73 +68,54 @@ class CapturedMR2Loss(nn.Module):
         features: Tensor | None = None,
         update_statistics: bool | None = None,
     ) -> LossTerms:
-        """Return the MR² total and its parts, in training and in evaluation.
+        """Return the MR² total and its parts, in training and in evaluation; raises what :meth:`FeatureCapture.take` does.
 
         Args:
             logits: Output of the model ``[B, K]``.
             labels: Classes ``[B]`` or class probabilities ``[B, K]``.
             features: Input of the head ``[B, d]`` where it is at hand; None takes what was captured.
             update_statistics: As in :meth:`classmargin.MR2Loss.terms`.
-
-        Raises:
-            RuntimeError: No forward pass since the last call.
-            ValueError: The captured features are not those of the logits (:meth:`FeatureCapture.take`).
         """
         check_floating("logits", logits, dim=2)
         if features is None:
-            self._check_head(logits)
+            outputs, columns = self.capture.num_classes, logits.shape[-1]
+            if outputs not in (None, columns) and columns != self.loss.num_classes:
+                # The last nn.Linear that a model declares need not be its head.
+                raise ValueError(
+                    f"layer {self.capture.layer_name!r} ({outputs} outputs) was captured as the head but the logits have "
+                    f"{columns} columns; give capture_features(model, NAME) the layer that makes the logits"
+                )
             features = self.capture.take(logits)
         else:
             self.capture.clear()
-        with self._smoothing_for(labels):
-            loss = self._loss_on(logits.device)
+        with self._loss_for(logits, labels) as loss:
             return loss.terms(logits, labels, features, update_statistics=update_statistics)
 
     @contextmanager
-    def _smoothing_for(self, labels: Tensor) -> Iterator[None]:
+    def _loss_for(self, logits: Tensor, labels: Tensor) -> Iterator[MR2Loss]:
+        if next(self.loss.buffers()).device != logits.device:
+            self.loss.to(logits.device)  # scripts seldom move their criterion
         before = self.loss.label_smoothing
         if labels.is_floating_point() and not self.smooth_probabilities:
             self.loss.label_smoothing = 0.0
         try:
-            yield
+            yield self.loss
         finally:
             self.loss.label_smoothing = before
 
-    def _loss_on(self, device: torch.device) -> MR2Loss:
-        if next(self.loss.buffers()).device != device:
-            self.loss.to(device)  # scripts seldom move their criterion
-        return self.loss
 
-    def _check_head(self, logits: Tensor) -> None:
-        """Refuse logits that another layer made: the last ``nn.Linear`` that a model declares need not be its head."""
-        outputs, columns = self.capture.num_classes, logits.shape[-1]
-        if outputs not in (None, columns) and columns != self.loss.num_classes:
-            raise ValueError(
-                f"layer {self.capture.layer_name!r} ({outputs} outputs) was captured as the head but the logits have "
-                f"{columns} columns; give capture_features(model, NAME) the layer that makes the logits"
-            )
-
-
-def adopt_settings(criterion: nn.Module | None) -> dict[str, Any]:
+def adopt_settings(criterion: nn.CrossEntropyLoss) -> dict[str, Any]:
     """Return the settings of a cross-entropy loss as arguments of :class:`classmargin.MR2Loss`.
 
     A loss without label smoothing keeps that of the preset.
-
-    Raises:
-        TypeError: Another loss, whose meaning MR² would change silently.
-        ValueError: A reduction other than the mean.
-
-    Example:
-        >>> adopt_settings(nn.CrossEntropyLoss(label_smoothing=0.2))
-        {'ignore_index': -100, 'weight': None, 'label_smoothing': 0.2}
     """
-    if criterion is None:
-        return {}
-    if not isinstance(criterion, nn.CrossEntropyLoss):
-        raise TypeError(
-            f"the loss must be an nn.CrossEntropyLoss to become MR², got {type(criterion).__name__}"
-        )
     if criterion.reduction != "mean":
         raise ValueError(f"the loss must have reduction='mean' to become MR², got {criterion.reduction!r}")
     settings = {"ignore_index": criterion.ignore_index, "weight": criterion.weight}
     return settings | ({"label_smoothing": criterion.label_smoothing} if criterion.label_smoothing else {})
+
+
+def logged_parts(terms: LossTerms) -> dict[str, Tensor]:
+    """Return the parts of the loss under the names by which training logs know them."""
+    names = ("logit_margin", "representation_margin")
+    return {f"mr2_{name}": getattr(terms, name).detach() for name in names}

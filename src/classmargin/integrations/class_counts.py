@@ -11,29 +11,16 @@ import torch
 from torch import Tensor
 
 from classmargin._checks import check_hard_labels
-from classmargin.evaluation.class_metrics import gini, share
+from classmargin.evaluation.class_metrics import TIERS, gini, ranked_tier_means, share
 from classmargin.evaluation.input_checks import FloatArray
-from classmargin.evaluation.tiers import TIERS, ranked_tier_means
 
 
 def count_classes(
     scores: Tensor, labels: Tensor, num_classes: int, ignore_index: int | None = None
 ) -> Tensor:
-    """Count the samples of each class that are classified correctly, and all of them.
+    """Count the samples of each class that are classified correctly, and all of them: two rows ``[2, K]``, int64.
 
-    Args:
-        scores: Logits or probabilities ``[B, K]``, or predicted classes ``[B]``.
-        labels: True classes ``[B]``.
-        num_classes: ``K``.
-        ignore_index: Label of rows that do not count.
-
-    Returns:
-        Two rows of counts ``[2, K]``, int64: right, all.
-
-    Example:
-        >>> count_classes(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1]), 3)
-        tensor([[1, 1, 0],
-                [2, 1, 0]])
+    ``scores`` are logits or probabilities ``[B, K]``, or predicted classes ``[B]``.
     """
     if scores.dim() not in (1, 2) or (scores.dim() == 2 and scores.shape[1] != num_classes):
         raise ValueError(f"scores must have shape (B, {num_classes}) or (B,), got {tuple(scores.shape)}")
@@ -49,12 +36,7 @@ def count_classes(
 
 
 def thirds(counts: Tensor) -> dict[str, float]:
-    """Return the mean accuracy of the easy, medium and hard third of the classes, ranked by these accuracies.
-
-    Example:
-        >>> thirds(torch.tensor([[9, 5, 7], [10, 10, 10]]))
-        {'easy': 0.9, 'medium': 0.7, 'hard': 0.5}
-    """
+    """Return the mean accuracy of the easy, medium and hard third of the classes, ranked by these accuracies."""
     present = _present(counts)
     return dict(zip(TIERS, ranked_tier_means(present, present).tolist(), strict=True))
 
@@ -72,12 +54,7 @@ def accuracy_gini(counts: Tensor) -> float:
 
 
 def headlines(counts: Tensor) -> dict[str, float]:
-    """Return the six headline numbers of the audit: overall, easy, medium, hard, worst, gap.
-
-    Example:
-        >>> headlines(torch.tensor([[9, 5, 7], [10, 10, 10]]))["worst"]
-        0.5
-    """
+    """Return the six headline numbers of the audit: overall, easy, medium, hard, worst, gap."""
     right, every = counts.sum(1).tolist()
     tiers = thirds(counts)
     overall = right / every if every else float("nan")

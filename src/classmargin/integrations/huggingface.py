@@ -4,19 +4,15 @@
     trainer = Trainer(model, args, ..., compute_loss_func=margin, callbacks=[margin],
                       compute_metrics=class_tier_metrics)           # thirds at each evaluation, if wanted
 
-Data flow of a step: the model's own forward pass leaves the input of its head with the capture -> the Trainer calls
-``margin(outputs, labels, num_items_in_batch)`` -> :class:`classmargin.MR2Loss` -> the share of this micro-batch.
+``eval_loss`` is the plain cross-entropy, so ``load_best_model_at_end`` and early stopping choose as they would without MR². Its parts
+are logged with the training loss, as ``mr2_logit_margin`` and ``mr2_representation_margin``.
 
-Evaluation: ``eval_loss`` is the plain cross-entropy, so ``load_best_model_at_end`` and early stopping choose as they would without
-MR². Its parts are logged with the training loss, as ``mr2_logit_margin`` and ``mr2_representation_margin``.
+With gradient accumulation a micro-batch counts by its rows among all rows of the optimiser step (``num_items_in_batch``), over all
+processes, as the Trainer's own losses do. The class statistics move once per step, with its first micro-batch (the rule of
+classmargin's own loop); pairs of the representation margin are those of a micro-batch.
 
-Gradient accumulation: a micro-batch counts by its rows among all rows of the optimiser step (``num_items_in_batch``), over all
-processes, as the Trainer's own losses do. The class statistics move once per optimiser step, with its first micro-batch (the
-rule of classmargin's own loop: all micro-batches of a step see the same margins); pairs of the representation margin are
-those of a micro-batch.
-
-Checkpoints: ``class_margin.safetensors`` is written into each ``checkpoint-N`` folder and read back by
-``trainer.train(resume_from_checkpoint=...)``; a resumed run equals an uninterrupted one.
+``class_margin.safetensors`` is written into each ``checkpoint-N`` folder and read back by ``trainer.train(resume_from_checkpoint=...)``;
+a resumed run equals an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -34,7 +30,7 @@ from classmargin._atomic import atomic_path
 from classmargin._checks import require_extra
 from classmargin._distributed import all_reduce_sum, is_distributed, world_size
 from classmargin.integrations.capture import capture_features, unwrap
-from classmargin.integrations.capture_loss import CapturedMR2Loss
+from classmargin.integrations.capture_loss import CapturedMR2Loss, logged_parts
 from classmargin.integrations.class_counts import count_classes, headlines
 
 require_extra("transformers", "huggingface", "the Hugging Face Trainer integration")
@@ -42,7 +38,6 @@ require_extra("transformers", "huggingface", "the Hugging Face Trainer integrati
 from transformers import TrainerCallback  # noqa: E402
 
 FORGOTTEN = "give the Trainer the margin as a callback too: Trainer(..., callbacks=[margin])"
-PARTS = ("logit_margin", "representation_margin")
 STATISTICS_FILE = "class_margin.safetensors"
 IGNORED_LABEL = -100  # the Trainer's
 
@@ -51,27 +46,25 @@ class TrainerMargin(TrainerCallback):
     """The loss function of one ``Trainer`` and a callback of it: give it as both.
 
     Args:
-        model: The model that the Trainer trains, e.g. from ``AutoModelForImageClassification`` or
-            ``AutoModelForSequenceClassification``; None takes it from the Trainer. Where the Trainer makes another one
-            (``model_init``, a hyper-parameter search) the margin follows, with class statistics of its own.
+        model: The model that the Trainer trains, e.g. from ``AutoModelForImageClassification``; None takes it from the Trainer. Where the
+            Trainer makes another one (``model_init``, a hyper-parameter search) the margin follows, with class statistics of its own.
         layer: Name of the classification head; None takes the last ``nn.Linear``.
         num_classes: ``K``; None takes it from the head.
         preset: Named hyper-parameters, see :meth:`classmargin.MR2Loss.preset`.
-        resume_from: Folder of the checkpoint to resume from. Needed only where ``train(resume_from_checkpoint=...)`` names
-            a folder outside ``output_dir``, because the Trainer does not tell its callbacks that name.
-        require_statistics: Whether resuming from a checkpoint without class statistics is an error; False starts them
-            afresh (a run that began with cross-entropy).
+        resume_from: Folder of the checkpoint to resume from. Needed only where ``train(resume_from_checkpoint=...)`` names a folder
+            outside ``output_dir``, because the Trainer does not tell its callbacks that name.
+        require_statistics: Whether resuming from a checkpoint without class statistics is an error; False starts them afresh.
         **options: Arguments of :class:`classmargin.MR2Loss` that win over the preset. Without ``label_smoothing`` the
-            ``label_smoothing_factor`` of the training arguments counts, which the Trainer gives to its own loss only. Either
-            is for classes; labels that are probabilities are taken as they come.
+            ``label_smoothing_factor`` of the training arguments counts. Either is for classes; labels that are probabilities are taken
+            as they come.
 
     Attributes:
         criterion: The loss as ``criterion(logits, labels)``.
         loss: The :class:`classmargin.MR2Loss` with its statistics.
 
     Raises:
-        ValueError: No classification head is found, the model has several labels per sample (multi-label, tokens) or
-            none (regression), or an ``ignore_index`` other than the Trainer's -100.
+        ValueError: No classification head is found, the model has several labels per sample (multi-label, tokens) or none (regression),
+            or an ``ignore_index`` other than the Trainer's -100.
     """
 
     def __init__(
@@ -98,17 +91,14 @@ class TrainerMargin(TrainerCallback):
         self._takes_smoothing_of_trainer = "label_smoothing" not in options
         self._counts_all_devices = True
         self._first_of_step: bool | None = None
-        self._parts: Tensor | float = 0.0  # sums of both parts and their number, since the last log
+        self._parts: dict[str, Tensor] = {}  # sums of both parts since the last log
+        self._calls = 0
         if model is not None:
             self.follow(model)
 
     @property
     def criterion(self) -> CapturedMR2Loss:
-        """The loss as ``criterion(logits, labels)``.
-
-        Raises:
-            RuntimeError: There is no model yet.
-        """
+        """The loss as ``criterion(logits, labels)``; an error while there is no model yet."""
         if self._criterion is None:
             raise RuntimeError(FORGOTTEN)
         return self._criterion
@@ -143,8 +133,9 @@ class TrainerMargin(TrainerCallback):
                 raise RuntimeError(FORGOTTEN)
             first, self._first_of_step = self._first_of_step, False
             terms = self.criterion.terms(logits, labels, update_statistics=first)
-            parts = torch.stack([getattr(terms, name) for name in PARTS]).detach()
-            self._parts = self._parts + torch.cat([parts, torch.ones_like(parts[:1])])
+            for name, part in logged_parts(terms).items():
+                self._parts[name] = self._parts.get(name, 0.0) + part
+            self._calls += 1
             total = terms.total
         else:
             total = self.criterion(logits, labels)
@@ -172,7 +163,12 @@ class TrainerMargin(TrainerCallback):
             self._criterion.capture.close()
         _check_task(unwrap(model))
         capture = capture_features(model, self._layer)
-        _check_head(unwrap(model), capture.layer_name, capture.num_classes)
+        stated = getattr(getattr(unwrap(model), "config", None), "num_labels", None)
+        if isinstance(stated, int) and capture.num_classes not in (None, stated):
+            raise ValueError(
+                f"layer must name the classification head: the last nn.Linear {capture.layer_name!r} has {capture.num_classes} "
+                f"outputs, the model's config has num_labels={stated}"
+            )
         self._criterion = capture.criterion(**self._settings)
         self._criterion.smooth_probabilities = False
 
@@ -189,7 +185,8 @@ class TrainerMargin(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Take over model and settings, which may be others by now; restore the statistics if the Trainer resumes."""
         self.on_init_end(args, state, control, **kwargs)
-        self._parts, folder = 0.0, self._find_checkpoint(args, state) if state.global_step else None
+        self._parts, self._calls = {}, 0
+        folder = self._find_checkpoint(args, state) if state.global_step else None
         if folder is not None:
             from safetensors.torch import load_file
 
@@ -203,11 +200,10 @@ class TrainerMargin(TrainerCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """Add the mean parts of MR² since the last time to the logs of the training loss."""
-        if not logs or "loss" not in logs or not isinstance(self._parts, Tensor):
+        if not logs or "loss" not in logs or not self._parts:
             return
-        *sums, calls = self._parts.tolist()
-        self._parts = 0.0
-        parts = {f"mr2_{name}": value / calls for name, value in zip(PARTS, sums, strict=True)}
+        parts = {name: float(total) / self._calls for name, total in self._parts.items()}
+        self._parts, self._calls = {}, 0
         logs.update(parts)
         if state.log_history:  # the Trainer has written a copy of the logs there already
             state.log_history[-1].update(parts)
@@ -224,16 +220,17 @@ class TrainerMargin(TrainerCallback):
             save_file(tensors, path, metadata=_identity(state))
 
     def _find_checkpoint(self, args: Any, state: Any) -> Path | None:
-        places = [
-            self.resume_from,
-            getattr(args, "resume_from_checkpoint", None),
-            _checkpoint_folder(args, state),
-        ]
+        from safetensors import safe_open
+
+        named = getattr(args, "resume_from_checkpoint", None)
+        places = (self.resume_from, named, _checkpoint_folder(args, state))
         folders = [Path(place) for place in places if isinstance(place, (str, Path))]
         for folder in folders:
             file = folder / STATISTICS_FILE
-            if file.exists() and _read_identity(file) == _identity(state):
-                return folder
+            if file.exists():
+                with safe_open(file, framework="pt") as opened:
+                    if opened.metadata() == _identity(state):
+                        return folder
         if self.require_statistics:
             raise FileNotFoundError(
                 f"no {STATISTICS_FILE} of this checkpoint (step {state.global_step}) in "
@@ -300,15 +297,6 @@ def _check_task(model: nn.Module) -> None:
         )
 
 
-def _check_head(model: nn.Module, name: str, head_classes: int | None) -> None:
-    stated = getattr(getattr(model, "config", None), "num_labels", None)
-    if isinstance(stated, int) and head_classes is not None and stated != head_classes:
-        raise ValueError(
-            f"layer must name the classification head: the last nn.Linear {name!r} has {head_classes} outputs, the "
-            f"model's config has num_labels={stated}"
-        )
-
-
 def _checkpoint_folder(args: Any, state: Any) -> Path:
     return Path(args.output_dir) / f"checkpoint-{state.global_step}"
 
@@ -317,10 +305,3 @@ def _identity(state: Any) -> dict[str, str]:
     """Name the checkpoint by its step and by what was logged until then: another run has other losses."""
     history = json.dumps(state.log_history, sort_keys=True, default=str)
     return {"step": str(state.global_step), "history": hashlib.sha256(history.encode()).hexdigest()}
-
-
-def _read_identity(file: Path) -> dict[str, str]:
-    from safetensors import safe_open
-
-    with safe_open(file, framework="pt") as opened:
-        return dict(opened.metadata() or {})

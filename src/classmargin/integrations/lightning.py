@@ -6,22 +6,18 @@
 
     trainer = Trainer(callbacks=[MR2Callback()])          # the one new thing
 
-Data flow: when a stage starts the callback captures the features of the module's head and puts the MR² loss behind the module's
-own ``nn.CrossEntropyLoss`` (whose class weights, label smoothing and ignored label go on to count) -> ``training_step`` calls it
-as before and gets MR², ``validation_step`` gets the cross-entropy itself, so that ``val_loss``, early stopping and checkpoints mean
-what they meant -> statistics move once per optimiser step, with its first micro-batch -> each step logs the parts of the loss
-(``mr2_logit_margin``, ``mr2_representation_margin``), each validation the thirds (``val_easy``, ``val_medium``, ``val_hard``,
-``val_worst``, ``val_gap``, ``val_overall``).
+The callback captures the features of the module's head and puts the MR² loss behind the module's own ``nn.CrossEntropyLoss``, whose
+class weights, label smoothing and ignored label go on to count. ``validation_step`` gets the cross-entropy itself, so that
+``val_loss``, early stopping and checkpoints mean what they meant. Statistics move once per optimiser step, with its first micro-batch.
 
-The statistics are saved in the checkpoint as the callback's state; the module's own ``state_dict`` is unchanged, so a checkpoint
-loads for inference without this package. A module that calls ``F.cross_entropy`` instead can use the two-line change of
+They are saved in the checkpoint as the callback's state; the module's own ``state_dict`` is unchanged, so a checkpoint loads for
+inference without this package. A module that calls ``F.cross_entropy`` instead can use the two-line change of
 :mod:`classmargin.integrations.capture` in its ``__init__``; then the statistics are in the module's ``state_dict``.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -31,7 +27,7 @@ from classmargin._checks import require_extra
 from classmargin._distributed import all_reduce_sum
 from classmargin._types import LossTerms
 from classmargin.integrations.capture import capture_features
-from classmargin.integrations.capture_loss import CapturedMR2Loss, adopt_settings
+from classmargin.integrations.capture_loss import CapturedMR2Loss, adopt_settings, logged_parts
 from classmargin.integrations.class_counts import count_classes, headlines
 from classmargin.mr2 import MR2Loss
 
@@ -44,10 +40,9 @@ class MR2Callback(pl.Callback):
     """Turns the cross-entropy of a LightningModule into MR² and logs thirds.
 
     Each training step logs ``mr2_logit_margin`` and ``mr2_representation_margin``. Each validation (test) logs ``val_overall``,
-    ``val_easy``, ``val_medium``, ``val_hard``, ``val_worst`` and ``val_gap`` (``test_...``), with several data loaders once per
-    loader, as ``val_hard/loader_0``; the module's loss is its plain cross-entropy there. The class
-    statistics are the callback's state in Lightning's checkpoints, so a resumed run equals an uninterrupted one. After training,
-    or an error in it, the module has its own cross-entropy back.
+    ``val_easy``, ``val_medium``, ``val_hard``, ``val_worst`` and ``val_gap`` (``test_...``), with several data loaders once per loader, as
+    ``val_hard/loader_0``; the module's loss is its plain cross-entropy there. The class statistics are the callback's state in Lightning's
+    checkpoints, so a resumed run equals an uninterrupted one. After training, or an error in it, the module has its own cross-entropy back.
 
     Args:
         criterion: Name of the module's ``nn.CrossEntropyLoss``; None takes the only one.
@@ -79,7 +74,7 @@ class MR2Callback(pl.Callback):
         self._preset, self._options = preset, options
         self._replaced: nn.CrossEntropyLoss | None = None
         self._captured: CapturedMR2Loss | None = None
-        self._loaded: Mapping[str, Any] | None = None
+        self._loaded: dict[str, Any] | None = None
         self._trainer: Any = None
         self._last_step: int | None = None
         self._terms: LossTerms | None = None  # of the last training call
@@ -98,7 +93,7 @@ class MR2Callback(pl.Callback):
             settings = {**adopt_settings(criterion), **self._options}
             self.loss = capture.criterion(preset=self._preset, **settings).loss
         if self._loaded is not None:
-            self.loss.load_state_dict(dict(self._loaded))
+            self.loss.load_state_dict(self._loaded)
             self._loaded = None
         self._captured, self._replaced = CapturedMR2Loss(capture, self.loss), criterion
         # The module stays registered under its name with its buffers; only what it computes changes.
@@ -125,13 +120,14 @@ class MR2Callback(pl.Callback):
         if "statistics" not in state_dict:
             return
         if self.loss is None:
-            self._loaded = state_dict["statistics"]
+            self._loaded = dict(state_dict["statistics"])
         else:
             self.loss.load_state_dict(dict(state_dict["statistics"]))
 
     # --- the loss of a step ------------------------------------------------------------------------------------
 
     def _forward(self, input: Tensor, target: Tensor) -> Tensor:
+        assert self.loss is not None
         assert self._captured is not None
         assert self._replaced is not None
         if torch.is_grad_enabled() and self._trainer.training:
@@ -141,10 +137,8 @@ class MR2Callback(pl.Callback):
             return self._terms.total
         self._captured.capture.clear()
         if self._counts is not None and not target.is_floating_point():
-            assert self.loss is not None
-            self._counts[self._loader] += count_classes(
-                input.detach(), target, self.loss.num_classes, self.loss.ignore_index
-            )
+            scores, loss = input.detach(), self.loss
+            self._counts[self._loader] += count_classes(scores, target, loss.num_classes, loss.ignore_index)
         return type(self._replaced).forward(self._replaced, input, target)
 
     def on_train_batch_end(
@@ -153,8 +147,7 @@ class MR2Callback(pl.Callback):
         """Log the parts of the loss; refuse a module that trains with something else."""
         # A module may skip a batch; then there are no outputs, or with manual optimisation no step.
         if self._terms is not None:
-            names = ("logit_margin", "representation_margin")
-            pl_module.log_dict({f"mr2_{name}": getattr(self._terms, name).detach() for name in names})
+            pl_module.log_dict(logged_parts(self._terms))
         elif outputs if pl_module.automatic_optimization else trainer.global_step:
             raise RuntimeError(
                 f"MR2Callback changes nothing: training_step of {type(pl_module).__name__} did not call its "
@@ -166,11 +159,14 @@ class MR2Callback(pl.Callback):
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         """Start counting; training need not have begun."""
-        self._start_counting(trainer, pl_module, len(trainer.num_val_batches))
+        self.on_fit_start(trainer, pl_module)
+        assert self.loss is not None
+        if self.log_thirds:
+            loaders = trainer.num_test_batches if trainer.testing else trainer.num_val_batches
+            shape = max(len(loaders), 1), 2, self.loss.num_classes
+            self._counts = torch.zeros(shape, dtype=torch.long, device=pl_module.device)
 
-    def on_test_start(self, trainer: Any, pl_module: Any) -> None:
-        """Start counting."""
-        self._start_counting(trainer, pl_module, len(trainer.num_test_batches))
+    on_test_start = on_validation_start
 
     def on_validation_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
@@ -181,24 +177,11 @@ class MR2Callback(pl.Callback):
     on_test_batch_start = on_validation_batch_start
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Log ``val_...``."""
-        self._log_thirds(pl_module, "val_")
-
-    def on_test_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Log ``test_...``."""
-        self._log_thirds(pl_module, "test_")
-
-    def _start_counting(self, trainer: Any, pl_module: Any, loaders: int) -> None:
-        self.on_fit_start(trainer, pl_module)
-        assert self.loss is not None
-        if self.log_thirds:
-            shape = max(loaders, 1), 2, self.loss.num_classes
-            self._counts = torch.zeros(shape, dtype=torch.long, device=pl_module.device)
-
-    def _log_thirds(self, pl_module: Any, prefix: str) -> None:
+        """Log ``val_...``, or ``test_...``."""
         if self._counts is None:
             return
         counts, self._counts = all_reduce_sum(self._counts), None
+        stage = "test" if trainer.testing else "val"
         counted = [number for number, count in enumerate(counts) if int(count.sum())]
         if not counted:
             warnings.warn(
@@ -208,31 +191,23 @@ class MR2Callback(pl.Callback):
         for number in counted:
             # Not Lightning's own suffix, which releases before 2.6 refuse from callbacks.
             suffix = f"/loader_{number}" if len(counted) > 1 else ""
-            values = headlines(counts[number])
-            pl_module.log_dict(
-                {f"{prefix}{name}{suffix}": value for name, value in values.items()},
-                sync_dist=True,
-                add_dataloader_idx=False,
-            )
+            values = {f"{stage}_{name}{suffix}": value for name, value in headlines(counts[number]).items()}
+            pl_module.log_dict(values, sync_dist=True, add_dataloader_idx=False)
+
+    on_test_epoch_end = on_validation_epoch_end
 
 
 def find_criterion(module: nn.Module, name: str | None) -> nn.CrossEntropyLoss:
-    """Return the module's cross-entropy, by name or the only one there is.
-
-    Example:
-        >>> model = nn.ModuleDict({"net": nn.Linear(2, 2), "loss": nn.CrossEntropyLoss()})
-        >>> find_criterion(model, None)
-        CrossEntropyLoss()
-    """
+    """Return the module's cross-entropy, by name or the only one there is."""
     found = {key: part for key, part in module.named_modules() if isinstance(part, nn.CrossEntropyLoss)}
+    if name is None and len(found) == 1:
+        (name,) = found
     if name is None:
-        if len(found) != 1:
-            named = f"{len(found)}: {', '.join(found)}; give criterion=" if found else "none"
-            raise ValueError(
-                f"{type(module).__name__} must have one nn.CrossEntropyLoss that it calls, got {named}. With "
-                "F.cross_entropy, use classmargin.capture_features(model).criterion() in the module instead"
-            )
-        return next(iter(found.values()))
+        named = f"{len(found)}: {', '.join(found)}; give criterion=" if found else "none"
+        raise ValueError(
+            f"{type(module).__name__} must have one nn.CrossEntropyLoss that it calls, got {named}. With "
+            "F.cross_entropy, use classmargin.capture_features(model).criterion() in the module instead"
+        )
     if name not in found:
         raise ValueError(
             f"criterion must name an nn.CrossEntropyLoss of {type(module).__name__}, got {name!r}; "

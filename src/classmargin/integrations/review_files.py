@@ -20,18 +20,11 @@ from classmargin.evaluation.audit_result import Audit
 
 
 def write_fiftyone(result: Audit, path: str | Path) -> Path:
-    """Write ``labels.json`` of FiftyOne's format ``FiftyOneImageClassificationDataset``.
+    """Write ``labels.json`` of FiftyOne's format ``FiftyOneImageClassificationDataset``, from an audit of scores.
 
     Load it with ``fo.Dataset.from_dir(data_path=IMAGES, labels_path=FILE,
-    dataset_type=fo.types.FiftyOneImageClassificationDataset)``, which finds samples by the names of their files without folder and
-    ending. The classification is the given label; the suggestion and its probability are attributes.
-
-    Args:
-        result: An audit of scores (logits or probabilities); its ``sample_id`` name the files.
-        path: File to write.
-
-    Raises:
-        ValueError: No scores, or two files of the same name but for folder and ending.
+    dataset_type=fo.types.FiftyOneImageClassificationDataset)``, which finds samples by the names of their files (``sample_id``) without
+    folder and ending; two of one name are an error. The given label is the classification, the suggestion an attribute.
     """
     entries: dict[str, Any] = {}
     for sample in _doubted(result):
@@ -39,11 +32,8 @@ def write_fiftyone(result: Audit, path: str | Path) -> Path:
         if key in entries:
             raise ValueError(f"sample_id must be files of different names, got {key!r} twice")
         attributes = {name: sample[name] for name in ("sample_id", "suggestion", "suggestion_probability")}
-        entries[key] = {
-            "label": sample["label"],
-            "confidence": sample["label_probability"],
-            "attributes": attributes,
-        }
+        given = {"label": sample["label"], "confidence": sample["label_probability"]}
+        entries[key] = {**given, "attributes": attributes}
     return _write({"classes": list(result.class_names), "labels": entries}, path)
 
 
@@ -59,9 +49,6 @@ def write_label_studio(
         path: File to write.
         url: Where Label Studio finds a sample; ``{sample_id}`` stands for its identity.
         data_key: Name of the object and its variable in the interface (``image``, ``text``).
-
-    Raises:
-        ValueError: The audit has no scores.
     """
 
     def choice(sample: dict[str, Any], name: str) -> dict[str, Any]:
@@ -71,16 +58,11 @@ def write_label_studio(
 
     tasks = []
     for sample in _doubted(result):
+        name = sample["sample_id"]
+        data = {data_key: url.replace("{sample_id}", name), "sample_id": name}
         model = {"model_version": "classmargin", "score": sample["suggestion_probability"]}
-        task = {
-            "data": {
-                data_key: url.replace("{sample_id}", sample["sample_id"]),
-                "sample_id": sample["sample_id"],
-            },
-            "annotations": [choice(sample, "label")],
-            "predictions": [{**model, **choice(sample, "suggestion")}],
-        }
-        tasks.append(task)
+        suggested = [{**model, **choice(sample, "suggestion")}]
+        tasks.append({"data": data, "annotations": [choice(sample, "label")], "predictions": suggested})
     return _write(tasks, path)
 
 
@@ -100,6 +82,6 @@ def _doubted(result: Audit) -> Iterator[dict[str, Any]]:
 
 
 def _write(content: Any, path: str | Path) -> Path:
-    with atomic_path(Path(path)) as file:
-        Path(file).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    with atomic_path(path) as file:
+        file.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return Path(path)

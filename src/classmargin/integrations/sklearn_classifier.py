@@ -1,14 +1,9 @@
 """MR² for a matrix of features: a scikit-learn classifier, linear, cosine or with one hidden layer.
 
-Data flow of ``fit``::
-
-    X, y ──> classes, weights ──> class statistics of X (exact) ──> margins γ ──┐
-    hidden=None: one smooth problem, L-BFGS over all rows <─────────────────────┘   (sklearn_parts.linear_head)
-    hidden=(h,): Adam in batches, moving statistics, representation margin          (sklearn_parts.minibatch)
-                                             both ──> coef_, intercept_ (hidden_coef_, hidden_intercept_)
-
-Predictions need only those arrays. Features of a linear head never move, so their statistics are constants of the data and
-the representation margin would be one too: it applies only with a hidden layer.
+Margins follow from exact class statistics of all rows. Without a hidden layer one smooth problem is left, which L-BFGS solves
+(``sklearn_parts.linear_head``); its features never move, so the representation margin would be a constant and does not apply. With
+one, Adam trains in batches, with moving statistics and the representation margin (``sklearn_parts.minibatch``). Predictions need only
+``coef_`` and ``intercept_`` (``hidden_coef_`` and ``hidden_intercept_``).
 """
 
 from __future__ import annotations
@@ -22,28 +17,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from classmargin._checks import require_extra
-from classmargin.integrations.sklearn_parts.fixed_features import (
-    class_sqnorm_sums,
-    dense_coordinates,
-    margins_of,
-    sqnorm_of,
-)
-from classmargin.integrations.sklearn_parts.linear_head import fit_cosine_head, fit_linear_head
+from classmargin.integrations.sklearn_parts import rows as handed
+from classmargin.integrations.sklearn_parts.linear_head import fit_head
 from classmargin.integrations.sklearn_parts.minibatch import (
     SMALLEST_NORM,
     EpochData,
     FeatureNetwork,
     MinibatchTrainer,
     network_arrays,
-)
-from classmargin.integrations.sklearn_parts.validation import (
-    check_parameters,
-    check_rows,
-    hidden_size,
-    known_labels,
-    pick_device,
-    row_weights,
-    takes_sparse,
 )
 from classmargin.mr2 import MR2Loss
 
@@ -63,8 +44,13 @@ HIDDEN_EPOCHS, LEAST_BATCHES = 30, 1000
 PATIENCE, LEAST_PATIENCE = 10, 100
 # What may not change between two calls of partial_fit: the shape of the network and what makes its margins.
 STRUCTURE = (
-    *("hidden", "cosine", "scale", "fit_intercept"),
-    *("norm_order", "mean_margin", "representation_weight"),
+    "hidden",
+    "cosine",
+    "scale",
+    "fit_intercept",
+    "norm_order",
+    "mean_margin",
+    "representation_weight",
 )
 
 
@@ -80,20 +66,20 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         norm_order: ``p >= 1`` of the class statistic ``r_{k,p}``; 3 with ``cosine=True``, where p = 2 gives equal margins. With
             ``hidden`` it only changes ``class_sqnorm_``.
         hidden: None for a linear classifier, ``(h,)`` for one hidden layer of ``h`` ReLUs.
-        cosine: Compare directions: features and class weights have length 1 and logits are ``scale · cos`` plus an
-            offset. For embeddings made to be compared by angle, such as CLIP's.
+        cosine: Compare directions: features and class weights have length 1 and logits are ``scale · cos`` plus an offset. For
+            embeddings made to be compared by angle, such as CLIP's.
         scale: Factor of the cosines; None learns one. Only with ``cosine``.
         fit_intercept: Whether classes have offsets.
-        alpha: ``α >= 0``, strength of the penalty ``α/2 · v ‖W‖²``, with ``v`` the total variance of the features: features
-            ten times as large give the same predictions. (``C`` of ``LogisticRegression`` is ``1 / (α v n)``.)
-        representation_weight: ``λ >= 0`` of the representation margin. Only with ``hidden``. Search 0 to 3: embeddings of
-            images and texts gained most with 3, classes that are several separate groups of rows (handwritten digits) lost with
-            it, because it pulls them to one point.
+        alpha: ``α >= 0``, strength of the penalty ``α/2 · v ‖W‖²``, with ``v`` the total variance of the features: features ten
+            times as large give the same predictions. (``C`` of ``LogisticRegression`` is ``1 / (α v n)``.)
+        representation_weight: ``λ >= 0`` of the representation margin. Only with ``hidden``. Search 0 to 3: embeddings of images and
+            texts gained most with 3, classes that are several separate groups of rows (handwritten digits) lost with it, because
+            it pulls them to one point.
         class_weight: None, ``"balanced"`` or a dictionary from class to weight.
-        epochs: Most passes over the data: steps of L-BFGS without, epochs of Adam with a hidden layer. None takes
-            500 and 30, or as many as make 1000 batches.
-        tol: Relative accuracy of the objective at which training stops. Without hidden layer: its Newton decrement; with
-            one: its progress in ten epochs (or those of 100 batches).
+        epochs: Most passes over the data: steps of L-BFGS without, epochs of Adam with a hidden layer. None takes 500 and 30, or as
+            many as make 1000 batches.
+        tol: Relative accuracy of the objective at which training stops. Without hidden layer: its Newton decrement; with one: its
+            progress in ten epochs (or those of 100 batches).
         batch_size: Rows in a batch of Adam (hidden layer, ``partial_fit``).
         learning_rate: Of Adam.
         random_state: Seed of start and order of Adam; a linear ``fit`` makes no random choice.
@@ -171,14 +157,13 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         Warns:
             UserWarning: Margins follow the lengths of rows, and all rows have the same: the margins are uniform.
         """
-        check_parameters(self)
-        X, y = check_rows(self, X, y, reset=True)
-        self.classes_, labels = np.unique(y, return_inverse=True)
-        self._check_classes()
-        self._forget()
+        handed.check_parameters(self)
+        X, y = handed.check_rows(self, X, y, reset=True)
+        classes, labels = np.unique(y, return_inverse=True)
+        self._begin(classes)
         X, labels, weight = self._rows_that_count(X, labels, sample_weight)
         if self.hidden is None:
-            self._fit_head(self._turned(X), labels, weight)
+            self._fit_head(self._unit_rows(X) if self._turns_rows else X, labels, weight)
         else:
             self._fit_network(self._on_device(X, labels, weight))
         return self
@@ -196,7 +181,7 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
             classes: All class labels; needed in the first call.
             sample_weight: As in :meth:`fit`.
         """
-        check_parameters(self)
+        handed.check_parameters(self)
         if isinstance(self.class_weight, str):
             raise ValueError(
                 f"class_weight={self.class_weight!r} needs all data at once; give partial_fit a dictionary of weights"
@@ -204,16 +189,25 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         first = not hasattr(self, "coef_")
         if first and classes is None:
             raise ValueError("classes must be passed on the first call to partial_fit")
-        self._check_structure(first)
-        X, y = check_rows(self, X, y, reset=first)
+        for name in () if first else STRUCTURE:
+            if getattr(self, name) != self._structure[name]:
+                raise ValueError(
+                    f"{name} must stay as it was in the first call, {self._structure[name]!r}, "
+                    f"got {getattr(self, name)!r}; fit starts anew"
+                )
+        X, y = handed.check_rows(self, X, y, reset=first)
         if first:
-            self.classes_ = np.unique(classes)
-            self._check_classes()
-            self._forget()
+            self._begin(np.unique(classes))
         elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
             raise ValueError(f"classes must be those of the first call, {self.classes_!r}; got {classes!r}")
-        X, labels, weight = self._rows_that_count(X, known_labels(y, self.classes_), sample_weight)
-        X = self._turned(X if isinstance(X, np.ndarray) else X.toarray())
+        unknown = np.setdiff1d(y, self.classes_).tolist()
+        if unknown:
+            raise ValueError(
+                f"y must hold classes that the first call named in classes, got {unknown[0]!r} besides"
+            )
+        X, labels, weight = self._rows_that_count(X, np.searchsorted(self.classes_, y), sample_weight)
+        X = X if isinstance(X, np.ndarray) else X.toarray()
+        X = self._unit_rows(X) if self._turns_rows else X
         if self.hidden is None:
             self._add_statistics(X, labels, weight)
         data = self._on_device(X, labels, weight)
@@ -225,54 +219,47 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         self._take_network(trainer)
         return self
 
-    def _check_classes(self) -> None:
-        if len(self.classes_) < 2:
-            raise ValueError(f"MR2Classifier needs at least 2 classes, got 1 class: {self.classes_.tolist()}")
-
-    def _check_structure(self, first: bool) -> None:
-        for name in () if first else STRUCTURE:
-            if getattr(self, name) != self._structure[name]:
-                raise ValueError(
-                    f"{name} must stay as it was in the first call, {self._structure[name]!r}, "
-                    f"got {getattr(self, name)!r}; fit starts anew"
-                )
-
-    def _forget(self) -> None:
+    def _begin(self, classes: Array) -> None:
+        if len(classes) < 2:
+            raise ValueError(f"MR2Classifier needs at least 2 classes, got 1 class: {classes.tolist()}")
+        self.classes_ = classes
         self._structure = {name: getattr(self, name) for name in STRUCTURE}
         self._trainer: MinibatchTrainer | None = None
-        self._class_sums = np.zeros((2, len(self.classes_)))
+        self._class_sums = np.zeros((2, len(classes)))
 
     def _rows_that_count(self, X: Any, labels: Array, sample_weight: Any) -> tuple[Any, Array, Array]:
         """Return rows of weight above 0, their classes and weights."""
-        weight = row_weights(X, labels, self.classes_, self.class_weight, sample_weight)
+        weight = handed.row_weights(X, labels, self.classes_, self.class_weight, sample_weight)
         counted = weight > 0
         return (X, labels, weight) if counted.all() else (X[counted], labels[counted], weight[counted])
 
     def _on_device(self, X: Array, labels: Array, weight: Array) -> EpochData:
-        parts = (X, labels.astype(np.int64), weight.astype(X.dtype))
-        return EpochData(*(_tensor(part).to(pick_device(self.device)) for part in parts))
+        device = handed.pick_device(self.device)
+        # torch warns of arrays that cannot be written to (memory maps); nothing here writes to its input.
+        rows = torch.from_numpy(X if X.flags.writeable else X.copy())
+        classes, weights = torch.from_numpy(labels.astype(np.int64)), torch.from_numpy(weight.astype(X.dtype))
+        return EpochData(rows.to(device), classes.to(device), weights.to(device))
 
     def _fit_head(self, X: Any, labels: Array, weight: Array) -> None:
         self._add_statistics(X, labels, weight)
-        rows, lift = (X, None) if isinstance(X, np.ndarray) else dense_coordinates(X)
+        rows, lift = (X, None) if isinstance(X, np.ndarray) else handed.dense_coordinates(X)
         data = self._on_device(rows, labels, weight)
         self._warn_of_equal_lengths(data.rows)
         margins = torch.from_numpy(self.class_margins_).to(data.rows)
-        given = (data.rows, data.labels, data.weight / data.weight.sum(), margins)
-        options = {
-            "alpha": float(self.alpha),
-            "intercept": bool(self.fit_intercept),
-            "iterations": int(self.epochs or LINEAR_ITERATIONS),
-            "tol": float(self.tol),
-        }
-        if self.cosine:
-            head = fit_cosine_head(*given, scale=self.scale, **options)  # type: ignore[arg-type]
-        else:
-            head = fit_linear_head(*given, **options)  # type: ignore[arg-type]
-        coef = head.coef.cpu().numpy()
-        self._take_layers(
-            {"coef": coef if lift is None else lift(coef), "intercept": head.intercept.cpu().numpy()}
+        head = fit_head(
+            data.rows,
+            data.labels,
+            data.weight / data.weight.sum(),
+            margins,
+            alpha=float(self.alpha),
+            intercept=bool(self.fit_intercept),
+            iterations=int(self.epochs or LINEAR_ITERATIONS),
+            tol=float(self.tol),
+            cosine=bool(self.cosine),
+            scale=self.scale,
         )
+        coef, intercept = head.coef.cpu().numpy(), head.intercept.cpu().numpy()
+        self._take_layers({"coef": coef if lift is None else lift(coef), "intercept": intercept})
         self.objective_, self.n_iter_ = head.objective, head.iterations
         if not head.converged and self.tol > 0:
             warnings.warn(
@@ -322,11 +309,16 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
     def _new_trainer(self, data: EpochData) -> MinibatchTrainer:
         self._random = check_random_state(self.random_state)
-        size, count = hidden_size(self.hidden), len(self.classes_)
-        shape: dict[str, Any] = {"hidden": size, "cosine": bool(self.cosine), "scale": self.scale}
-        start: dict[str, Any] = {"seed": int(self._random.randint(2**31 - 1)), "dtype": data.rows.dtype}
+        size, count = handed.hidden_size(self.hidden), len(self.classes_)
         network = FeatureNetwork(
-            data.rows.shape[1], count, intercept=bool(self.fit_intercept), **shape, **start
+            data.rows.shape[1],
+            count,
+            hidden=size,
+            cosine=bool(self.cosine),
+            scale=self.scale,
+            intercept=bool(self.fit_intercept),
+            seed=int(self._random.randint(2**31 - 1)),
+            dtype=data.rows.dtype,
         )
         names = ("mean_margin", "norm_order", "representation_weight")
         settings: dict[str, Any] = {name: float(getattr(self, name)) for name in names}
@@ -363,12 +355,8 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
     def _add_statistics(self, X: Any, labels: Array, weight: Array) -> None:
         count, order = len(self.classes_), float(self.norm_order)
-        self._class_sums = sums = self._class_sums + class_sqnorm_sums(X, labels, weight, count, order)
-        self.class_sqnorm_, self.class_margins_ = sqnorm_of(sums), margins_of(sums, float(self.mean_margin))
-
-    def _turned(self, X: Any) -> Any:
-        """Return the rows, of length 1 where the head compares their directions."""
-        return self._unit_rows(X) if self._turns_rows else X
+        self._class_sums = sums = self._class_sums + handed.class_sqnorm_sums(X, labels, weight, count, order)
+        self.class_sqnorm_, self.class_margins_ = handed.margins_of(sums, float(self.mean_margin))
 
     @property
     def _turns_rows(self) -> bool:
@@ -378,7 +366,7 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
     def __sklearn_tags__(self) -> Any:
         """Tell scikit-learn which rows are taken."""
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = takes_sparse(self)
+        tags.input_tags.sparse = handed.takes_sparse(self)
         return tags
 
     # --- prediction ----------------------------------------------------------------------------------------------
@@ -390,8 +378,8 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
     def predict(self, X: Any) -> Array:
         """Return the label with the largest logit ``[N]``."""
-        logits = self._logits(X)
-        return np.asarray(self.classes_[logits.argmax(axis=1)])
+        largest = self._logits(X).argmax(axis=1)  # asks first whether it is fitted
+        return np.asarray(self.classes_[largest])
 
     def predict_proba(self, X: Any) -> Array:
         """Return probabilities ``[N, K]``: the softmax of ``logits / c̄``.
@@ -410,23 +398,15 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
     def features(self, X: Any) -> Array:
         """Return the input of the head ``[N, f]``: what an audit calls features (and ``coef_`` the classifier weight)."""
         check_is_fitted(self)
-        rows: Array = check_rows(self, X, reset=False)
+        rows: Array = handed.check_rows(self, X, reset=False)
         if self.hidden_coef_ is not None:
             rows = np.maximum(rows @ self.hidden_coef_.T + self.hidden_intercept_, 0.0)
         return self._unit_rows(rows) if self.scale_ is not None else rows  # as fitted, whatever is set by now
 
     def _logits(self, X: Any) -> Array:
-        rows = self.features(X)
-        logits: Array = rows @ self.coef_.T + self.intercept_
-        return logits
+        return np.asarray(self.features(X) @ self.coef_.T + self.intercept_)
 
     @staticmethod
     def _unit_rows(rows: Array) -> Array:
         length = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), SMALLEST_NORM)
-        turned: Array = rows / length.astype(rows.dtype)
-        return turned
-
-
-def _tensor(array: Array) -> Tensor:
-    # torch warns of arrays that cannot be written to (memory maps); nothing here writes to its input.
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
+        return np.asarray(rows / length.astype(rows.dtype))

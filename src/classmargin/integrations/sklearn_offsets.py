@@ -1,11 +1,5 @@
 """Class offsets fitted on held-out scores: better hard classes for any classifier, at the expense of others.
 
-Data flow of ``fit``::
-
-    X, y ──> estimator in cross-validation ──> held-out scores [N, K] ──> offsets b [K] for each trade ──> pareto_
-                                                                       └> offsets_ of the wanted trade
-    estimator fitted on all rows ──> scores(X) + offsets_ ──> predict
-
 An offset moves the border between two classes; it makes no class easier to tell from another. What one class gains, its
 neighbours pay: this is a *trade*, and :attr:`ClassOffsetClassifier.pareto_` is its price list.
 """
@@ -43,14 +37,13 @@ class ClassOffsetClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     """A classifier with one offset per class on its scores, fitted on held-out scores.
 
     Chooses offsets ``b`` that maximise ``(1 - t) · overall + t · objective`` of ``argmax(score + b)`` on scores that the estimator gives in
-    cross-validation, with ``t = trade``. Offsets trade classes for one another: expect the objective to rise and the overall
-    accuracy to fall, and read the price from ``pareto_`` before choosing ``trade``. Accuracies there are those of the rows
-    the offsets were chosen on and a little too good.
+    cross-validation, with ``t = trade``. Offsets trade classes for one another: expect the objective to rise and the overall accuracy to
+    fall, and read the price from ``pareto_`` before choosing ``trade``. Accuracies there are those of the rows the offsets were chosen
+    on and a little too good.
 
     Args:
         estimator: Any classifier with ``predict_proba`` or ``decision_function``.
-        objective: ``"hard"``, mean accuracy of the worst third of the classes, or ``"worst"``, the lowest accuracy.
-            Not used with ``costs``.
+        objective: ``"hard"``, mean accuracy of the worst third of the classes, or ``"worst"``, the lowest. Not used with ``costs``.
         costs: What a missed sample of each class costs, a dictionary from class to number >= 0 (1 for those left out). The
             objective is then minus the mean cost per sample.
         trade: ``t`` in [0, 1].
@@ -114,14 +107,9 @@ class ClassOffsetClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
                 f"ClassOffsetClassifier needs at least 2 classes, got 1 class: {self.classes_.tolist()}"
             )
         costs = self._costs()
+        folds = check_cv(self.cv, y, classifier=True)
         held_out = cross_val_predict(
-            self.estimator,
-            X,
-            y,
-            cv=check_cv(self.cv, y, classifier=True),
-            method=self._method,
-            n_jobs=self.n_jobs,
-            params=fit_params or None,
+            self.estimator, X, y, cv=folds, method=self._method, n_jobs=self.n_jobs, params=fit_params or None
         )
         self.pareto_ = self._price_list(self._table(held_out), labels, costs)
         (chosen,) = [point for point in self.pareto_ if point["trade"] == float(self.trade)]
@@ -133,9 +121,8 @@ class ClassOffsetClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> Array:
         """Return the label with the largest score plus offset ``[N]``."""
-        largest = self._shifted(X).argmax(axis=1)
-        labels: Array = self.classes_[largest]
-        return labels
+        largest = self._shifted(X).argmax(axis=1)  # asks first whether it is fitted
+        return np.asarray(self.classes_[largest])
 
     def decision_function(self, X: Any) -> Array:
         """Return scores plus offsets ``[N, K]``; for two classes ``[N]``, the second minus the first."""
@@ -150,14 +137,12 @@ class ClassOffsetClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         """
         shifted = self._shifted(X)
         weights = np.exp(shifted - shifted.max(axis=1, keepdims=True))
-        probabilities: Array = weights / weights.sum(axis=1, keepdims=True)
-        return probabilities
+        return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
     def __sklearn_tags__(self) -> Any:
         """Tell scikit-learn that it takes the rows that the estimator takes."""
         tags = super().__sklearn_tags__()
-        inner = get_tags(self.estimator)
-        tags.input_tags.sparse = inner.input_tags.sparse
+        tags.input_tags.sparse = get_tags(self.estimator).input_tags.sparse
         return tags
 
     @property
@@ -166,8 +151,7 @@ class ClassOffsetClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
 
     def _shifted(self, X: Any) -> Array:
         check_is_fitted(self)
-        shifted: Array = self._table(getattr(self.estimator_, self._method)(X)) + self.offsets_
-        return shifted
+        return np.asarray(self._table(getattr(self.estimator_, self._method)(X)) + self.offsets_)
 
     def _table(self, scores: Any) -> Array:
         """Return additive scores ``[N, K]``: logarithms of probabilities, or what the estimator calls scores."""
@@ -218,12 +202,7 @@ class ClassOffsetClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
 
 
 def right_samples(scores: Array, labels: Array, num_classes: int) -> Array:
-    """Count the samples of each class whose largest score is that of their class ``[K]``.
-
-    Example:
-        >>> right_samples(np.array([[2.0, 1.0], [2.0, 1.0]]), np.array([0, 1]), 2).tolist()
-        [1, 0]
-    """
+    """Count the samples of each class whose largest score is that of their class ``[K]``."""
     return np.bincount(labels[scores.argmax(axis=1) == labels], minlength=num_classes)
 
 
@@ -231,19 +210,8 @@ def best_offsets(scores: Array, labels: Array, value: Any, start: Array) -> Arra
     """Raise ``value`` class by class until no offset of a single class raises it further.
 
     For a given class every sample has a threshold: with a larger offset the sample is assigned to the class, with a smaller one to
-    the best of the others. One sort therefore tells the right samples of every class for all offsets.
-
-    Args:
-        scores: Held-out scores ``[N, K]``.
-        labels: Classes ``[N]``.
-        value: Right samples per class ``[C, K]`` -> what is maximised ``[C]``.
-        start: First offsets ``[K]``.
-
-    Example:
-        >>> scores = np.array([[0.0, -1.0], [0.0, -1.0], [0.0, -0.5]])
-        >>> offsets = best_offsets(scores, np.array([0, 0, 1]), lambda right: right.min(axis=-1), np.zeros(2))
-        >>> (scores + offsets).argmax(axis=1).tolist()
-        [0, 0, 1]
+    the best of the others. One sort therefore tells the right samples of every class for all offsets. ``value`` takes the right samples
+    per class ``[C, K]`` to what is maximised ``[C]``.
     """
     offsets, classes = start.astype(np.float64), scores.shape[1]
     best = float(value(right_samples(scores + offsets, labels, classes)[None])[0])
@@ -254,7 +222,10 @@ def best_offsets(scores: Array, labels: Array, value: Any, start: Array) -> Arra
             others[:, k] = -np.inf
             rival = others.argmax(axis=1)
             threshold = others[np.arange(len(labels)), rival] - scores[:, k]
-            candidates = _between(threshold)
+            values = np.unique(threshold)
+            middles = np.concatenate([values[:1] - 1.0, (values[1:] + values[:-1]) / 2.0, values[-1:] + 1.0])
+            few = np.linspace(0, len(middles) - 1, min(len(middles), CANDIDATES)).round().astype(int)
+            candidates = middles[few]  # between neighbouring thresholds, evenly spaced by rank
             right = np.empty((len(candidates), classes))
             for j in range(classes):
                 # Samples of class k are right above their threshold, others below it if their rival is their class.
@@ -270,13 +241,3 @@ def best_offsets(scores: Array, labels: Array, value: Any, start: Array) -> Arra
         if best <= before:
             break
     return np.asarray(offsets - offsets.mean())
-
-
-def _between(thresholds: Array) -> Array:
-    """Return at most ``CANDIDATES`` values between neighbouring thresholds, evenly spaced by rank."""
-    values = np.unique(thresholds)
-    middles = np.concatenate([values[:1] - 1.0, (values[1:] + values[:-1]) / 2.0, values[-1:] + 1.0])
-    if len(middles) <= CANDIDATES:
-        return middles
-    picked: Array = middles[np.linspace(0, len(middles) - 1, CANDIDATES).round().astype(int)]
-    return picked

@@ -1,19 +1,14 @@
 """MR² in timm's train script: a loss object with the signature that it expects, ``loss_fn(output, target)``.
 
-In ``train.py`` of timm, after the model has been made, instead of ``train_loss_fn = nn.CrossEntropyLoss()``::
+In ``train.py`` of timm, instead of ``train_loss_fn = nn.CrossEntropyLoss()``, and after the task has been made from it (in releases
+without tasks: after the optimiser has), so that the class statistics are in timm's checkpoints and come back with ``--resume``::
 
     from classmargin.integrations.timm import keep_statistics, mr2_loss
     train_loss_fn = mr2_loss(model, smoothing=args.smoothing, accumulate=args.grad_accum_steps)
-
-and after the task has been made from it (in releases without tasks: after the optimiser has)::
-
     keep_statistics(train_loss_fn, task)
 
-so that the class statistics are in timm's checkpoints and come back with ``--resume``. The weights that timm saves stay as they are:
-they load for inference without this package.
-
-Targets may be classes ``[B]`` or, with mixup and cutmix, probabilities ``[B, K]``. The encoders of timm as backbones of this
-package's own loop are ``create_backbone("timm:NAME", ...)``.
+The weights that timm saves stay as they are: they load for inference without this package. Targets may be classes ``[B]`` or, with
+mixup and cutmix, probabilities ``[B, K]``. timm's encoders as backbones of our own loop are ``create_backbone("timm:NAME", ...)``.
 """
 
 from __future__ import annotations
@@ -25,6 +20,7 @@ from torch import nn
 
 from classmargin.integrations.capture import capture_features, unwrap
 from classmargin.integrations.capture_loss import CapturedMR2Loss
+from classmargin.mr2 import MR2Loss
 
 
 def mr2_loss(
@@ -79,11 +75,8 @@ def keep_statistics(loss_fn: CapturedMR2Loss, keeper: Any) -> None:
 
     Args:
         loss_fn: What :func:`mr2_loss` returned.
-        keeper: A task of timm (``timm.task``), or any ``torch.optim.Optimizer`` whose state is saved with the model's: then
-            they are an entry of its first parameter group, which optimisers leave alone.
-
-    Raises:
-        TypeError: Neither of them.
+        keeper: A task of timm (``timm.task``), or any ``torch.optim.Optimizer`` whose state is saved with the model's: then they are an
+            entry of its first parameter group, which optimisers leave alone.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(4, 3))
@@ -95,37 +88,37 @@ def keep_statistics(loss_fn: CapturedMR2Loss, keeper: Any) -> None:
         1
     """
     if isinstance(keeper, torch.optim.Optimizer):
-        _keep_in_optimizer(loss_fn, keeper)
+        _keep_in_optimizer(loss_fn.loss, keeper)
     elif hasattr(keeper, "get_task_state") and hasattr(keeper, "load_task_state"):
-        _keep_in_task(loss_fn, keeper)
+        _keep_in_task(loss_fn.loss, keeper)
     else:
         raise TypeError(f"keeper must be a task of timm or an optimizer, got {type(keeper).__name__}")
 
 
-def _keep_in_optimizer(loss_fn: CapturedMR2Loss, optimizer: torch.optim.Optimizer) -> None:
+def _keep_in_optimizer(loss: MR2Loss, optimizer: torch.optim.Optimizer) -> None:
     def put(optimizer: torch.optim.Optimizer) -> None:
-        optimizer.param_groups[0][STATISTICS] = dict(loss_fn.loss.state_dict())
+        optimizer.param_groups[0][STATISTICS] = dict(loss.state_dict())
 
     def take(optimizer: torch.optim.Optimizer) -> None:
         if STATISTICS in optimizer.param_groups[0]:
-            loss_fn.loss.load_state_dict(optimizer.param_groups[0][STATISTICS])
+            loss.load_state_dict(optimizer.param_groups[0][STATISTICS])
 
     take(optimizer)  # a train script may have resumed before it makes its loss
     optimizer.register_state_dict_pre_hook(put)
     optimizer.register_load_state_dict_post_hook(take)
 
 
-def _keep_in_task(loss_fn: CapturedMR2Loss, task: Any) -> None:
+def _keep_in_task(loss: MR2Loss, task: Any) -> None:
     get, load = task.get_task_state, task.load_task_state
 
     def get_task_state(*args: Any, **kwargs: Any) -> dict[str, Any]:
-        return {**get(*args, **kwargs), STATISTICS: dict(loss_fn.loss.state_dict())}
+        return {**get(*args, **kwargs), STATISTICS: dict(loss.state_dict())}
 
     def load_task_state(state: Any, *args: Any, **kwargs: Any) -> None:
         rest = dict(state or {})
         statistics = rest.pop(STATISTICS, None)
         load(rest or None, *args, **kwargs)
         if statistics is not None and not kwargs.get("ema", False):  # averaged weights have none of their own
-            loss_fn.loss.load_state_dict(statistics)
+            loss.load_state_dict(statistics)
 
     task.get_task_state, task.load_task_state = get_task_state, load_task_state

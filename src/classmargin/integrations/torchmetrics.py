@@ -1,16 +1,16 @@
 """The audit's numbers as torchmetrics: ``ClassTiers``, ``WorstClassAccuracy``, ``ClassAccuracyGini``.
 
-Real :class:`torchmetrics.Metric` classes: they sum over processes, work in a ``MetricCollection`` (where the three share one
-state), in ``forward`` and in ``self.log`` of Lightning. Their state counts right samples and all samples per class, which add up exactly.
-Values are those of :func:`classmargin.audit`, by the same code.
-
     metrics = MetricCollection([ClassTiers(num_classes=10), WorstClassAccuracy(num_classes=10)])
     metrics.update(logits, labels)
     metrics.compute()   # {"easy": ..., "medium": ..., "hard": ..., "WorstClassAccuracy": ...}
+
+Real :class:`torchmetrics.Metric` classes, also for ``forward`` and ``self.log`` of Lightning. Their state, which a collection shares,
+counts right samples and all samples per class, which add up exactly. Values are those of :func:`classmargin.audit`, by the same code.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,35 +24,34 @@ require_extra("torchmetrics", "torchmetrics", "the metrics of classmargin")
 from torchmetrics import Metric  # noqa: E402
 
 
-def _number(value: float, device: torch.device) -> Tensor:
-    # float64 as in the audit, wherever the device has it
-    dtype = torch.float32 if device.type == "mps" else torch.float64
-    return torch.tensor(value, dtype=dtype, device=device)
-
-
 class ClassCounts(Metric):
-    """Keeps the counts; subclasses compute a number from them.
-
-    Args:
-        num_classes: ``K``.
-        ignore_index: Label of rows that do not count.
-        **settings: Arguments of ``torchmetrics.Metric``.
-    """
+    """Keeps the counts; subclasses compute a number from them."""
 
     is_differentiable = False
     full_state_update = False
     counts: Tensor
+    _measure: Callable[[Tensor], float]
 
     def __init__(self, num_classes: int, *, ignore_index: int | None = None, **settings: Any) -> None:
         super().__init__(**settings)
         self.num_classes = check_int("num_classes", num_classes, minimum=1)
         self.ignore_index = ignore_index
-        empty = torch.zeros(2, num_classes, dtype=torch.long)
-        self.add_state("counts", default=empty, dist_reduce_fx="sum")
+        self.add_state("counts", torch.zeros(2, num_classes, dtype=torch.long), dist_reduce_fx="sum")
 
     def update(self, preds: Tensor, target: Tensor) -> None:
         """Take logits or probabilities ``[B, K]``, or classes ``[B]``, and true classes ``[B]``."""
         self.counts += count_classes(preds, target, self.num_classes, self.ignore_index)
+
+    def compute(self) -> Any:
+        """Return the number, scalar."""
+        return self._number(self._measure(self.counts))
+
+    def _number(self, value: float) -> Tensor:
+        device = self.counts.device
+        # float64 as in the audit, wherever the device has it
+        return torch.tensor(
+            value, dtype=torch.float32 if device.type == "mps" else torch.float64, device=device
+        )
 
 
 class ClassTiers(ClassCounts):
@@ -76,16 +75,11 @@ class ClassTiers(ClassCounts):
 
     def compute(self) -> dict[str, Tensor]:
         """Return the three means."""
-        return {name: _number(value, self.counts.device) for name, value in thirds(self.counts).items()}
+        return {name: self._number(value) for name, value in thirds(self.counts).items()}
 
 
 class WorstClassAccuracy(ClassCounts):
-    """Lowest accuracy of a class with samples.
-
-    Args:
-        num_classes: ``K``.
-        ignore_index: Label of rows that do not count.
-        **settings: Arguments of ``torchmetrics.Metric``.
+    """Lowest accuracy of a class with samples. Arguments are those of :class:`ClassTiers`.
 
     Example:
         >>> WorstClassAccuracy(num_classes=2)(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1])).item()
@@ -93,19 +87,11 @@ class WorstClassAccuracy(ClassCounts):
     """
 
     higher_is_better = True
-
-    def compute(self) -> Tensor:
-        """Return it, scalar."""
-        return _number(worst_class(self.counts), self.counts.device)
+    _measure = staticmethod(worst_class)
 
 
 class ClassAccuracyGini(ClassCounts):
-    """Gini index of the class accuracies; 0 = all classes are equal.
-
-    Args:
-        num_classes: ``K``.
-        ignore_index: Label of rows that do not count.
-        **settings: Arguments of ``torchmetrics.Metric``.
+    """Gini index of the class accuracies; 0 = all classes are equal. Arguments are those of :class:`ClassTiers`.
 
     Example:
         >>> ClassAccuracyGini(num_classes=2)(torch.tensor([0, 1]), torch.tensor([0, 1])).item()
@@ -113,7 +99,4 @@ class ClassAccuracyGini(ClassCounts):
     """
 
     higher_is_better = False
-
-    def compute(self) -> Tensor:
-        """Return it, scalar."""
-        return _number(accuracy_gini(self.counts), self.counts.device)
+    _measure = staticmethod(accuracy_gini)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +39,11 @@ def audit_scalars(result: Audit) -> Scalars:
         >>> list(audit_scalars(result))
         ['overall', 'easy', 'medium', 'worst', 'worst_5', 'std', 'gini']
     """
-    values = {name: float(getattr(result, name)) for name in SCALARS}
-    values |= {name: float(result.disparity[name]) for name in DISPARITY}
-    values["ece"] = float(result.ece)
-    return {name: value for name, value in values.items() if math.isfinite(value)}
+    values = {name: getattr(result, name) for name in SCALARS}
+    values |= {name: result.disparity[name] for name in DISPARITY}
+    return {
+        name: float(value) for name, value in (values | {"ece": result.ece}).items() if math.isfinite(value)
+    }
 
 
 def class_rows(result: Audit) -> Rows:
@@ -74,33 +75,36 @@ def log_audit(
         ImportError: The report is wanted and its packages are missing; scalars and table have been sent by then.
     """
     check_int("step", step, minimum=0)
-    send_numbers, send_report = _senders(tracker)
+    send = _sender(tracker)
     scalars = {prefix + name: value for name, value in audit_scalars(result).items()}
-    send_numbers(tracker, scalars, class_rows(result), step)
-    if report:
-        with tempfile.TemporaryDirectory() as folder:
-            send_report(tracker, result.to_html(Path(folder) / REPORT), step)
+    with tempfile.TemporaryDirectory() as folder:
+        # The page is made last: numbers and table are worth having without it.
+        page = (result.to_html(Path(folder) / REPORT) for _ in range(report))
+        send(tracker, scalars, class_rows(result), step, page)
 
 
-def _senders(tracker: Any) -> tuple[Callable[..., None], Callable[..., None]]:
+def _sender(tracker: Any) -> Callable[[Any, Scalars, Rows, int, Iterable[Path]], None]:
     if hasattr(tracker, "add_scalar") and hasattr(tracker, "add_text"):
-        return _numbers_to_tensorboard, _report_to_tensorboard
+        return _log_to_tensorboard
     if hasattr(tracker, "log_artifact") and hasattr(tracker, "log_metrics"):
-        return _numbers_to_mlflow, _report_to_mlflow
+        return _log_to_mlflow
     if hasattr(tracker, "log_artifact") and hasattr(tracker, "log"):
-        return _numbers_to_wandb, _report_to_wandb
+        return _log_to_wandb
     raise TypeError(
-        "tracker must be a TensorBoard SummaryWriter, a W&B run or the module mlflow, got "
-        f"{type(tracker).__name__}"
+        f"tracker must be a TensorBoard SummaryWriter, a W&B run or the module mlflow, got {type(tracker).__name__}"
     )
 
 
-def _numbers_to_tensorboard(writer: Any, scalars: Scalars, rows: Rows, step: int) -> None:
+def _log_to_tensorboard(writer: Any, scalars: Scalars, rows: Rows, step: int, page: Iterable[Path]) -> None:
     for name, value in scalars.items():
         writer.add_scalar(name, value, step)
     lines = [COLUMNS, ["---"] * len(COLUMNS), *rows]
     table = "\n".join("| " + " | ".join(_cell(value) for value in line) + " |" for line in lines)
     writer.add_text("classes", table, step)
+    for file in page:
+        target = Path(writer.log_dir) / f"{file.stem}_{step}{file.suffix}"
+        target.write_bytes(file.read_bytes())
+        writer.add_text("report", f"The audit report is the file {target.name} beside these events.", step)
 
 
 def _cell(value: Any) -> str:
@@ -108,32 +112,27 @@ def _cell(value: Any) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-def _report_to_tensorboard(writer: Any, file: Path, step: int) -> None:
-    target = Path(writer.log_dir) / f"{file.stem}_{step}{file.suffix}"
-    target.write_bytes(file.read_bytes())
-    writer.add_text("report", f"The audit report is the file {target.name} beside these events.", step)
-
-
-def _numbers_to_wandb(run: Any, scalars: Scalars, rows: Rows, step: int) -> None:
+def _log_to_wandb(run: Any, scalars: Scalars, rows: Rows, step: int, page: Iterable[Path]) -> None:
     wandb = require_extra("wandb", "wandb", "logging to Weights & Biases")
     run.log({**scalars, "classes": wandb.Table(columns=list(COLUMNS), data=rows)}, step=step)
+    for file in page:
+        _add_wandb_report(wandb, run, file, f"audit-report-{run.id}", {"step": step})
 
 
-def _report_to_wandb(run: Any, file: Path, step: int) -> None:
-    wandb = require_extra("wandb", "wandb", "logging to Weights & Biases")
-    artifact = wandb.Artifact(f"audit-report-{run.id}", type="report", metadata={"step": step})
+def _add_wandb_report(
+    wandb: Any, run: Any, file: Path, name: str, metadata: dict[str, Any] | None = None
+) -> None:
+    artifact = wandb.Artifact(name, type="report", metadata=metadata)
     artifact.add_file(str(file))
     run.log_artifact(artifact)
 
 
-def _numbers_to_mlflow(mlflow: Any, scalars: Scalars, rows: Rows, step: int) -> None:
+def _log_to_mlflow(mlflow: Any, scalars: Scalars, rows: Rows, step: int, page: Iterable[Path]) -> None:
     mlflow.log_metrics(scalars, step=step)
     columns = {name: [row[place] for row in rows] for place, name in enumerate(COLUMNS)}
     mlflow.log_table(columns, f"classes_{step:08d}.json")
-
-
-def _report_to_mlflow(mlflow: Any, file: Path, step: int) -> None:
-    mlflow.log_artifact(str(file), artifact_path=f"report_{step:08d}")
+    for file in page:
+        mlflow.log_artifact(str(file), artifact_path=f"report_{step:08d}")
 
 
 def send_run_report(
@@ -143,13 +142,7 @@ def send_run_report(
 
     During training :mod:`classmargin.training.metric_logs` sends scalars and the class table; the report exists only once the run has
     been tested, after those loggers were closed. Here each tracker's own record of the run is reopened and given the file.
-    A tracker that fails costs its copy of the report and a line that says why, nothing else: the run is finished.
-
-    Args:
-        names: Loggers of the run: ``tensorboard``, ``wandb``, ``mlflow``.
-        folder: The run folder.
-        report: The HTML file.
-        say: Prints one line.
+    A tracker that fails costs its copy of the report and a line for ``say`` that tells why, nothing else: the run is finished.
     """
     senders = {"tensorboard": _to_tensorboard, "wandb": _to_wandb, "mlflow": _to_mlflow}
     sent = []
@@ -174,9 +167,7 @@ def _to_wandb(folder: Path, report: Path) -> None:
     wandb = require_extra("wandb", "wandb", "the W&B logger")
     mode = os.environ.get("WANDB_MODE", "offline")
     run = wandb.init(project=PROJECT, id=wandb_run_id(folder), resume="allow", dir=str(folder), mode=mode)
-    artifact = wandb.Artifact(f"report-{run.id}", type="report")
-    artifact.add_file(str(report))
-    run.log_artifact(artifact)
+    _add_wandb_report(wandb, run, report, f"report-{run.id}")
     run.finish()
 
 
@@ -184,9 +175,6 @@ def wandb_run_id(folder: Path) -> str:
     """Return the id of the newest W&B run in a run folder, from the file ``wandb/offline-run-DATE-.../run-ID.wandb``.
 
     The file, not its folder: a folder begun in the same second as another has a number after the id.
-
-    Raises:
-        FileNotFoundError: There is none.
     """
     found = sorted((folder / "wandb").glob("*run-*/run-*.wandb"), key=lambda path: path.parent.name)
     if not found:

@@ -39,6 +39,7 @@ import torch
 from torch import Tensor, nn
 
 from classmargin._types import ModelOutput
+from classmargin.methods.hyperparameter import Hyperparameter
 
 HeadKind = Literal["linear", "cosine", "gaussian"]
 SamplerKind = Literal["plain", "class-balanced"]
@@ -179,21 +180,44 @@ class LoopContext(Protocol):
 
 
 class Method(nn.Module):
-    """Base class of every method. Subclasses implement :meth:`loss`; the constructor takes the task and the
-    hyper-parameters as keyword-only arguments with the published defaults.
+    """Base class of every method. Subclasses implement :meth:`loss`.
+
+    Hyper-parameters are declared in the body of the class with their published defaults and limits, such as
+    ``rho: float = number(0.05, minimum=0.0)`` (:mod:`classmargin.methods.hyperparameter`), and become checked
+    attributes. Keyword-only arguments of the constructor are hyper-parameters as well.
     """
 
     requirements: Requirements = Requirements()
 
-    def __init__(self, task: TaskInfo) -> None:
+    def __init__(self, task: TaskInfo, **hyperparameters: Any) -> None:
         super().__init__()
         self.task = task
+        for name, declared in self._declared().items():
+            setattr(self, name, declared.checked(name, hyperparameters.pop(name, declared.default)))
+        if hyperparameters:
+            raise TypeError(f"{type(self).__name__} has no hyper-parameter {', '.join(hyperparameters)}")
+
+    @classmethod
+    def _declared(cls) -> dict[str, Hyperparameter]:
+        bodies = [vars(base).items() for base in reversed(cls.__mro__)]
+        return {name: value for body in bodies for name, value in body if isinstance(value, Hyperparameter)}
 
     @classmethod
     def default_hyperparameters(cls) -> dict[str, Any]:
-        """Return the keyword-only arguments of the constructor with their defaults."""
+        """Return the hyper-parameters with their defaults."""
         parameters = inspect.signature(cls).parameters.values()
-        return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+        of_constructor = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+        return {name: declared.default for name, declared in cls._declared().items()} | of_constructor
+
+    @classmethod
+    def needs(cls, **hyperparameters: Any) -> Requirements:
+        """Return what a method with these hyper-parameters needs before its task exists."""
+        return cls.requirements
+
+    @staticmethod
+    def settle(options: Mapping[str, Any], *, epochs: int, distinct_views: bool) -> dict[str, Any]:
+        """Return the hyper-parameters with those that are left to the run (``"auto"``) written out."""
+        return dict(options)
 
     def loss(self, step: Step, update_state: bool) -> MethodLoss:
         """Return the loss of one batch; change own state only if ``update_state``."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from classmargin._checks import check_number
 from classmargin._distributed import all_reduce_sum, global_mean
 from classmargin.methods.base import Method, MethodLoss, Requirements, Step, TaskInfo
+from classmargin.methods.hyperparameter import number
 from classmargin.methods.loss_parts import at_least_float32, class_sums, cross_entropy, with_parts
 from classmargin.methods.method_registry import MethodInfo, register
 
@@ -38,12 +40,12 @@ class CenterLoss(Method):
     """
 
     requirements = Requirements(features=True)
+    center_weight: float = number(0.003, minimum=0.0)
+    center_rate: float = number(0.5, above=0.0, maximum=1.0)
     centers: Tensor
 
-    def __init__(self, task: TaskInfo, *, center_weight: float = 0.003, center_rate: float = 0.5) -> None:
-        super().__init__(task)
-        self.center_weight = check_number("center_weight", center_weight, minimum=0.0)
-        self.center_rate = check_number("center_rate", center_rate, above=0.0, maximum=1.0)
+    def __init__(self, task: TaskInfo, **hyperparameters: Any) -> None:
+        super().__init__(task, **hyperparameters)
         self.register_buffer("centers", torch.zeros(task.num_classes, task.feature_dim))
 
     def loss(self, step: Step, update_state: bool) -> MethodLoss:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
-from classmargin._checks import check_number
 from classmargin._distributed import global_mean
 from classmargin.methods.base import Method, MethodLoss, Requirements, Step, TaskInfo
+from classmargin.methods.hyperparameter import number
 from classmargin.methods.loss_parts import cross_entropy, effective_number_weights, focal_factor, with_parts
 from classmargin.methods.method_registry import MethodInfo, register
 
@@ -36,12 +38,12 @@ class ClassBalanced(Method):
     """
 
     requirements = Requirements(class_counts=True)
+    beta: float = number(0.9999, minimum=0.0, below=1.0)
+    focusing: float = number(0.0, minimum=0.0)
     class_weights: Tensor
 
-    def __init__(self, task: TaskInfo, *, beta: float = 0.9999, focusing: float = 0.0) -> None:
-        super().__init__(task)
-        self.beta = check_number("beta", beta, minimum=0.0, below=1.0)
-        self.focusing = check_number("focusing", focusing, minimum=0.0)
+    def __init__(self, task: TaskInfo, **hyperparameters: Any) -> None:
+        super().__init__(task, **hyperparameters)
         weights = effective_number_weights(task.class_counts, self.beta)
         self.register_buffer("class_weights", weights.float(), persistent=False)
 

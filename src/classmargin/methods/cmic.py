@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from classmargin._checks import check_choice, check_number
 from classmargin._distributed import all_reduce_sum, gather_rows, global_mean
 from classmargin.methods.base import Method, MethodLoss, Step, TaskInfo
+from classmargin.methods.hyperparameter import choice, number, switch
 from classmargin.methods.loss_parts import (
     at_least_float32,
     class_sums,
@@ -23,14 +24,10 @@ _LOG_FLOOR = math.log(1e-25)
 
 
 def separation(log_probabilities: Tensor, labels: Tensor, *, pairs: str, detach_log: bool) -> Tensor:
-    """Return ``Γ``: the mean cross-entropy ``H(p_i, p_j)`` of pairs with different labels, scalar.
+    """Return ``Γ``: the mean cross-entropy ``H(p_i, p_j)`` of pairs with different labels, from ``ln p`` ``[B, K]``.
 
-    Args:
-        log_probabilities: ``ln p [B, K]``.
-        labels: Classes ``[B]``.
-        pairs: ``"all"`` divides by ``B²`` (the expectation over independent pairs), ``"different"`` by the
-            number of pairs with different labels.
-        detach_log: Stop the gradient through ``ln p_j``.
+    ``pairs="all"`` divides by ``B²`` (the expectation over independent pairs), ``"different"`` by the number of pairs with
+    different labels; ``detach_log`` stops the gradient through ``ln p_j``.
     """
     log_side = log_probabilities.clamp(min=_LOG_FLOOR)
     if detach_log:
@@ -73,24 +70,15 @@ class CMIC(Method):
     Source: Yang et al., 2023.
     """
 
+    concentration_weight: float = number(0.7, minimum=0.0)
+    separation_weight: float = number(0.4, minimum=0.0)
+    decay: float = number(0.9, minimum=0.0, below=1.0)
+    pairs: str = choice("all", "different")
+    detach_log: bool = switch(True)
     class_predictions: Tensor
 
-    def __init__(
-        self,
-        task: TaskInfo,
-        *,
-        concentration_weight: float = 0.7,
-        separation_weight: float = 0.4,
-        decay: float = 0.9,
-        pairs: str = "all",
-        detach_log: bool = True,
-    ) -> None:
-        super().__init__(task)
-        self.concentration_weight = check_number("concentration_weight", concentration_weight, minimum=0.0)
-        self.separation_weight = check_number("separation_weight", separation_weight, minimum=0.0)
-        self.decay = check_number("decay", decay, minimum=0.0, below=1.0)
-        self.pairs = check_choice("pairs", pairs, ("all", "different"))
-        self.detach_log = bool(detach_log)
+    def __init__(self, task: TaskInfo, **hyperparameters: Any) -> None:
+        super().__init__(task, **hyperparameters)
         uniform = torch.full((task.num_classes, task.num_classes), 1.0 / task.num_classes)
         self.register_buffer("class_predictions", uniform)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from classmargin._checks import check_number
 from classmargin._distributed import all_reduce_sum, global_mean
 from classmargin.methods.base import LoopContext, Method, MethodLoss, Requirements, Step, TaskInfo
+from classmargin.methods.hyperparameter import number
 from classmargin.methods.loss_parts import at_least_float32, cross_entropy, with_parts
 from classmargin.methods.method_registry import MethodInfo, register
 
@@ -29,11 +31,6 @@ def spectral_weights(confusion: Tensor) -> Tensor:
     """Return ``G = 2 (u₁v₁ᵀ - min)/(max - min) + 0.01`` of a confusion matrix, or ones if it is 0.
 
     ``u₁v₁ᵀ`` is the derivative of the spectral norm ``‖C‖₂``. Rows are predictions, columns true classes.
-
-    Example:
-        >>> spectral_weights(torch.tensor([[0.0, 0.2], [0.1, 0.0]])).round(decimals=2)
-        tensor([[0.0100, 2.0100],
-                [0.0100, 0.0100]], dtype=torch.float64)
     """
     if not bool((confusion > 0).any()):
         return torch.ones_like(confusion, dtype=torch.float64)
@@ -77,15 +74,13 @@ class CSR(Method):
     """
 
     requirements = Requirements(training_pass=True)
+    spectral_weight: float = number(0.3, minimum=0.0, maximum=1.0)
+    margin: float = number(0.0, minimum=0.0)
+    start_share: float = number(0.0, minimum=0.0, below=1.0)
     confusion_weights: Tensor
 
-    def __init__(
-        self, task: TaskInfo, *, spectral_weight: float = 0.3, margin: float = 0.0, start_share: float = 0.0
-    ) -> None:
-        super().__init__(task)
-        self.spectral_weight = check_number("spectral_weight", spectral_weight, minimum=0.0, maximum=1.0)
-        self.margin = check_number("margin", margin, minimum=0.0)
-        self.start_share = check_number("start_share", start_share, minimum=0.0, below=1.0)
+    def __init__(self, task: TaskInfo, **hyperparameters: Any) -> None:
+        super().__init__(task, **hyperparameters)
         self.register_buffer("confusion_weights", torch.ones(task.num_classes, task.num_classes))
 
     @torch.no_grad()

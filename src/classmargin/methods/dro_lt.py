@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from classmargin._checks import check_number
 from classmargin._distributed import gather_rows, global_mean
 from classmargin.methods.base import LoopContext, Method, MethodLoss, Requirements, Stage, Step, TaskInfo
+from classmargin.methods.hyperparameter import number
 from classmargin.methods.loss_parts import (
     at_least_float32,
     class_means,
@@ -27,14 +27,7 @@ def robust_centroid_losses(
     """Return ``-ln`` of the share each sample has in the neighbourhood of its class centroid ``[B]``.
 
     ``-ln [e^{-(d(μ_c, z_i) + ε_c)/T} / Σ_j e^{-(d(μ_c, z_j) + ε_c 1[y_j = c])/T}]`` with ``c = y_i``,
-    Euclidean ``d`` and ``j`` over the batch.
-
-    Args:
-        features: ``z [B, d]``.
-        labels: Classes ``[B]``.
-        centroids: ``μ [K, d]``.
-        radii: ``ε [K]``, at least 0.
-        temperature: ``T``.
+    Euclidean ``d`` and ``j`` over the batch; ``features`` z ``[B, d]``, ``centroids`` μ ``[K, d]``, ``radii`` ε >= 0 ``[K]``.
     """
     classes = torch.arange(len(centroids), device=labels.device).unsqueeze(1)
     # Exact differences: the faster Gram form loses the small distances that matter here.
@@ -76,36 +69,25 @@ class DROLT(Method):
     """
 
     requirements = Requirements(features=True, class_counts=True, training_pass=True)
+    temperature: float = number(1.0, above=0.0)
+    robust_weight: float = number(1.0, minimum=0.0)
+    initial_radius: float = number(1.0, minimum=0.0)
+    radius_factor: float = number(1.0, minimum=0.0)
+    pretrain_share: float = number(2 / 3, minimum=0.0, below=1.0)
+    classifier_share: float = number(1 / 15, minimum=0.0, below=1.0)
+    feature_lr_scale: float = number(0.05, above=0.0)
+    classifier_lr_scale: float = number(0.1, above=0.0)
     centroids: Tensor
     class_weights: Tensor
 
-    def __init__(
-        self,
-        task: TaskInfo,
-        *,
-        temperature: float = 1.0,
-        robust_weight: float = 1.0,
-        initial_radius: float = 1.0,
-        radius_factor: float = 1.0,
-        pretrain_share: float = 2 / 3,
-        classifier_share: float = 1 / 15,
-        feature_lr_scale: float = 0.05,
-        classifier_lr_scale: float = 0.1,
-    ) -> None:
-        super().__init__(task)
-        self.temperature = check_number("temperature", temperature, above=0.0)
-        self.robust_weight = check_number("robust_weight", robust_weight, minimum=0.0)
-        self.radius_factor = check_number("radius_factor", radius_factor, minimum=0.0)
-        self.pretrain_share = check_number("pretrain_share", pretrain_share, minimum=0.0, below=1.0)
-        self.classifier_share = check_number("classifier_share", classifier_share, minimum=0.0, below=1.0)
-        if pretrain_share + classifier_share >= 1:
+    def __init__(self, task: TaskInfo, **hyperparameters: Any) -> None:
+        super().__init__(task, **hyperparameters)
+        if self.pretrain_share + self.classifier_share >= 1:
             raise ValueError(
-                f"pretrain_share + classifier_share must be < 1, got {pretrain_share} + {classifier_share}"
+                "pretrain_share + classifier_share must be < 1, "
+                f"got {self.pretrain_share} + {self.classifier_share}"
             )
-        self.feature_lr_scale = check_number("feature_lr_scale", feature_lr_scale, above=0.0)
-        self.classifier_lr_scale = check_number("classifier_lr_scale", classifier_lr_scale, above=0.0)
-        radius = check_number("initial_radius", initial_radius, minimum=0.0)
-        self.radii = nn.Parameter(torch.full((task.num_classes,), radius))
+        self.radii = nn.Parameter(torch.full((task.num_classes,), self.initial_radius))
         self.register_buffer("centroids", torch.zeros(task.num_classes, task.feature_dim))
         counts = task.class_counts.float()
         self.register_buffer("class_weights", counts / counts.max(), persistent=False)

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from classmargin._checks import check_choice, check_int, check_number
 from classmargin._distributed import global_mean
 from classmargin.methods.base import Method, MethodLoss, Requirements, Step, TaskInfo
+from classmargin.methods.hyperparameter import choice, number, whole_number
 from classmargin.methods.loss_parts import at_least_float32, cross_entropy, with_parts
 from classmargin.methods.method_registry import MethodInfo, register
 
 
 def counter_uniform(index: Tensor, num_classes: int, *, step: int, seed: int) -> Tensor:
-    """Return uniform numbers in [0, 1) for every (sample, class), a pure function of its arguments.
+    """Return uniform numbers in [0, 1) for every sample and class ``[B, K]``, a pure function of the arguments.
 
     A generator would make the draw depend on the place of a sample in the batch and on the number of
     processes, and its state would have to be saved. Mixing the counter (splitmix64) has none of these
     troubles.
-
-    Args:
-        index: Stable sample index ``[B]``, int64.
-        num_classes: ``K``.
-        step: Optimiser step, so that draws differ from step to step.
-        seed: Chooses the sequence.
     """
     start = _mix(_mix(index.new_tensor(seed)) + step)
     classes = torch.arange(num_classes, device=index.device)
@@ -83,28 +78,17 @@ class EQL(Method):
     """
 
     requirements = Requirements(class_counts=True, sample_index=True)
+    tail_ratio: float = number(0.5, minimum=0.0)
+    drop_probability: float = number(0.9, minimum=0.0, maximum=1.0)
+    mode: str = choice("softmax", "sigmoid")
+    prior_probability: float = number(1e-3, above=0.0, below=1.0)
+    seed: int = whole_number(0, minimum=0)
     is_tail: Tensor
 
-    def __init__(
-        self,
-        task: TaskInfo,
-        *,
-        tail_ratio: float = 0.5,
-        drop_probability: float = 0.9,
-        mode: str = "softmax",
-        prior_probability: float = 1e-3,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(task)
-        check_number("tail_ratio", tail_ratio, minimum=0.0)
-        self.drop_probability = check_number("drop_probability", drop_probability, minimum=0.0, maximum=1.0)
-        self.mode = check_choice("mode", mode, ("softmax", "sigmoid"))
-        prior = check_number("prior_probability", prior_probability, above=0.0, below=1.0)
-        # The same shift for all classes: it acts like a bias at its usual start and changes no prediction.
-        self.sigmoid_shift = math.log((1 - prior) / prior)
-        self.seed = check_int("seed", seed, minimum=0)
+    def __init__(self, task: TaskInfo, **hyperparameters: Any) -> None:
+        super().__init__(task, **hyperparameters)
         frequency = task.class_counts.double() / task.class_counts.sum()
-        self.register_buffer("is_tail", frequency < tail_ratio / task.num_classes, persistent=False)
+        self.register_buffer("is_tail", frequency < self.tail_ratio / task.num_classes, persistent=False)
 
     def loss(self, step: Step, update_state: bool) -> MethodLoss:
         """Return the mean over the samples of all processes."""
@@ -120,6 +104,7 @@ class EQL(Method):
         return with_parts(total, equalization=total)
 
     def _sigmoid_losses(self, logits: Tensor, own_class: Tensor) -> Tensor:
-        shifted = logits - self.sigmoid_shift
-        each = F.binary_cross_entropy_with_logits(shifted, own_class.to(logits), reduction="none")
+        # The same shift for all classes: it acts like a bias at its usual start and changes no prediction.
+        shift = math.log((1 - self.prior_probability) / self.prior_probability)
+        each = F.binary_cross_entropy_with_logits(logits - shift, own_class.to(logits), reduction="none")
         return each.masked_fill(self.is_tail & ~own_class, 0.0).sum(dim=1)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from classmargin._checks import check_number
 from classmargin._distributed import global_mean
-from classmargin.methods.base import Method, MethodLoss, Requirements, Step, TaskInfo
+from classmargin.methods.base import Method, MethodLoss, Requirements, Step
+from classmargin.methods.hyperparameter import number
 from classmargin.methods.loss_parts import cross_entropy, with_parts
 from classmargin.methods.method_registry import MethodInfo, register
 
@@ -39,10 +39,7 @@ class ERM(Method):
     """
 
     requirements = Requirements(soft_labels=True)
-
-    def __init__(self, task: TaskInfo, *, label_smoothing: float = 0.0) -> None:
-        super().__init__(task)
-        self.label_smoothing = check_number("label_smoothing", label_smoothing, minimum=0.0, below=1.0)
+    label_smoothing: float = number(0.0, minimum=0.0, below=1.0)
 
     def loss(self, step: Step, update_state: bool) -> MethodLoss:
         """Return the mean cross-entropy over the samples of all processes."""

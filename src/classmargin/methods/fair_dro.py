@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from classmargin._checks import check_choice, check_number
 from classmargin.methods.base import LoopContext, Method, MethodLoss, Requirements, Step, TaskInfo
+from classmargin.methods.hyperparameter import choice, number, switch
 from classmargin.methods.loss_parts import class_means, cross_entropy, training_class_means, with_parts
 from classmargin.methods.method_registry import MethodInfo, register
 
@@ -17,14 +18,6 @@ def chi_square_weights(losses: Tensor, radius: float) -> Tensor:
     """Return the weights on a χ² ball around uniform that maximise ``Σ_k q_k ℓ_k``.
 
     ``q_k = (1 + √(2ρ) (ℓ_k - ℓ̄)/std) / K``, so that ``Σ q ℓ = mean + √(2ρ) std``. Weights may be negative.
-
-    Args:
-        losses: Mean loss of each class ``[K]``.
-        radius: ``ρ``.
-
-    Example:
-        >>> chi_square_weights(torch.tensor([0.2, 0.5, 1.1]), 0.3)
-        tensor([0.0573, 0.2643, 0.6784])
     """
     spread = losses.std(unbiased=False)
     if spread <= 1e-12 * losses.abs().max().clamp(min=1e-12):  # all classes alike: nothing to lean towards
@@ -68,22 +61,14 @@ class FairDRO(Method):
     """
 
     requirements = Requirements(training_pass=True)
+    radius: float = number(0.5, minimum=0.0)
+    smoothing: str = choice("linear", "cosine")
+    loss_kind: str = choice("cross-entropy", "zero-one")
+    nonnegative: bool = switch(True)
     weights: Tensor
 
-    def __init__(
-        self,
-        task: TaskInfo,
-        *,
-        radius: float = 0.5,
-        smoothing: str = "linear",
-        loss_kind: str = "cross-entropy",
-        nonnegative: bool = True,
-    ) -> None:
-        super().__init__(task)
-        self.radius = check_number("radius", radius, minimum=0.0)
-        self.smoothing = check_choice("smoothing", smoothing, ("linear", "cosine"))
-        self.loss_kind = check_choice("loss_kind", loss_kind, ("cross-entropy", "zero-one"))
-        self.nonnegative = bool(nonnegative)
+    def __init__(self, task: TaskInfo, **hyperparameters: Any) -> None:
+        super().__init__(task, **hyperparameters)
         self.register_buffer("weights", torch.full((task.num_classes,), 1.0 / task.num_classes))
 
     def loss(self, step: Step, update_state: bool) -> MethodLoss:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from classmargin._checks import check_number
 from classmargin._distributed import global_mean
-from classmargin.methods.base import Method, MethodLoss, Step, TaskInfo
+from classmargin.methods.base import Method, MethodLoss, Step
+from classmargin.methods.hyperparameter import number
 from classmargin.methods.loss_parts import cross_entropy, focal_factor, with_parts
 from classmargin.methods.method_registry import MethodInfo, register
 
@@ -31,9 +31,7 @@ class Focal(Method):
     Source: Lin et al., ICCV 2017.
     """
 
-    def __init__(self, task: TaskInfo, *, focusing: float = 2.0) -> None:
-        super().__init__(task)
-        self.focusing = check_number("focusing", focusing, minimum=0.0)
+    focusing: float = number(2.0, minimum=0.0)
 
     def loss(self, step: Step, update_state: bool) -> MethodLoss:
         """Return the mean focal loss over the samples of all processes."""

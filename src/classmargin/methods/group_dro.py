@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from classmargin._checks import check_choice, check_number
+from classmargin._checks import check_choice
 from classmargin._distributed import global_mean
 from classmargin.methods.base import Method, MethodLoss, Requirements, Step, TaskInfo
+from classmargin.methods.hyperparameter import choice, number
 from classmargin.methods.loss_parts import class_means, cross_entropy, with_parts
 from classmargin.methods.method_registry import MethodInfo, register
 
@@ -40,31 +42,24 @@ class GroupDRO(Method):
     Source: Sagawa et al., ICLR 2020.
     """
 
+    step_size: float = number(0.01, minimum=0.0)
+    adjustment: float = number(0.0, minimum=0.0)
+    absent: str = choice("zero", "renormalise", "unbiased")
+    sampler: str = choice("plain", "class-balanced")
     log_weights: Tensor
     adjustments: Tensor
 
-    def __init__(
-        self,
-        task: TaskInfo,
-        *,
-        step_size: float = 0.01,
-        adjustment: float = 0.0,
-        absent: str = "zero",
-        sampler: str = "plain",
-    ) -> None:
-        super().__init__(task)
-        self.step_size = check_number("step_size", step_size, minimum=0.0)
-        self.absent = check_choice("absent", absent, ("zero", "renormalise", "unbiased"))
-        self.requirements = self.needs(sampler=sampler)
-        scale = check_number("adjustment", adjustment, minimum=0.0)
-        adjustments = scale / task.class_counts.clamp(min=1).double().sqrt()
+    def __init__(self, task: TaskInfo, **hyperparameters: Any) -> None:
+        super().__init__(task, **hyperparameters)
+        self.requirements = self.needs(sampler=self.sampler)
+        adjustments = self.adjustment / task.class_counts.clamp(min=1).double().sqrt()
         self.register_buffer("adjustments", adjustments.float(), persistent=False)
         # Logarithms: a weight may become tiny but never exactly 0, from where it could not return.
         start = torch.full((task.num_classes,), -math.log(task.num_classes))
         self.register_buffer("log_weights", start)
 
-    @staticmethod
-    def needs(*, sampler: str = "plain", **_: object) -> Requirements:
+    @classmethod
+    def needs(cls, *, sampler: str = "plain", **hyperparameters: Any) -> Requirements:
         """Return the needs, which depend on the sampler."""
         if check_choice("sampler", sampler, ("plain", "class-balanced")) == "plain":
             return Requirements(class_counts=True)

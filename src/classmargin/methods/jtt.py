@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from classmargin._checks import check_choice, check_int, check_number
 from classmargin._distributed import all_reduce_sum, global_mean
 from classmargin.methods.base import LoopContext, Method, MethodLoss, Requirements, Stage, Step, TaskInfo
+from classmargin.methods.hyperparameter import choice, number, whole_number
 from classmargin.methods.loss_parts import cross_entropy, with_parts
 from classmargin.methods.method_registry import MethodInfo, register
 
@@ -45,23 +47,14 @@ class JTT(Method):
     """
 
     requirements = Requirements(sample_index=True, training_pass=True)
+    identification_share: float = number(0.5, above=0.0, maximum=1.0)
+    up_weight: int = whole_number(4, minimum=1)
+    mode: str = choice("up-sample", "weight")
     errors: Tensor
     in_training: Tensor
 
-    def __init__(
-        self,
-        task: TaskInfo,
-        *,
-        identification_share: float = 0.5,
-        up_weight: int = 4,
-        mode: str = "up-sample",
-    ) -> None:
-        super().__init__(task)
-        self.identification_share = check_number(
-            "identification_share", identification_share, above=0.0, maximum=1.0
-        )
-        self.up_weight = check_int("up_weight", up_weight, minimum=1)
-        self.mode = check_choice("mode", mode, ("up-sample", "weight"))
+    def __init__(self, task: TaskInfo, **hyperparameters: Any) -> None:
+        super().__init__(task, **hyperparameters)
         self.register_buffer("errors", torch.zeros(len(task.labels), dtype=torch.bool))
         self.register_buffer("in_training", task.labels >= 0, persistent=False)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from classmargin._checks import check_number
 from classmargin._distributed import global_mean
 from classmargin.methods.base import Method, MethodLoss, Requirements, Step, TaskInfo
+from classmargin.methods.hyperparameter import number
 from classmargin.methods.loss_parts import (
     at_least_float32,
     cross_entropy,
@@ -24,12 +26,7 @@ _CAVEATS = "Not cross-entropy on balanced data: cosine head, scale and a uniform
 
 
 def frequency_margins(class_counts: Tensor, max_margin: float) -> Tensor:
-    """Return margins ``∝ n^(-1/4)`` whose largest is ``max_margin``, in float64.
-
-    Example:
-        >>> frequency_margins(torch.tensor([100, 10, 1]), 0.5)
-        tensor([0.1581, 0.2812, 0.5000], dtype=torch.float64)
-    """
+    """Return margins ``∝ n^(-1/4)`` whose largest is ``max_margin``, in float64."""
     margins = class_counts.double().clamp(min=1) ** -0.25
     return margins * (max_margin / margins.max())
 
@@ -74,28 +71,18 @@ class LDAM(Method):
     requirements = Requirements(
         class_counts=True, head="cosine", head_options={"scale": 1.0, "learnable_scale": False}
     )
+    max_margin: float = number(0.5, above=0.0)
+    scale: float = number(30.0, above=0.0)
+    reweight_from: float | None = number(None, minimum=0.0, maximum=1.0)
+    beta: float = number(0.9999, minimum=0.0, below=1.0)
     margins: Tensor
     late_weights: Tensor
 
-    def __init__(
-        self,
-        task: TaskInfo,
-        *,
-        max_margin: float = 0.5,
-        scale: float = 30.0,
-        reweight_from: float | None = None,
-        beta: float = 0.9999,
-    ) -> None:
-        super().__init__(task)
-        check_number("max_margin", max_margin, above=0.0)
-        self.scale = check_number("scale", scale, above=0.0)
-        if reweight_from is not None:
-            check_number("reweight_from", reweight_from, minimum=0.0, maximum=1.0)
-        self.reweight_from = reweight_from
-        check_number("beta", beta, minimum=0.0, below=1.0)
-        margins = frequency_margins(task.class_counts, max_margin)
+    def __init__(self, task: TaskInfo, **hyperparameters: Any) -> None:
+        super().__init__(task, **hyperparameters)
+        margins = frequency_margins(task.class_counts, self.max_margin)
         self.register_buffer("margins", margins.float(), persistent=False)
-        weights = effective_number_weights(task.class_counts, beta)
+        weights = effective_number_weights(task.class_counts, self.beta)
         self.register_buffer("late_weights", weights.float(), persistent=False)
 
     def loss(self, step: Step, update_state: bool) -> MethodLoss:

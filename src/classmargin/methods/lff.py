@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from classmargin._checks import check_choice, check_number
 from classmargin._distributed import gather_rows, global_mean
 from classmargin.methods.base import Method, MethodLoss, Requirements, Step, TaskInfo
+from classmargin.methods.hyperparameter import choice, number, switch
 from classmargin.methods.loss_parts import cross_entropy, frozen_running_statistics, with_parts
 from classmargin.methods.method_registry import MethodInfo, register
 
@@ -15,12 +18,7 @@ _TINY = 1e-8
 
 
 def generalised_cross_entropy(losses: Tensor, q: float) -> Tensor:
-    """Return ``(1 - p_y^q) / q`` of each sample from its cross-entropy; its gradient is ``p_y^q ∇CE``.
-
-    Example:
-        >>> generalised_cross_entropy(torch.tensor([0.6931]), 0.7)
-        tensor([0.5492])
-    """
+    """Return ``(1 - p_y^q) / q`` of each sample from its cross-entropy; its gradient is ``p_y^q ∇CE``."""
     return -torch.expm1(-q * losses) / q
 
 
@@ -57,26 +55,18 @@ class LfF(Method):
     """
 
     requirements = Requirements(sample_index=True, second_model=True)
+    q: float = number(0.7, above=0.0, maximum=1.0)
+    average_decay: float = number(0.7, minimum=0.0, below=1.0)
+    normalise_by_class: bool = switch(True)
+    biased_loss: str = choice("gce", "release")
     averages: Tensor
     seen: Tensor
     train_labels: Tensor
 
-    def __init__(
-        self,
-        task: TaskInfo,
-        *,
-        q: float = 0.7,
-        average_decay: float = 0.7,
-        normalise_by_class: bool = True,
-        biased_loss: str = "gce",
-    ) -> None:
-        super().__init__(task)
+    def __init__(self, task: TaskInfo, **hyperparameters: Any) -> None:
+        super().__init__(task, **hyperparameters)
         if task.new_model is None:
             raise ValueError("task.new_model must make a network for the twin of method lff, got None")
-        self.q = check_number("q", q, above=0.0, maximum=1.0)
-        self.average_decay = check_number("average_decay", average_decay, minimum=0.0, below=1.0)
-        self.normalise_by_class = bool(normalise_by_class)
-        self.biased_loss = check_choice("biased_loss", biased_loss, ("gce", "release"))
         self.twin = task.new_model()
         # One row per sample: averages of the biased and of the main loss.
         self.register_buffer("averages", torch.zeros(len(task.labels), 2))
@@ -94,11 +84,8 @@ class LfF(Method):
     def _twin_logits(self, step: Step, update_state: bool) -> Tensor:
         if step.inputs is None:
             raise ValueError("step.inputs must hold the batch for the twin of method lff, got None")
-        if update_state:
+        with nullcontext() if update_state else frozen_running_statistics(self.twin):
             logits: Tensor = self.twin(step.inputs).logits
-        else:
-            with frozen_running_statistics(self.twin):
-                logits = self.twin(step.inputs).logits
         return logits
 
     def _biased_losses(self, losses: Tensor) -> Tensor:

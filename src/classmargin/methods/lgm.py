@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from classmargin._checks import check_number
 from classmargin._distributed import global_mean
-from classmargin.methods.base import LoopContext, Method, MethodLoss, Requirements, Step, TaskInfo
+from classmargin.methods.base import LoopContext, Method, MethodLoss, Requirements, Step
+from classmargin.methods.hyperparameter import number
 from classmargin.methods.loss_parts import at_least_float32, cross_entropy, with_parts
 from classmargin.methods.method_registry import MethodInfo, register
 
@@ -50,21 +50,10 @@ class LGM(Method):
     """
 
     requirements = Requirements(features=True, head="gaussian")
-
-    def __init__(
-        self,
-        task: TaskInfo,
-        *,
-        margin: float = 0.3,
-        start_margin: float = 0.1,
-        doubling_share: float = 1 / 24,
-        likelihood_weight: float = 0.1,
-    ) -> None:
-        super().__init__(task)
-        self.margin = check_number("margin", margin, minimum=0.0)
-        self.start_margin = check_number("start_margin", start_margin, minimum=0.0)
-        self.doubling_share = check_number("doubling_share", doubling_share, above=0.0)
-        self.likelihood_weight = check_number("likelihood_weight", likelihood_weight, minimum=0.0)
+    margin: float = number(0.3, minimum=0.0)
+    start_margin: float = number(0.1, minimum=0.0)
+    doubling_share: float = number(1 / 24, above=0.0)
+    likelihood_weight: float = number(0.1, minimum=0.0)
 
     def on_stage_start(self, context: LoopContext) -> None:
         """Warn about an encoder whose features may collapse."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
-from classmargin._checks import check_choice, check_number
 from classmargin._distributed import global_mean
 from classmargin._types import ModelOutput
 from classmargin.methods.base import Method, MethodLoss, Requirements, Step, TaskInfo
+from classmargin.methods.hyperparameter import choice, number
 from classmargin.methods.loss_parts import cross_entropy, log_prior, with_parts
 from classmargin.methods.method_registry import MethodInfo, register
 
@@ -38,12 +40,12 @@ class LogitAdjustment(Method):
     """
 
     requirements = Requirements(class_counts=True, soft_labels=True)
+    tau: float = number(1.0, minimum=0.0)
+    mode: str = choice("loss", "post-hoc")
     shift: Tensor
 
-    def __init__(self, task: TaskInfo, *, tau: float = 1.0, mode: str = "loss") -> None:
-        super().__init__(task)
-        self.tau = check_number("tau", tau, minimum=0.0)
-        self.mode = check_choice("mode", mode, ("loss", "post-hoc"))
+    def __init__(self, task: TaskInfo, **hyperparameters: Any) -> None:
+        super().__init__(task, **hyperparameters)
         self.register_buffer("shift", (self.tau * log_prior(task.class_counts)).float(), persistent=False)
 
     def loss(self, step: Step, update_state: bool) -> MethodLoss:

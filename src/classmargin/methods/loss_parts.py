@@ -28,48 +28,23 @@ def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) 
 
 
 def focal_factor(losses: Tensor, focusing: float) -> Tensor:
-    """Return ``(1 - p_y)^focusing`` of each sample from its cross-entropy ``-ln p_y``, with gradient.
-
-    Example:
-        >>> focal_factor(torch.tensor([0.6931]), 2.0)
-        tensor([0.2500])
-    """
+    """Return ``(1 - p_y)^focusing`` of each sample from its cross-entropy ``-ln p_y``, with gradient."""
     # 1 - p is kept off 0 because powers below 1 have an infinite slope there.
     return (-torch.expm1(-losses)).clamp(min=1e-12) ** focusing
 
 
 def class_sums(values: Tensor, labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
-    """Return sum and count of ``values`` per class over this process's samples.
-
-    Args:
-        values: One number ``[B]`` or one vector ``[B, d]`` per sample.
-        labels: Classes ``[B]``.
-        num_classes: ``K``.
-
-    Returns:
-        Sums ``[K]`` or ``[K, d]``, and counts ``[K]`` in the dtype of ``values``.
-
-    Example:
-        >>> class_sums(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([0, 2, 0]), 3)
-        (tensor([5., 0., 2.]), tensor([2., 0., 1.]))
-    """
+    """Return sum and count per class of ``values``, ``[B]`` or ``[B, d]``, over this process's samples."""
     sums = values.new_zeros((num_classes, *values.shape[1:])).index_add(0, labels, values)
     counts = values.new_zeros(num_classes).index_add(0, labels, values.new_ones(labels.shape[0]))
     return sums, counts
 
 
 def class_means(per_sample: Tensor, labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
-    """Return the mean loss of each class over the samples of all processes.
+    """Return the mean loss of each class over the samples of all processes, and whether the class is present ``[K]``.
 
     Absent classes have mean 0 and are masked. The value is the global one on every process, and the gradient,
     averaged over processes as data-parallel training does, is that of the global means.
-
-    Returns:
-        Means ``[K]`` with gradient, and whether a class is present ``[K]``, bool.
-
-    Example:
-        >>> class_means(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([0, 2, 0]), 3)
-        (tensor([2.5000, 0.0000, 2.0000]), tensor([ True, False,  True]))
     """
     sums, counts = class_sums(per_sample, labels, num_classes)
     if not is_distributed():
@@ -105,10 +80,6 @@ def effective_number_weights(class_counts: Tensor, beta: float) -> Tensor:
     """Return class weights ``(1 - β) / (1 - β^n)``, scaled to sum to ``K``, in float64.
 
     ``β = 0`` gives equal weights, ``β → 1`` inverse frequency. A class without samples counts as one sample.
-
-    Example:
-        >>> effective_number_weights(torch.tensor([100, 10, 1]), 0.9999)
-        tensor([0.0272, 0.2704, 2.7025], dtype=torch.float64)
     """
     counts = class_counts.double().clamp(min=1)
     if beta == 0:

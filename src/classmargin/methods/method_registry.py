@@ -1,8 +1,8 @@
 """One place that knows the methods by name: registering, creating and listing them.
 
 ``register`` is a class decorator with a frozen info record; ``create`` builds a method for a task;
-``sam+NAME`` is composed here from the wrapper registered as ``sam``. Hyper-parameters are the keyword
-arguments of a method's constructor, so defaults are written once, in its signature.
+``sam+NAME`` is composed here from the wrapper registered as ``sam``. Hyper-parameters are what a method declares, so
+defaults are written once, in its class.
 """
 
 from __future__ import annotations
@@ -66,8 +66,7 @@ def register(*infos: MethodInfo) -> Callable[[MethodClass], MethodClass]:
                 raise ValueError(
                     f"method {info.name!r} is registered twice, the second time by {cls.__name__}"
                 )
-            _CLASSES[info.name] = cls
-            _INFOS[info.name] = info
+            _CLASSES[info.name], _INFOS[info.name] = cls, info
         return cls
 
     return decorate
@@ -114,20 +113,15 @@ def default_hyperparameters(name: str) -> dict[str, Any]:
     if inner_name is not None:
         return {**default_hyperparameters(inner_name), **default_hyperparameters("sam")}
     info = method_info(name)
-    defaults = _CLASSES[name].default_hyperparameters()
-    return {
-        key: value for key, value in {**defaults, **info.defaults, **info.fixed}.items() if key != "inner"
-    }
+    defaults = {**_CLASSES[name].default_hyperparameters(), **info.defaults, **info.fixed}
+    defaults.pop("inner", None)  # of SAM
+    return defaults
 
 
 def resolve_hyperparameters(
     name: str, *, preset: str | None = None, **hyperparameters: Any
 ) -> dict[str, Any]:
-    """Return every hyper-parameter a method will run with: defaults, then preset, then explicit ones.
-
-    Raises:
-        ValueError: Unknown name, preset or hyper-parameter; the message suggests the nearest.
-    """
+    """Return every hyper-parameter a method will run with: defaults, then preset, then explicit ones."""
     info, resolved = method_info(name), default_hyperparameters(name)
     if preset is not None:
         if preset not in info.presets:
@@ -147,20 +141,8 @@ def resolve_hyperparameters(
 def settle_hyperparameters(
     name: str, hyperparameters: Mapping[str, Any], *, epochs: int, distinct_views: bool
 ) -> dict[str, Any]:
-    """Return resolved hyper-parameters with those that a method leaves to the run (``"auto"``) written out.
-
-    A class that has such offers a static method ``settle(hyperparameters, *, epochs, distinct_views)``.
-
-    Example:
-        >>> options = resolve_hyperparameters("supcon")
-        >>> settle_hyperparameters("supcon", options, epochs=10, distinct_views=True)["mode"]
-        'joint'
-    """
-    settle: Callable[..., dict[str, Any]] | None = getattr(
-        _CLASSES[_inner_of_sam(name) or name], "settle", None
-    )
-    options = dict(hyperparameters)
-    return options if settle is None else settle(options, epochs=epochs, distinct_views=distinct_views)
+    """Return resolved hyper-parameters with those that a method leaves to the run (``"auto"``) written out."""
+    return _class_of(name).settle(hyperparameters, epochs=epochs, distinct_views=distinct_views)
 
 
 def create(name: str, task: TaskInfo, *, preset: str | None = None, **hyperparameters: Any) -> Method:
@@ -184,14 +166,14 @@ def create(name: str, task: TaskInfo, *, preset: str | None = None, **hyperparam
 
 
 def requirements_of(name: str, *, preset: str | None = None, **hyperparameters: Any) -> Requirements:
-    """Return what a method needs before its task exists.
-
-    A class whose needs depend on its hyper-parameters offers a static method ``needs(**hyperparameters)``.
-    """
+    """Return what a method needs before its task exists; arguments as of :func:`create`."""
     resolved = resolve_hyperparameters(name, preset=preset, **hyperparameters)
-    cls = _CLASSES[_inner_of_sam(name) or name]
-    needs: Callable[..., Requirements] | None = getattr(cls, "needs", None)
-    return cls.requirements if needs is None else needs(**resolved)
+    return _class_of(name).needs(**resolved)
+
+
+def _class_of(name: str) -> type[Method]:
+    """Return the class that a name, or the method inside SAM, stands for."""
+    return _CLASSES[_inner_of_sam(name) or name]
 
 
 def _inner_of_sam(name: str) -> str | None:
@@ -216,27 +198,14 @@ def methods_table_markdown() -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for info in list_methods():
-        needs = needs_text(requirements_of(info.name)) or "–"
-        cells = (
-            f"`{info.name}`",
-            info.title,
-            info.family,
-            info.summary,
-            needs,
-            f"{info.cost:.3g}",
-            info.paper,
-        )
+        needs, passes = needs_text(requirements_of(info.name)) or "–", f"{info.cost:.3g}"
+        cells = (f"`{info.name}`", info.title, info.family, info.summary, needs, passes, info.paper)
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows) + "\n"
 
 
 def needs_text(requirements: Requirements) -> str:
-    """Return what a method needs beyond inputs, labels and logits, in words.
-
-    Example:
-        >>> needs_text(Requirements(features=True, views=2))
-        'features, 2 views'
-    """
+    """Return what a method needs beyond inputs, labels and logits, in words."""
     words = {
         "features": requirements.features,
         "sample index": requirements.sample_index,

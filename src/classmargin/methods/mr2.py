@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
 from typing import Any
 
 from classmargin._checks import check_number
@@ -23,26 +22,26 @@ _SEARCH = {
 _OF_THE_TASK = {"feature_dim", "log_prior", "weight", "ignore_index", "accumulate"}
 
 
+_LOGITS_ALONE: dict[str, Any] = {"representation_weight": 0.0, "label_smoothing": 0.0}
+_CROSS_ENTROPY: dict[str, Any] = {"margin_source": "uniform", "mean_margin": 1.0, "label_smoothing": 0.0}
+_SCALES = "λ of the paper, of the released code and of the defaults are on different scales."
+_RARE_CLASSES = "On a long tail the default λ costs accuracy of the rarest classes: try 0.3 and less."
+
+
 def _variant(
-    name: str,
-    title: str,
-    summary: str,
-    caveats: str = "",
-    defaults: Mapping[str, Any] | None = None,
-    **fixed: Any,
+    name: str, title: str, summary: str, caveats: str = _SCALES, defaults: Any = None, **fixed: Any
 ) -> MethodInfo:
-    search = {key: values for key, values in _SEARCH.items() if key not in fixed}
     return MethodInfo(
         name=name,
         title=title,
         paper=_PAPER,
         family="ours",
         summary=summary,
-        search=search,
+        search={key: values for key, values in _SEARCH.items() if key not in fixed},
         fixed=fixed,
         defaults=defaults or {},
         presets=PRESETS,
-        caveats="λ of the paper, of the released code and of the defaults are on different scales." + caveats,
+        caveats=caveats,
     )
 
 
@@ -57,17 +56,11 @@ def _variant(
         "mr2-logit",
         "ℓ_γ",
         "Only the class margins on the logits.",
-        representation_weight=0.0,
-        label_smoothing=0.0,
+        **_LOGITS_ALONE,
         margin_source="sqnorm",
     ),
     _variant(
-        "mr2-representation",
-        "CE + ℓ_s̄",
-        "Cross-entropy and the representation margin.",
-        margin_source="uniform",
-        mean_margin=1.0,
-        label_smoothing=0.0,
+        "mr2-representation", "CE + ℓ_s̄", "Cross-entropy and the representation margin.", **_CROSS_ENTROPY
     ),
     _variant(
         "mr2-uniform",
@@ -75,23 +68,20 @@ def _variant(
         "Only a margin on the logits, the same for every class.",
         defaults={"mean_margin": 2.0},  # 1 would be cross-entropy
         margin_source="uniform",
-        representation_weight=0.0,
-        label_smoothing=0.0,
+        **_LOGITS_ALONE,
     ),
     _variant(
         "mr2-zero-spread",
         "CE + ℓ_s̄, s̄ = 0",
         "Cross-entropy and a representation margin without slack.",
-        margin_source="uniform",
-        mean_margin=1.0,
-        label_smoothing=0.0,
+        **_CROSS_ENTROPY,
         spread_slack=0.0,
     ),
     _variant(
         "mr2-la",
         "LA + MR²",
         "MR² with the logit shift of the class prior.",
-        caveats=" On a long tail the default λ costs accuracy of the rarest classes: try 0.3 and less.",
+        f"{_SCALES} {_RARE_CLASSES}",
         tau=1.0,
     ),
 )

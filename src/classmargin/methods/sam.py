@@ -8,11 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from classmargin._checks import check_number
-from classmargin._types import ModelOutput
-from classmargin.methods.base import LoopContext, Method, MethodLoss, Requirements, Stage, Step, TaskInfo
+from classmargin.methods.base import Method, MethodLoss, Requirements, TaskInfo
+from classmargin.methods.hyperparameter import number, switch
 from classmargin.methods.loss_parts import frozen_running_statistics
 from classmargin.methods.method_registry import MethodInfo, create, register
+
+# Hooks that are the business of the inner method.
+_PASSED_ON = [hook for hook in dir(Method) if hook.startswith("on_")]
+_PASSED_ON += ["loss", "stages", "parameter_groups", "sample_multiplicity", "predict"]
 
 
 @register(
@@ -55,21 +58,16 @@ class SAM(Method):
 
     requirements = Requirements(soft_labels=True)  # those of ERM, which is inside unless another method is
 
-    def __init__(
-        self,
-        task: TaskInfo,
-        *,
-        inner: Method | None = None,
-        rho: float = 0.05,
-        adaptive: bool = False,
-        weight_decay: float = 0.0,
-    ) -> None:
-        super().__init__(task)
-        self.rho = check_number("rho", rho, minimum=0.0)
-        self.adaptive = bool(adaptive)
-        self.weight_decay = check_number("weight_decay", weight_decay, minimum=0.0)
+    rho: float = number(0.05, minimum=0.0)
+    adaptive: bool = switch(False)
+    weight_decay: float = number(0.0, minimum=0.0)
+
+    def __init__(self, task: TaskInfo, *, inner: Method | None = None, **hyperparameters: Any) -> None:
+        super().__init__(task, **hyperparameters)
         self.inner = create("erm", task) if inner is None else inner
         self.requirements = self.inner.requirements
+        for name in _PASSED_ON:
+            setattr(self, name, getattr(self.inner, name))
 
     def optimizer_step(
         self, closure: Callable[[bool], MethodLoss], step: Callable[[], None], model: nn.Module
@@ -113,48 +111,6 @@ class SAM(Method):
             for parameter in model.parameters():
                 if parameter.grad is not None:
                     parameter.grad.add_(parameter, alpha=self.weight_decay)
-
-    # Everything else is the business of the inner method.
-
-    def loss(self, step: Step, update_state: bool) -> MethodLoss:
-        """Return the loss of the inner method."""
-        return self.inner.loss(step, update_state)
-
-    def stages(self, epochs: int) -> list[Stage]:
-        """Return the stages of the inner method."""
-        return self.inner.stages(epochs)
-
-    def parameter_groups(self) -> list[dict[str, Any]]:
-        """Return the parameter groups of the inner method."""
-        return self.inner.parameter_groups()
-
-    def sample_multiplicity(self, stage: int) -> Tensor | None:
-        """Return the multiplicities of the inner method."""
-        return self.inner.sample_multiplicity(stage)
-
-    def on_stage_start(self, context: LoopContext) -> None:
-        """Pass on to the inner method."""
-        self.inner.on_stage_start(context)
-
-    def on_stage_end(self, context: LoopContext) -> None:
-        """Pass on to the inner method."""
-        self.inner.on_stage_end(context)
-
-    def on_epoch_start(self, context: LoopContext) -> None:
-        """Pass on to the inner method."""
-        self.inner.on_epoch_start(context)
-
-    def on_epoch_end(self, context: LoopContext) -> None:
-        """Pass on to the inner method."""
-        self.inner.on_epoch_end(context)
-
-    def on_step_end(self, step: Step) -> None:
-        """Pass on to the inner method."""
-        self.inner.on_step_end(step)
-
-    def predict(self, output: ModelOutput) -> Tensor:
-        """Return the scores of the inner method."""
-        return self.inner.predict(output)
 
 
 class _RandomState:

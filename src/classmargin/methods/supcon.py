@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from classmargin._checks import check_choice, check_int, check_number
+from classmargin._checks import check_choice
 from classmargin._distributed import gather_rows, global_mean
 from classmargin.methods.base import Method, MethodLoss, Requirements, Stage, Step, TaskInfo
+from classmargin.methods.hyperparameter import choice, number, whole_number
 from classmargin.methods.loss_parts import at_least_float32, cross_entropy, with_parts, without_autocast
 from classmargin.methods.method_registry import MethodInfo, register
 
@@ -24,15 +25,8 @@ def contrastive_losses(projections: Tensor, labels: Tensor, temperature: float) 
     """Return the supervised contrastive loss of each anchor ("out" form) and whether it has a positive.
 
     ``ℓ_i = -(1/|P(i)|) Σ_{p∈P(i)} [h_i·h_p/τ - ln Σ_{a≠i} exp(h_i·h_a/τ)]``; anchors without a positive have
-    0. Anchors are this process's rows, contrasts the rows of all processes.
-
-    Args:
-        projections: Unit vectors ``[M, e]``, all views stacked.
-        labels: Classes ``[M]``.
-        temperature: ``τ``.
-
-    Returns:
-        Losses ``[M]`` and a bool mask ``[M]``.
+    0. Anchors are this process's rows of ``projections`` (unit vectors ``[M, e]``, all views stacked), contrasts those of
+    all processes.
     """
     contrasts, start = gather_rows(projections)
     contrast_labels, _ = gather_rows(labels)
@@ -81,45 +75,31 @@ class SupCon(Method):
     Source: Khosla et al., NeurIPS 2020.
     """
 
-    def __init__(
-        self,
-        task: TaskInfo,
-        *,
-        mode: str = "auto",
-        temperature: float = 0.07,
-        base_temperature: float | None = None,
-        contrastive_weight: float = 1.0,
-        projection_dim: int = 128,
-        classifier_share: float = 1 / 11,
-        anchors: str = "all",
-        views: int = 2,
-    ) -> None:
-        super().__init__(task)
-        self.mode = self.settle({"mode": mode}, epochs=task.epochs, distinct_views=task.distinct_views)[
-            "mode"
-        ]
-        self.temperature = check_number("temperature", temperature, above=0.0)
-        base = self.temperature if base_temperature is None else base_temperature
-        self.loss_scale = self.temperature / check_number("base_temperature", base, above=0.0)
-        self.contrastive_weight = check_number("contrastive_weight", contrastive_weight, minimum=0.0)
-        self.classifier_share = check_number("classifier_share", classifier_share, above=0.0, below=1.0)
-        self.anchors = check_choice("anchors", anchors, ("all", "valid"))
-        self.requirements = self.needs(views=check_int("views", views, minimum=1))
-        hidden, out = task.feature_dim, check_int("projection_dim", projection_dim, minimum=1)
-        self.projection = nn.Sequential(nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, out))
+    mode: str = choice("auto", "two-stage", "joint")
+    temperature: float = number(0.07, above=0.0)
+    base_temperature: float | None = number(None, above=0.0)
+    contrastive_weight: float = number(1.0, minimum=0.0)
+    projection_dim: int = whole_number(128, minimum=1)
+    classifier_share: float = number(1 / 11, above=0.0, below=1.0)
+    anchors: str = choice("all", "valid")
+    views: int = whole_number(2, minimum=1)
 
-    @staticmethod
-    def needs(*, views: int = 2, **_: object) -> Requirements:
+    def __init__(self, task: TaskInfo, **hyperparameters: Any) -> None:
+        super().__init__(task, **hyperparameters)
+        form = self.settle({"mode": self.mode}, epochs=task.epochs, distinct_views=task.distinct_views)
+        self.mode = form["mode"]
+        self.requirements = self.needs(views=self.views)
+        hidden = nn.Linear(task.feature_dim, task.feature_dim)
+        self.projection = nn.Sequential(hidden, nn.ReLU(), nn.Linear(task.feature_dim, self.projection_dim))
+
+    @classmethod
+    def needs(cls, *, views: int = 2, **hyperparameters: Any) -> Requirements:
         """Return the needs, which depend on the number of views."""
         return Requirements(features=True, views=views)
 
     @staticmethod
     def settle(options: Mapping[str, Any], *, epochs: int, distinct_views: bool) -> dict[str, Any]:
-        """Return the hyper-parameters with the form that is trained in place of ``auto``.
-
-        Raises:
-            ValueError: Two stages on views that do not differ.
-        """
+        """Return the hyper-parameters with the form that is trained in place of ``auto``."""
         mode = check_choice("mode", options["mode"], ("auto", "two-stage", "joint"))
         if mode == "two-stage" and not distinct_views:
             raise ValueError(
@@ -166,4 +146,5 @@ class SupCon(Method):
         with without_autocast(projections):
             losses, has_positive = contrastive_losses(projections, step.labels, self.temperature)
         weights = has_positive.to(losses) if self.anchors == "valid" else None
-        return self.loss_scale * global_mean(losses, weights)
+        scale = self.temperature / (self.base_temperature or self.temperature)
+        return scale * global_mean(losses, weights)

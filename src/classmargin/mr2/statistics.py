@@ -251,30 +251,29 @@ class ClassStatistics(FullPrecisionModule):
         rows = rows.to(self.averages.dtype)
         same = self.norm_order == 2.0 and self.estimator == "moments"
         lp_square = None if same else squared_norm(rows, self.norm_order)
-        if (
-            self.estimator == "batch"
-        ):  # far from the origin the spread, a difference of squares, would lose its digits
+        if self.estimator == "batch":  # far from the origin its spread, a difference of squares, loses digits
             centre = rows.sum(0) / max(rows.shape[0], 1)
             rows = rows - (all_reduce_sum(centre) / world_size() if synchronize else centre)
-        values = summands(rows, lp_square)
         self.updates.add_(moves)
         if not (synchronize or labels.is_floating_point() or self.estimator == "batch"):
-            self._take_rows(values, labels.long(), row_weight * moves)
+            self._take_rows(rows, lp_square, labels.long(), row_weight * moves)
             return
-        values = values.mul_(row_weight.unsqueeze(1)).masked_fill(~moves, 0.0)
-        table = class_sums(
-            torch.cat((values, (row_weight * moves).unsqueeze(1)), 1), labels, self.num_classes
-        )
+        weight = row_weight.unsqueeze(1)
+        values = torch.cat((summands(rows, lp_square) * weight, weight), 1).masked_fill(~moves, 0.0)
+        table = class_sums(values, labels, self.num_classes)
         table = all_reduce_sum(table) if synchronize else table
         self.take(scalars_of(table) if self.estimator == "batch" else table)
 
-    def _take_rows(self, values: Tensor, labels: Tensor, row_weight: Tensor) -> None:
-        """Do what :meth:`take` does, with O(B d) instead of O(K d): no table of sums, and only the classes of the batch are touched."""
-        count = class_sums(row_weight, labels, self.num_classes)
-        self._weigh(count)
+    def _take_rows(self, rows: Tensor, lp_square: Tensor | None, labels: Tensor, row_weight: Tensor) -> None:
+        """Do what :meth:`take` does in O(B d) instead of O(K d): only the classes of the batch are touched."""
+        self._weigh(class_sums(row_weight, labels, self.num_classes))
         share = row_weight / denominator(self.class_weight).index_select(0, labels)
-        deviations = values.nan_to_num_(0.0, 0.0, 0.0).sub_(self.averages.index_select(0, labels))
-        self.averages.index_add_(0, labels, deviations.mul_(share.unsqueeze(1)))
+        ahead = self.averages.index_select(0, labels)  # of the rows: what the averages have to move back
+        ahead[:, :-2].sub_(rows)
+        square = squared_norm(rows, 2.0)
+        ahead[:, -2:].sub_(square.unsqueeze(1) if lp_square is None else torch.stack((square, lp_square), 1))
+        ahead = ahead.nan_to_num_(0.0, 0.0, 0.0).mul_(share.unsqueeze(1))
+        self.averages.index_add_(0, labels, ahead, alpha=-1.0)
 
     def _weigh(self, count: Tensor) -> None:
         """Add the samples of a batch ``[K]`` to the weight behind each class; the past of those that occur decays."""

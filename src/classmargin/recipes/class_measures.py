@@ -4,11 +4,12 @@ the spread of every class at each evaluation (``spread.jsonl``).
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,34 +17,28 @@ import torch
 
 from classmargin._files import LONG_FILE, read_json
 from classmargin.data import make_loader
+from classmargin.evaluation.class_metrics import TIERS, tier_codes
 from classmargin.evaluation.feature_geometry import ClassGeometry, FeatureSums, class_geometry
-from classmargin.evaluation.tiers import TIERS, tier_codes
-from classmargin.recipes.run_parts import load_bundle
+from classmargin.recipes.run_parts import RunParts, load_bundle
 from classmargin.recipes.saved_model import load_model
+from classmargin.recipes.train_run import read_json_lines
 from classmargin.training.metric_logs import Evaluation, json_line
 from classmargin.training.run_folder import RunFolder
 
-if TYPE_CHECKING:
-    from classmargin.recipes.run_parts import RunParts
-
 Values = npt.NDArray[np.float64]
+GEOMETRY_BATCH = 256
+SPREAD_FILE = "spread.jsonl"
 
 
 def class_column(runs: Sequence[RunFolder], name: str) -> Values:
     """Return a column of the class table, mean over runs ``[K]``; NaN where a run does not tell."""
-    found = []
-    for run in runs:
-        rows = read_audit_part(run, "by_class")
-        found.append([np.nan if row[name] is None else float(row[name]) for row in rows])
+    tables = [read_audit_part(run, "by_class") for run in runs]
+    found = [[np.nan if row[name] is None else float(row[name]) for row in rows] for rows in tables]
     return np.asarray(np.mean(found, axis=0))
 
 
 def read_audit_part(run: RunFolder, part: str) -> Any:
-    """Return one part of the audit that a run keeps.
-
-    Raises:
-        ValueError: The file is missing or damaged.
-    """
+    """Return one part of the audit that a run keeps; a missing or damaged file is named."""
     try:
         return read_json(run.audit_file, max_bytes=LONG_FILE)[part]
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
@@ -65,46 +60,35 @@ def third_means(values: Values, accuracy: Values) -> dict[str, float | None]:
     return means
 
 
-GEOMETRY_BATCH = 256
-
-
 def training_geometry(folder: RunFolder) -> ClassGeometry:
-    """Return spread and means of each class over the training samples, without augmentation.
-
-    Raises:
-        ValueError: The run has no readable checkpoint, or its data are gone.
-    """
+    """Return spread and means of each class over the training samples, without augmentation."""
     model = load_model(folder.path)
-    bundle = load_bundle(model.config)
-    bundle = replace(bundle, mean=model.record.mean, std=model.record.std)
-    sums = FeatureSums.empty(bundle.num_classes, model.backbone.feature_dim, 2.0)
-    loader = make_loader(bundle, "train", batch_size=GEOMETRY_BATCH, training=False)
+    bundle = replace(load_bundle(model.config), mean=model.record.mean, std=model.record.std)
+    return _geometry(
+        model.backbone, make_loader(bundle, "train", batch_size=GEOMETRY_BATCH, training=False), bundle
+    )
+
+
+def _geometry(network: Any, loader: Any, bundle: Any) -> ClassGeometry:
+    """Return the statistics of the features of all samples of a loader; the network is in evaluation mode."""
+    sums = FeatureSums.empty(bundle.num_classes, network.feature_dim, 2.0)
+    device = next(network.parameters()).device
     with torch.inference_mode():
         for batch in loader.epoch(0):
-            sums.add(model.backbone(batch.inputs).features.numpy(), batch.labels.numpy())
+            features = network(batch.inputs.to(device)).features
+            sums.add(features.float().cpu().numpy(), batch.labels.numpy())
     return class_geometry(sums)
 
 
-SPREAD_FILE = "spread.jsonl"
-
-
 class SpreadLog:
-    """Notes ``‖ŝ_y‖²`` of the validation samples; one line per evaluation.
-
-    Args:
-        folder: Of the run.
-    """
+    """Notes ``‖ŝ_y‖²`` of the validation samples in the folder of a run; one line per evaluation."""
 
     def __init__(self, folder: str | Path) -> None:
         self._file = Path(folder) / SPREAD_FILE
         self._session: RunParts | None = None
 
     def attach(self, session: RunParts) -> None:
-        """Learn which network and samples to watch.
-
-        Raises:
-            ValueError: There are no validation samples to measure on.
-        """
+        """Learn which network and samples to watch; there must be validation samples to measure on."""
         if len(session.bundle.split("validation")) == 0:
             raise ValueError("watching spreads needs validation samples; set data.validation above 0")
         self._session = session
@@ -115,28 +99,29 @@ class SpreadLog:
         assert session is not None, "attached before training begins"
         # Only the first process writes; it looks at all samples, not at its share of them.
         loader = replace(session.loaders, rank=0, world_size=1).evaluation("validation")
-        assert loader is not None, "checked when attached"
         network = session.network
-        device = next(network.parameters()).device
-        sums = FeatureSums.empty(session.bundle.num_classes, network.feature_dim, 2.0)
         was_training = network.training
-        network.eval()
-        with torch.inference_mode():
-            for batch in loader.epoch(0):
-                output = network(batch.inputs.to(device))
-                sums.add(output.features.float().cpu().numpy(), batch.labels.numpy())
+        spread = _geometry(network.eval(), loader, session.bundle).spread
         network.train(was_training)
-        line = {"epoch": evaluation.epoch, "spread": class_geometry(sums).spread.tolist()}
+        line = {"epoch": evaluation.epoch, "spread": spread.tolist()}
         with self._file.open("a+b") as file:
             # A killed writer or a full disk may have left half a line; the next one must not continue it.
-            file.write(b"\n" * _is_cut(file) + json_line(line).encode())
+            if file.seek(0, os.SEEK_END):
+                file.seek(-1, os.SEEK_END)
+                file.write(b"\n" * (file.read(1) != b"\n"))
+            file.write(json_line(line).encode())
 
     def close(self) -> None:
         """Nothing is held open."""
 
 
-def _is_cut(file: IO[bytes]) -> bool:
-    if file.seek(0, os.SEEK_END) == 0:
-        return False
-    file.seek(-1, os.SEEK_END)
-    return file.read(1) != b"\n"
+def read_spreads(run: RunFolder) -> dict[int, list[float | None]]:
+    """Return ``‖ŝ_y‖²`` of every class by epoch; of an epoch noted twice (a resumed run) the later line counts."""
+    path = run.path / SPREAD_FILE
+    if not path.exists():
+        raise ValueError(f"{run.path} has no {SPREAD_FILE}: it was not trained by this recipe")
+    found = {}
+    for record in read_json_lines(path):
+        with contextlib.suppress(ValueError, LookupError, TypeError):
+            found[int(record["epoch"])] = record["spread"]
+    return found

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,37 +26,39 @@ from classmargin._files import read_json
 from classmargin._progress import progress
 from classmargin.data import make_loader
 from classmargin.evaluation.audit_result import Audit
+from classmargin.evaluation.headlines import HEADLINES
 from classmargin.evaluation.prediction_files import Predictions, read_predictions
-from classmargin.recipes.model_export import write_graph
 from classmargin.recipes.run_parts import load_bundle
-from classmargin.recipes.saved_model import BATCH, DeployedModel, HostPlace, SavedModel, load_model
+from classmargin.recipes.saved_model import (
+    BATCH,
+    DeployedModel,
+    HostPlace,
+    SavedModel,
+    load_model,
+    write_graph,
+    write_names,
+)
 from classmargin.recipes.train_run import train
-from classmargin.training.config import RunConfig, identity
-from classmargin.training.config_reader import with_values
+from classmargin.training.config import MethodConfig, RunConfig, identity
+from classmargin.training.config_reader import merge, with_values
 from classmargin.training.evaluate import Arrays, audit_arrays, collect_outputs, write_predictions
 from classmargin.training.run_folder import RunFolder, hold_lock, write_json
 
 # ln of a probability that a float32 softmax rounds to 0.
 SMALLEST = 1e-30
+# What the members of one file share.
+_SAME = ("kind", "input_shape", "class_names")
 
 
 @dataclass(frozen=True)
 class Ensemble:
-    """What came out.
-
-    Attributes:
-        out: Folder of all files.
-        audit: Of the averaged probabilities on the test set.
-        members: Accuracies of each run on the test set, by its folder.
-        student: Accuracies of the distilled network on the test set; None without distillation.
-        files: What was written, by kind.
-    """
+    """What came out, on the test set."""
 
     out: Path
-    audit: Audit
-    members: dict[str, dict[str, float]]
-    student: dict[str, float] | None
-    files: dict[str, Path]
+    audit: Audit  # of the averaged probabilities
+    members: dict[str, dict[str, float]]  # accuracies of each run, by its folder
+    student: dict[str, float] | None  # accuracies of the distilled network; None without distillation
+    files: dict[str, Path]  # what was written, by kind
 
     def rows(self) -> list[tuple[str, dict[str, float]]]:
         """Return accuracies by name: members, the ensemble, and the student if there is one."""
@@ -77,19 +79,10 @@ def ensemble(
 ) -> Ensemble:
     """Average the probabilities of finished runs, audit the result, and export or distil it.
 
-    Args:
-        runs: At least two run folders, tested on the same samples.
-        out: Folder to write to.
-        distill: Train one network on the averaged probabilities of the training samples. It has the settings of the
-            first run unless ``method`` and ``settings`` say otherwise.
-        method: Method of the student; one that takes class probabilities as labels.
-        settings: Further settings of the student as tables, e.g. ``{"loop": {"epochs": 50}}``.
-        temperature: Of the teacher's probabilities: above 1 they say more about the classes that were not chosen.
-        onnx: Also write the whole ensemble as one ONNX file.
-        report: Also write an HTML report.
-
-    Raises:
-        ValueError: Fewer than two runs, unfinished ones, or runs of different samples, classes or inputs.
+    The runs, at least two, must be tested on the same samples. With ``distill`` one network is trained on the averaged
+    probabilities of the training samples; it has the settings of the first run unless ``method`` (one that takes class
+    probabilities as labels) and ``settings`` (tables, e.g. ``{"loop": {"epochs": 50}}``) say otherwise. A ``temperature``
+    above 1 says more about the classes that were not chosen. ``onnx`` also writes the whole ensemble as one ONNX file.
 
     Example:
         >>> from classmargin.recipes.ensemble import ensemble
@@ -100,7 +93,12 @@ def ensemble(
     folders, place = [RunFolder(run) for run in runs], Path(out)
     if len(folders) < 2:
         raise ValueError(f"an ensemble needs at least two runs, got {len(folders)}")
-    members = {str(folder.path): _test_predictions(folder) for folder in folders}
+    for folder in folders:
+        if not folder.done:
+            raise ValueError(
+                f"{folder.path} holds no finished run; finish it with classmargin train --resume first"
+            )
+    members = {str(folder.path): read_predictions(folder.predictions_file) for folder in folders}
     if len(members) < len(folders):
         raise ValueError("a run is given twice; its vote would count double")
     arrays = average(members)
@@ -115,11 +113,17 @@ def ensemble(
             files["report"] = result.to_html(place / "report.html")
         models = [load_model(folder.path) for folder in folders] if onnx or distill else []
         if onnx:
-            files["onnx"] = export_ensemble(models, place / "ensemble.onnx")
+            files["onnx"] = place / "ensemble.onnx"
+            _export(models, files["onnx"])
         student = None
         if distill:
-            config = student_config(configs[0], place / "teacher.npz", method, settings or {})
             files["teacher"], files["student"] = place / "teacher.npz", place / "student"
+            # The student has the settings of the first run, with the teacher's labels, and what was asked for.
+            first = configs[0]
+            if method not in (None, first.method.name):
+                first = replace(first, method=MethodConfig(str(method)))
+            labels = {"data": {"soft_labels": str(files["teacher"])}}
+            config = with_values(first, merge(settings or {}, labels))
             if not files["teacher"].exists():
                 write_predictions(files["teacher"], teach(models, config, temperature))
             student = train(config, files["student"], resume=True)["test"]
@@ -128,35 +132,17 @@ def ensemble(
 
 
 def _accuracies(audit: Audit) -> dict[str, float]:
-    return {
-        name: float(getattr(audit, name)) for name in ("overall", "easy", "medium", "hard", "worst", "gap")
-    }
-
-
-def _test_predictions(folder: RunFolder) -> Predictions:
-    if not folder.done:
-        raise ValueError(
-            f"{folder.path} holds no finished run; finish it with classmargin train --resume first"
-        )
-    return read_predictions(folder.predictions_file)
+    return {name: float(getattr(audit, name)) for name in HEADLINES}
 
 
 def average(members: Mapping[str, Predictions]) -> Arrays:
-    """Return the mean of the members' probabilities as the arrays of a prediction file.
-
-    Args:
-        members: Predictions on the same samples by the name that messages use.
-
-    Returns:
-        ``labels``, ``sample_id``, ``class_names`` and ``logits``: the logarithm of the mean probabilities.
-    """
+    """Return the logarithm of the members' mean probabilities as the arrays of a prediction file."""
     (first_name, first), *others = members.items()
     for name, other in others:
         for what in ("labels", "sample_id", "class_names"):
             if not np.array_equal(np.asarray(getattr(first, what)), np.asarray(getattr(other, what))):
-                raise ValueError(
-                    f"{name} and {first_name} were not tested on the same samples: {what} differ"
-                )
+                words = f"{name} and {first_name} were not tested on the same samples"
+                raise ValueError(f"{words}: {what} differ")
     mean = np.mean([probabilities_of(found) for found in members.values()], axis=0)
     return {
         "labels": np.asarray(first.labels),
@@ -191,15 +177,8 @@ def _claim(place: Path, members: list[str], temperature: float) -> None:
     write_json(file, record, durable=True)
 
 
-# One graph
-
-
 class EnsembleModel(nn.Module):
-    """The mean of the members' probabilities, from pixels in [0, 1] (or features) to scores.
-
-    Args:
-        models: Networks with their normalisation and prediction rules.
-    """
+    """The mean of the members' probabilities, from pixels in [0, 1] (or features) to scores."""
 
     def __init__(self, models: Sequence[SavedModel]) -> None:
         super().__init__()
@@ -212,38 +191,18 @@ class EnsembleModel(nn.Module):
         return mean.clamp(min=SMALLEST).log(), torch.cat([features for _, features in outputs], dim=1)
 
 
-def export_ensemble(models: Sequence[SavedModel], target: Path) -> Path:
+def _export(models: Sequence[SavedModel], target: Path) -> None:
     """Write the whole ensemble as one ONNX file, checked against the networks, with names and shapes beside it."""
     record = models[0].record
-    for model in models[1:]:
-        other = model.record
-        if (other.kind, other.input_shape, other.class_names) != (
-            record.kind,
-            record.input_shape,
-            record.class_names,
-        ):
+    for other in [model.record for model in models[1:]]:
+        if any(getattr(other, name) != getattr(record, name) for name in _SAME):
             raise ValueError(
                 f"the runs read {record.kind} of shape {record.input_shape} and {other.kind} of shape {other.input_shape}: one "
                 "file cannot take both (leave the export out with --no-onnx)"
             )
     example = torch.rand(2, *record.input_shape, generator=torch.Generator().manual_seed(0))
     write_graph(EnsembleModel(models).eval(), example, target, "onnx")
-    write_json(target.with_name(f"{target.name}.json"), {"format": "onnx", **asdict(record)})
-    return target
-
-
-# A student
-
-
-def student_config(
-    first: RunConfig, teacher: Path, method: str | None, settings: Mapping[str, Mapping[str, Any]]
-) -> RunConfig:
-    """Return the settings of the student: those of the first run, with the teacher's labels, and what was asked for."""
-    if method is not None and method != first.method.name:
-        first = replace(first, method=replace(first.method, name=method, preset=None, options={}))
-    tables = {part: dict(table) for part, table in settings.items()}
-    tables.setdefault("data", {})["soft_labels"] = str(teacher)
-    return with_values(first, tables)
+    write_names(target, record, "onnx")
 
 
 def teach(models: Sequence[SavedModel], config: RunConfig, temperature: float) -> Arrays:

@@ -9,28 +9,27 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from classmargin.data.raw import name_some
-from classmargin.methods import method_info
-from classmargin.recipes.measure_runs import settings_difference
+from classmargin.methods import default_hyperparameters, method_info
 from classmargin.recipes.recipe import Block, Recipe, Row
 from classmargin.recipes.recipe_plan import PlannedBlock, PlannedRow, describe_setting
 from classmargin.recipes.runner import PlannedRun
 from classmargin.training.config import RunConfig
 from classmargin.training.run_folder import RunFolder
 
+# Where a run happens to lie or how it is shown says nothing about its result.
+_NOT_A_RESULT = {"data": ("root", "download", "skip_corrupt"), "loop": ("seed",)}
 _OF_THE_DATA = ("name", "fraction", "imbalance", "seed", "validation")
+# Where the data lie, and how they got there, is no difference.
+_PLACE = {"root": None, "download": None, "skip_corrupt": None}
 
 
 def find_runs(folders: Iterable[str | Path]) -> list[PlannedRun]:
-    """Return every finished run in folders and below them.
-
-    Raises:
-        ValueError: There is none.
-    """
+    """Return every finished run in folders and below them; it is an error if there is none."""
     places = [Path(folder) for folder in folders]
     found: dict[Path, PlannedRun] = {}
     for place in places:
@@ -49,13 +48,10 @@ def find_runs(folders: Iterable[str | Path]) -> list[PlannedRun]:
 
 def unfinished_runs(folders: Iterable[str | Path]) -> list[Path]:
     """Return every run in folders and below them that was begun and has no result yet."""
-    begun = {file.parent.resolve(): file.parent for place in folders for file in _configs(Path(place))}
-    return [path for path in begun.values() if not RunFolder(path).done]
-
-
-def _configs(place: Path) -> list[Path]:
+    paths = [file.parent for folder in folders for file in _files_named("config.toml", Path(folder))]
     # With a record of its model: a folder may hold other files of that name, e.g. one that a user wrote.
-    return [file for file in _files_named("config.toml", place) if RunFolder(file.parent).model_file.exists()]
+    begun = {path.resolve(): path for path in paths if RunFolder(path).model_file.exists()}
+    return [path for path in begun.values() if not RunFolder(path).done]
 
 
 def _files_named(name: str, place: Path) -> list[Path]:
@@ -73,19 +69,19 @@ def _files_named(name: str, place: Path) -> list[Path]:
 
 
 def group_runs(runs: Sequence[PlannedRun], recipe: Recipe | None = None) -> list[PlannedBlock]:
-    """Return the runs as blocks of rows, the baseline (plain ERM where there is one) first.
+    """Return finished runs as blocks of rows, the baseline (plain ERM where there is one) first.
 
-    Args:
-        runs: Finished runs.
-        recipe: Its rows come first and bring the printed values; None groups without.
-
-    Raises:
-        ValueError: Two runs of a row have the same seed.
+    The rows of a recipe come before others and bring the printed values.
     """
-    blocks: dict[str, list[PlannedRun]] = {}
+    groups = enumerate(_grouped(runs, _block_key), start=1)
+    return [_block_of(members, recipe, f"block-{number}") for number, members in groups]
+
+
+def _grouped(runs: Sequence[PlannedRun], key: Callable[[RunConfig], str]) -> list[list[PlannedRun]]:
+    groups: dict[str, list[PlannedRun]] = {}
     for run in runs:
-        blocks.setdefault(_block_key(run.config), []).append(run)
-    return [_group(members, recipe, position) for position, members in enumerate(blocks.values())]
+        groups.setdefault(key(run.config), []).append(run)
+    return list(groups.values())
 
 
 def _block_key(config: RunConfig) -> str:
@@ -95,74 +91,57 @@ def _block_key(config: RunConfig) -> str:
     return json.dumps([data, backbone], sort_keys=True, default=list)
 
 
-def _group(runs: Sequence[PlannedRun], recipe: Recipe | None, position: int) -> PlannedBlock:
-    rows: dict[str, list[PlannedRun]] = {}
-    for run in runs:
-        rows.setdefault(_row_key(run.config), []).append(run)
-    ordered = _baseline_first(list(rows.values()))
-    known = _matching_block(recipe, ordered[0][0].config) if recipe is not None else None
-    named = _with_names(ordered, known)
-    if known is not None:
-        places = {row.key: place for place, row in enumerate(known.rows)}
-        named = [named[0], *sorted(named[1:], key=lambda row: places.get(row[0], len(places)))]
-    block = known.key if known is not None else f"block-{position + 1}"
-    members = [
-        PlannedRow(key, title, _by_seed(title, group), _printed(recipe, block, key))
-        for key, title, group in named
-    ]
-    title = describe_setting(ordered[0][0].config)
-    return PlannedBlock(block, title, tuple(members), known.title if known is not None else "")
-
-
 def _row_key(config: RunConfig) -> str:
     tables = {name: part for name, part in config.to_dict().items() if name != "machine"}
     tables["loop"] = {key: value for key, value in tables["loop"].items() if key != "seed"}
-    # Where the data lie, and how they got there, is no difference.
-    place = {"root": None, "download": None, "skip_corrupt": None}
-    tables["data"] = {**tables["data"], **place, "name": Path(config.data.name).stem}
+    tables["data"] = {**tables["data"], **_PLACE, "name": Path(config.data.name).stem}
     return json.dumps(tables, sort_keys=True, default=list)
+
+
+def _block_of(runs: Sequence[PlannedRun], recipe: Recipe | None, key: str) -> PlannedBlock:
+    groups = _baseline_first(_grouped(runs, _row_key))
+    base = groups[0][0].config
+    blocks = () if recipe is None else recipe.blocks
+    known = next((block for block in blocks if len(blocks) == 1 or _fits(block, base)), None)
+    block = key if known is None else known.key
+    rows: list[PlannedRow] = []
+    for group in groups:
+        config, used = group[0].config, {row.key for row in rows}
+        match = _matching_row(known, config, base, used)
+        if match is not None:
+            name, title = match.key, match.title or method_info(match.method).title
+        else:
+            name, title = _own_name(config, base)
+        name, title = _unused(name, used), _unused(title, {row.title for row in rows})
+        printed = None if recipe is None else recipe.printed.get(block, {}).get(name)
+        # The same run may lie in two folders; equal configurations compute the same.
+        by_seed = {run.config.loop.seed: run for run in reversed(group)}
+        rows.append(PlannedRow(name, title, tuple(by_seed[seed] for seed in sorted(by_seed)), printed))
+    if known is not None:
+        places = {row.key: place for place, row in enumerate(known.rows)}
+        rows[1:] = sorted(rows[1:], key=lambda row: places.get(row.key, len(places)))
+    return PlannedBlock(block, describe_setting(base), tuple(rows), "" if known is None else known.title)
 
 
 def _baseline_first(rows: list[list[PlannedRun]]) -> list[list[PlannedRun]]:
     """Put the ERM row first that shares its settings with most other rows; without ERM the order stays."""
 
-    def partners(row: list[PlannedRun]) -> int:
+    def fitness(row: list[PlannedRun]) -> tuple[bool, int]:
         mine = row[0].config
-        return sum(len(other) for other in rows if not settings_without_method(other[0].config, mine))
+        partners = [other for other in rows if not _without_method(other[0].config, mine)]
+        is_plain = not any(mine.method.options.values())
+        return is_plain, sum(map(len, partners))
 
     plain = [row for row in rows if row[0].config.method.name == "erm"]
     if not plain:
         return rows
-    best = max(plain, key=lambda row: (_is_plain(row[0].config), partners(row)))
+    best = max(plain, key=fitness)
     return [best, *(row for row in rows if row is not best)]
 
 
-def _is_plain(config: RunConfig) -> bool:
-    return all(not value for value in config.method.options.values())
-
-
-def settings_without_method(config: RunConfig, baseline: RunConfig) -> dict[str, dict[str, Any]]:
-    """Return what differs between two runs besides method and seed."""
-    return {k: v for k, v in settings_difference(config, baseline).items() if k != "method"}
-
-
-def _with_names(
-    rows: Sequence[list[PlannedRun]], block: Block | None
-) -> list[tuple[str, str, list[PlannedRun]]]:
-    base = rows[0][0].config
-    named: list[tuple[str, str, list[PlannedRun]]] = []
-    used: set[str] = set()
-    for group in rows:
-        row = _matching_row(block, group[0].config, base, used)
-        if row is not None:
-            key, title = row.key, row.title or method_info(row.method).title
-        else:
-            key, title = _own_name(group[0].config, base)
-        title = _unused(title, {title for _, title, _ in named})
-        key = _unused(key, used)
-        used.add(key)
-        named.append((key, title, group))
-    return named
+def _without_method(config: RunConfig, baseline: RunConfig) -> set[str]:
+    """Return the parts in which two runs differ besides method and seed."""
+    return set(settings_difference(config, baseline)) - {"method"}
 
 
 def _unused(word: str, used: set[str]) -> str:
@@ -173,72 +152,78 @@ def _unused(word: str, used: set[str]) -> str:
 
 
 def _own_name(config: RunConfig, base: RunConfig) -> tuple[str, str]:
-    words = []
-    for part, table in settings_difference(config, base).items():
-        words += [
-            f"{key}={value}" if part == "method" else f"{part}.{key}={value}" for key, value in table.items()
-        ]
-    title = method_info(config.method.name).title
-    key = config.method.name
-    return (f"{key}, {', '.join(words)}", f"{title}, {', '.join(words)}") if words else (key, title)
+    """Return key and title of a row that no recipe names: its method, and what differs from the baseline."""
+    words = [
+        f"{key}={value}" if part == "method" else f"{part}.{key}={value}"
+        for part, table in settings_difference(config, base).items()
+        for key, value in table.items()
+    ]
+    names = config.method.name, method_info(config.method.name).title
+    key, title = (", ".join([name, *words]) for name in names)
+    return key, title
 
 
 def _matching_row(block: Block | None, config: RunConfig, base: RunConfig, used: set[str]) -> Row | None:
     if block is None:
         return None
-    for row in block.rows:
-        if row.key in used or row.method != config.method.name or not _has(config, row.settings):
+    tables, options = config.to_dict(), config.method.options
+    mine = [row for row in block.rows if row.method == config.method.name]
+    fitting = [row for row in mine if _has(options, row.options)]
+    for row in fitting:
+        in_settings = all(_has(tables[part], table) for part, table in row.settings.items())
+        if row.key in used or not in_settings or _without_method(config, base) - set(row.settings):
             continue
-        if any(part not in row.settings for part in settings_without_method(config, base)):
-            continue
-        fits = all(_same(config.method.options.get(key), value) for key, value in row.options.items())
         # Hyper-parameters that the row leaves open may have been tuned, unless another row stands for them.
-        if fits and (row.options or _stands_for_itself(block, row, config)):
+        if row.options or not any(other.options for other in fitting if other is not row):
             return row
     return None
 
 
-def _stands_for_itself(block: Block, row: Row, config: RunConfig) -> bool:
-    """Whether no other row of the same method names the hyper-parameters of this run."""
-    others = [
-        other for other in block.rows if other.method == row.method and other is not row and other.options
-    ]
-    return not any(
-        all(_same(config.method.options.get(key), value) for key, value in other.options.items())
-        for other in others
-    )
+def _has(table: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+    return all(_plain(table.get(key)) == _plain(value) for key, value in values.items())
 
 
-def _has(config: RunConfig, settings: Mapping[str, Mapping[str, Any]]) -> bool:
-    tables = config.to_dict()
-    return all(
-        _same(tables[part].get(key), value) for part, t in settings.items() for key, value in t.items()
-    )
+def _fits(block: Block, config: RunConfig) -> bool:
+    data = block.settings.get("data", {}).get("name")
+    same_data = data is None or Path(config.data.name).stem.startswith(str(data))
+    return same_data and block.settings.get("backbone", {}).get("name") == config.backbone.name
 
 
-def _same(left: Any, right: Any) -> bool:
-    return list(left) == list(right) if isinstance(left, (list, tuple)) else bool(left == right)
+def settings_of(config: RunConfig) -> dict[str, dict[str, Any]]:
+    """Return what differs from a run with all defaults; seed, machine, place of the data and method are left out."""
+    return _difference(config, RunConfig())
 
 
-def _matching_block(recipe: Recipe, config: RunConfig) -> Block | None:
-    if len(recipe.blocks) == 1:
-        return recipe.blocks[0]
-    for block in recipe.blocks:
-        wanted = dict(block.settings.get("backbone", {}))
-        if wanted.get("name") == config.backbone.name:
-            data = block.settings.get("data", {}).get("name")
-            if data is None or Path(config.data.name).stem.startswith(str(data)):
-                return block
-    return None
+def settings_difference(config: RunConfig, baseline: RunConfig) -> dict[str, dict[str, Any]]:
+    """Return what a row has that its baseline has not; of the method only what is not its default."""
+    method, defaults = config.method, default_hyperparameters(config.method.name)
+    options = {} if method.preset is None else {"preset": method.preset}
+    for key, value in method.options.items():
+        if _plain(value) != _plain(defaults.get(key, value)):
+            options[key] = value
+    different = _difference(config, baseline)
+    return {**different, "method": options} if options else different
 
 
-def _printed(recipe: Recipe | None, block: str, row: str) -> Mapping[str, Any] | None:
-    return None if recipe is None else recipe.printed_row(block, row)
+def _difference(config: RunConfig, other: RunConfig) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    theirs = other.to_dict()
+    for part, table in config.to_dict().items():
+        skipped = _NOT_A_RESULT.get(part, table if part in ("machine", "method") else ())
+        changed = {
+            key: _without_place(value)
+            for key, value in table.items()
+            if key not in skipped and _plain(value) != _plain(theirs[part].get(key))
+        }
+        if changed:
+            found[part] = changed
+    return found
 
 
-def _by_seed(title: str, runs: Sequence[PlannedRun]) -> tuple[PlannedRun, ...]:
-    by_seed: dict[int, PlannedRun] = {}
-    for run in runs:
-        # The same run may lie in two folders; equal configurations compute the same.
-        by_seed.setdefault(run.config.loop.seed, run)
-    return tuple(by_seed[seed] for seed in sorted(by_seed))
+def _without_place(value: Any) -> Any:
+    """Return a path without the folder it lay in, which means nothing elsewhere."""
+    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

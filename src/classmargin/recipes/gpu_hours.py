@@ -8,9 +8,9 @@ and compilation are not in it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import ast
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from classmargin.backbones import backbone_info, create_backbone
 from classmargin.data.catalog import find_info
@@ -44,8 +44,7 @@ _OF_THE_HEAD_START = ("class_names", "prompt_templates", "tokenizer", "head_star
 NATIVE_SIDE = {"cifar10": 32, "cifar100": 32, "mnist": 28, "fashion-mnist-mini": 28}
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(NamedTuple):
     """Optimiser steps of a run, and its GPU-hours; None where the size of the data is not known."""
 
     steps: int | None
@@ -54,61 +53,43 @@ class Estimate:
 
 def estimate(config: RunConfig) -> Estimate:
     """Return what a run will take."""
-    images = training_images(config)
-    if images is None:
+    data, loop, info = config.data, config.loop, find_info(config.data.name)
+    if data.name not in TRAINING_IMAGES:
         return Estimate(None, None)
-    steps = config.loop.epochs * max(1, images // config.loop.batch_size)
+    # Of the training set, after thinning and validation.
+    share = data.fraction * (1 - (data.validation or 0.0))
+    classes = info.classes if info is not None and info.classes else 0
+    if data.imbalance > 1 and classes:
+        share *= sum(data.imbalance ** (-k / (classes - 1)) for k in range(classes)) / classes
+    images = int(TRAINING_IMAGES[data.name] * share)
+    steps = loop.epochs * max(1, images // loop.batch_size)
+    network, probe = backbone_info(config.backbone.name), config.backbone.mode == "probe"
+    side = data.image_size or NATIVE_SIDE.get(data.name) or (network.input_size or (224,))[0]
+    channels = 1 if "mnist" in data.name else 3
+    options = {k: v for k, v in config.backbone.options.items() if k not in _OF_THE_HEAD_START}
+    words = repr(sorted(options.items()))
     try:
-        forward = forward_operations(config)
+        forward = _operations(config.backbone.name, classes or 1000, channels, side, words)
     except (RuntimeError, ValueError, NotImplementedError):  # a network that does not run on the meta device
         return Estimate(steps, None)
-    probe = config.backbone.mode == "probe"
     if probe and config.backbone.cache:  # features are computed once; heads cost no more than a launch
         return Estimate(steps, (images * forward / SUSTAINED + steps * LAUNCH_SECONDS) / 3600)
     passes = 1 if probe else 3  # nothing goes back through a frozen encoder
-    step = passes * forward * config.loop.batch_size * method_info(config.method.name).cost / SUSTAINED
+    step = passes * forward * loop.batch_size * method_info(config.method.name).cost / SUSTAINED
     return Estimate(steps, steps * max(step, LAUNCH_SECONDS) / 3600)
-
-
-def training_images(config: RunConfig) -> int | None:
-    """Return the size of the training set after thinning and validation, or None where it is not known."""
-    count, data = TRAINING_IMAGES.get(config.data.name), config.data
-    info = find_info(data.name)
-    if count is None:
-        return None
-    share = data.fraction * (1 - (data.validation or 0.0))
-    if data.imbalance > 1 and info is not None and info.classes:
-        last = info.classes - 1
-        share *= sum(data.imbalance ** (-k / last) for k in range(info.classes)) / info.classes
-    return int(count * share)
-
-
-def forward_operations(config: RunConfig) -> float:
-    """Return the floating-point operations of the network for one sample."""
-    info, data = backbone_info(config.backbone.name), find_info(config.data.name)
-    side = config.data.image_size or NATIVE_SIDE.get(config.data.name) or (info.input_size or (224,))[0]
-    classes = data.classes if data is not None and data.classes else 1000
-    channels = 1 if "mnist" in config.data.name else 3
-    return _operations(
-        config.backbone.name,
-        classes,
-        channels,
-        side,
-        repr(sorted((k, v) for k, v in config.backbone.options.items() if k not in _OF_THE_HEAD_START)),
-    )
 
 
 @cache
 def _operations(name: str, classes: int, channels: int, side: int, options: str) -> float:
-    import ast
-
+    """Return the floating-point operations of a network for one sample."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
     arguments: dict[str, Any] = {"num_classes": classes, "in_channels": channels, "input_size": side}
+    arguments |= dict(ast.literal_eval(options))
     with torch.device("meta"):
         # Every head is one product with its weights; that of cosines does not run on the meta device.
-        network = create_backbone(name, head="linear", **arguments, **dict(ast.literal_eval(options))).eval()
+        network = create_backbone(name, head="linear", **arguments).eval()
         with FlopCounterMode(display=False) as counter:
             network(torch.empty(2, channels, side, side))
     return float(counter.get_total_flops() / 2)
@@ -122,15 +103,8 @@ def plan_table(plan: RecipePlan) -> Table:
             found = estimate(row.runs[0].config)
             hours = NO_VALUE if found.hours is None else f"{found.hours * len(row.runs):.1f}"
             steps = NO_VALUE if found.steps is None else f"{found.steps:,}".replace(",", " ")
-            rows.append(
-                {
-                    "block": block.title,
-                    "row": row.title,
-                    "runs": len(row.runs),
-                    "steps": steps,
-                    "hours": hours,
-                }
-            )
+            names = {"block": block.title, "row": row.title}
+            rows.append({**names, "runs": len(row.runs), "steps": steps, "hours": hours})
     columns = (
         Column("block", "Setting"),
         Column("row", "Method"),

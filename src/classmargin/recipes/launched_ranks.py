@@ -10,18 +10,17 @@ from __future__ import annotations
 import atexit
 import contextlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from classmargin.recipes.run_display import display
 from classmargin.recipes.train_run import is_helper_process
 from classmargin.training.devices import launched_layout, launched_rank, leave_group, prepare_group
 from classmargin.training.stopping import StoppedError
 
-if TYPE_CHECKING:
-    from classmargin.recipes.runner import RunSource
+# The group for messages between the ranks of this command; it is kept for all its runs.
+_groups: list[Any] = []
 
 
 def are_launched() -> bool:
@@ -34,50 +33,39 @@ def serve_if_helper() -> None:
     """In a process that a launcher started as another rank: train what rank 0 hands out, then exit."""
     if not (are_launched() and is_helper_process()):
         return
-    code, messages = 0, _group()
+    code = 0
     try:
-        while (task := _share(None, messages)) is not None:
-            _train(task, messages)
+        while (task := _share(None)) is not None:
+            _train(task)
     except StoppedError as stopped:
         code = stopped.exit_code
     _leave()
     raise SystemExit(code)
 
 
-def lead(source: RunSource, show: bool | None) -> None:
-    """As rank 0: train what a source hands out together with the other ranks, one run after another."""
-    from classmargin.recipes.runner import Ending
-
-    messages = _group()
-    with display(source.total, source.done, show) as shown:
-        while (run := source.take()) is not None:
-            shown.begin(run.title)
-            task = _share(run.task(), messages)
-            assert task is not None
-            ending = Ending(**_train(task, messages))
-            shown.end(run.title, source.end(run, ending), source.done)
+def train_together(task: dict[str, Any]) -> dict[str, Any]:
+    """As rank 0: train a run together with the other ranks, and return how it ended."""
+    _share(task)
+    return _train(task)
 
 
-def _train(task: Mapping[str, Any], messages: Any) -> dict[str, Any]:
+def _train(task: Mapping[str, Any]) -> dict[str, Any]:
     from classmargin.recipes.run_worker import train_task
 
     ending = train_task(task, lambda *_: True)
     endings: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(endings, ending, group=messages)
+    dist.all_gather_object(endings, ending, group=join())
     return next((found for found in endings if found["kind"] != "finished"), ending)
 
 
-def _share(task: dict[str, Any] | None, messages: Any) -> dict[str, Any] | None:
+def _share(task: dict[str, Any] | None) -> dict[str, Any] | None:
     shared = [task]
-    dist.broadcast_object_list(shared, src=0, group=messages)
+    dist.broadcast_object_list(shared, src=0, group=join())
     return shared[0]
 
 
-_groups: list[Any] = []
-
-
-def _group() -> Any:
-    """Return a group for messages between the ranks of this command; it is kept for all runs of the command."""
+def join() -> Any:
+    """Join the group of all ranks, which each of them must do before anything is trained, and return it."""
     if not _groups:
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         rank, processes = launched_rank()
@@ -92,7 +80,7 @@ def _group() -> Any:
 def _dismiss() -> None:
     """When rank 0 has nothing more to train: let the other ranks exit."""
     with contextlib.suppress(RuntimeError):  # they are gone already
-        _share(None, _groups[0])
+        _share(None)
         _leave()
 
 

@@ -18,19 +18,19 @@ from pathlib import Path
 from typing import Any
 
 from classmargin._files import read_json
-from classmargin.recipes.recipe_plan import PlannedBlock, RecipePlan, in_order
-from classmargin.recipes.record import read_record
+from classmargin.recipes.recipe_plan import SELECTION_FOLDER, RecipePlan
+from classmargin.recipes.record import CUSTOM, read_record
 from classmargin.recipes.run_parts import effective
 from classmargin.recipes.runner import PlannedRun
+from classmargin.recipes.sample_files import SAMPLE_FOLDER
 from classmargin.training.config import RunConfig
 from classmargin.training.config_reader import build, differences
 from classmargin.training.run_folder import write_text
 
 QUESTION_FILE = "question.json"
 RECORD_FILE, COMPARISON_FILE = "record.json", "comparison.json"
-SELECTION_FOLDER = "selection"
 # Made by --select before the final runs are known.
-BEFORE_RUNS = (SELECTION_FOLDER, "sample-data")
+BEFORE_RUNS = (SELECTION_FOLDER, SAMPLE_FOLDER)
 RUN_FOLDERS = ("runs", "watched-runs")
 # Where the data lie is no difference, and seeds may be added.
 _FREE = ("data.root:", "loop.seed:")
@@ -38,17 +38,11 @@ _FREE = ("data.root:", "loop.seed:")
 
 @dataclass(frozen=True)
 class Question:
-    """What a folder is about.
+    """What a folder is about."""
 
-    Attributes:
-        command: Verb of the command line.
-        about: What is the same for all runs, e.g. the recipe.
-        configs: One run of each kind, by the name of the kind. Kinds may be added and left out later.
-    """
-
-    command: str
-    about: Mapping[str, str]
-    configs: Mapping[str, RunConfig]
+    command: str  # verb of the command line
+    about: Mapping[str, str]  # what is the same for all runs, e.g. the recipe
+    configs: Mapping[str, RunConfig]  # one run of each kind; kinds may be added and left out later
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -63,11 +57,8 @@ class Question:
 
     def changes_to(self, other: Question) -> list[str]:
         """Return in what another question differs, without the kinds of runs that only one of them has."""
-        found = [
-            f"{name}: {self.about.get(name)} -> {value}"
-            for name, value in other.about.items()
-            if self.about.get(name) != value
-        ]
+        pairs = [(name, self.about.get(name), value) for name, value in other.about.items()]
+        found = [f"{name}: {was} -> {value}" for name, was, value in pairs if was != value]
         for kind in self.configs.keys() & other.configs.keys():
             words = differences(self.configs[kind], other.configs[kind])
             found += [word for word in words if not word.startswith(_FREE)]
@@ -75,10 +66,8 @@ class Question:
 
 
 def refuse_unsettled(configs: Iterable[RunConfig], where: str) -> None:
-    """Refuse to add to runs whose numerics were not written down: nobody knows whether they share them.
-
-    Raises:
-        ValueError: A version before 0.5 wrote the settings and let a stopwatch choose the memory format of each run.
+    """Refuse to add to runs of a version before 0.5, which let a stopwatch choose the memory format of each: nobody knows
+    whether they share it.
     """
     if any(config.machine.memory_format == "auto" for config in configs):
         raise ValueError(
@@ -90,39 +79,34 @@ def refuse_unsettled(configs: Iterable[RunConfig], where: str) -> None:
 def claim_folder(
     folder: Path, question: Question, runs: Sequence[PlannedRun], *, results: Sequence[str] = ()
 ) -> None:
-    """Make the folder and keep the question in it, or check that the one that is there is the same.
+    """Make the folder of ``--out`` and keep the question in it, or check that the one that is there is the same.
 
-    Args:
-        folder: Given as ``--out``.
-        question: What is asked now.
-        runs: What is to be trained; a folder without ``question.json`` is known by them.
-        results: Files that are there when the command has ended.
-
-    Raises:
-        ValueError: It cannot be made, holds something else, or another question.
+    A folder without ``question.json`` is known by the ``runs`` that are to be trained; ``results`` are files that are there
+    when the command has ended.
     """
     make_folder(folder)
-    file = folder / QUESTION_FILE
+    file, command = folder / QUESTION_FILE, question.command
+    begun = any(True for name in RUN_FOLDERS for _ in (folder / name).glob("*/config.toml"))
     if file.exists():
         # A question of which nothing was trained yet (a slip in the first command) may be asked otherwise.
-        if has_runs(folder) or any((folder / name).exists() for name in results):
+        if begun or any((folder / name).exists() for name in results):
             before = read_question(file)
-            _check_same(before, question, folder)
+            if before.command != command:
+                raise ValueError(f"{folder} holds results of {before.command}; choose another --out")
+            changed = "; ".join(before.changes_to(question))
+            if changed:
+                raise ValueError(
+                    f"{folder} holds results of {command} that ask something else ({changed}); choose another --out"
+                )
             question = replace(question, configs={**before.configs, **question.configs})
     elif not is_empty(folder) and not any(run.folder.path.exists() for run in runs):
-        raise ValueError(
-            f"{folder} exists and holds no results of this {question.command}; choose another --out"
-        )
+        raise ValueError(f"{folder} exists and holds no results of this {command}; choose another --out")
     # Not strict JSON: a hyper-parameter may be infinite and must come back as it was.
     write_text(file, json.dumps(question.to_dict(), indent=1, default=list) + "\n")
 
 
 def make_folder(folder: Path) -> None:
-    """Make the folder of ``--out`` before anything is trained for it.
-
-    Raises:
-        ValueError: Something else is in its place, or the file system refuses.
-    """
+    """Make the folder of ``--out`` before anything is trained for it."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"--out must be a folder, got the file {str(folder)!r}")
     try:
@@ -143,17 +127,8 @@ def is_empty(folder: Path) -> bool:
     return not folder.exists() or all(path.name in BEFORE_RUNS for path in folder.iterdir())
 
 
-def has_runs(folder: Path) -> bool:
-    """Whether a run was begun in the folder of a command."""
-    return any(True for name in RUN_FOLDERS for _ in (folder / name).glob("*/config.toml"))
-
-
 def read_question(file: Path) -> Question:
-    """Return the question in a file.
-
-    Raises:
-        ValueError: It is not one.
-    """
+    """Return the question in a file; a file that holds none is named."""
     try:
         record = read_json(file)
         question, written = Question.from_dict(record), [build(tables) for tables in record["runs"].values()]
@@ -163,27 +138,28 @@ def read_question(file: Path) -> Question:
     return question
 
 
-def _check_same(before: Question, now: Question, folder: Path) -> None:
-    if before.command != now.command:
-        raise ValueError(f"{folder} holds results of {before.command}; choose another --out")
-    changed = before.changes_to(now)
-    if changed:
-        raise ValueError(
-            f"{folder} holds results of {now.command} that ask something else ({'; '.join(changed)}); "
-            "choose another --out"
-        )
+def claim_plan_folder(plan: RecipePlan, folder: Path) -> None:
+    """Make the folder of a recipe or comparison, or check that it holds the same one with the same settings.
 
-
-def claim_comparison_folder(folder: Path, block: PlannedBlock) -> None:
-    """Make the folder of a comparison, or check that it holds one with the same settings.
-
-    Methods and seeds may be added and left out.
-
-    Raises:
-        ValueError: As :func:`claim_folder`.
+    Methods (or rows) and seeds may be added and left out.
     """
-    question = Question("compare-methods", {}, {row.key: row.runs[0].config for row in block.rows})
-    claim_folder(folder, question, in_order([block]), results=(COMPARISON_FILE,))
+    rows = [(block, row, row.runs[0].config) for block in plan.blocks for row in block.rows]
+    if plan.recipe.name == CUSTOM:
+        question = Question("compare-methods", {}, {row.key: config for _, row, config in rows})
+        claim_folder(folder, question, plan.runs, results=(COMPARISON_FILE,))
+    elif not rows and not is_asked(folder):
+        claim_record_folder(folder, plan.recipe.name)  # a figure of formulas: its record is all there is
+    else:
+        configs = {f"{block.key}/{row.key}": config for block, row, config in rows}
+        for (
+            kind,
+            config,
+        ) in configs.items():  # the place of made-up weights differs with the way the folder is written
+            file = config.backbone.checkpoint
+            if file is not None and Path(file).is_relative_to(plan.folder):
+                configs[kind] = replace(config, backbone=replace(config.backbone, checkpoint=None))
+        question = Question("reproduce", {"recipe": plan.recipe.name, "scale": plan.scale}, configs)
+        claim_folder(folder, question, plan.runs, results=(RECORD_FILE,))
 
 
 def results_folder(out: Path, recipe: str, scale: str) -> Path:
@@ -199,38 +175,8 @@ def results_folder(out: Path, recipe: str, scale: str) -> Path:
     return out / f"{recipe}-{scale}" if taken else out
 
 
-def claim_recipe_folder(plan: RecipePlan, folder: Path) -> None:
-    """Make the folder of a recipe, or check that it holds the same recipe with the same settings.
-
-    Raises:
-        ValueError: As :func:`claim_folder`.
-    """
-    configs = {
-        f"{block.key}/{row.key}": _portable(row.runs[0].config, plan.folder)
-        for block in plan.blocks
-        for row in block.rows
-    }
-    if not configs and not (folder / QUESTION_FILE).exists():
-        claim_record_folder(folder, plan.recipe.name)  # a figure of formulas: its record is all there is
-        return
-    question = Question("reproduce", {"recipe": plan.recipe.name, "scale": plan.scale}, configs)
-    claim_folder(folder, question, plan.runs, results=(RECORD_FILE,))
-
-
-def _portable(config: RunConfig, folder: Path) -> RunConfig:
-    """Return settings without the place of made-up weights, which differs with the way the folder is written."""
-    checkpoint = config.backbone.checkpoint
-    if checkpoint is None or not Path(checkpoint).is_relative_to(folder):
-        return config
-    return replace(config, backbone=replace(config.backbone, checkpoint=None))
-
-
 def claim_record_folder(folder: Path, recipe: str) -> None:
-    """Make the folder of a record of finished runs, or check that it holds a record of the same recipe.
-
-    Raises:
-        ValueError: It cannot be made, or holds something else.
-    """
+    """Make the folder of a record of finished runs, or check that it holds a record of the same recipe."""
     make_folder(folder)
     if is_empty(folder):
         return

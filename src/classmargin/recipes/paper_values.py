@@ -23,18 +23,14 @@ class PrintedRow:
 
 
 def printed(rows: Mapping[str, PrintedRow]) -> dict[str, dict[str, Any]]:
-    """Return rows as a recipe takes them.
-
-    Example:
-        >>> printed({"erm": PrintedRow(70.9, 84.5, 71.0, 56.7)})["erm"]["hard"]
-        56.7
-    """
+    """Return rows as a recipe takes them."""
     return {
         key: {name: value for name, value in vars(row).items() if name != "doubt" or value}
         for key, row in rows.items()
     }
 
 
+_CHANGE = "the change of the {} third is printed as {}, the values differ by {}"
 _IS_P5 = "equals the p = 5 row of the norm table, although the text says p = 2"
 
 TABLE_1A_TITLE = "Printed in the paper: Table 1(a), CIFAR-100, ResNet-32, 300 epochs, three repeats"
@@ -66,12 +62,8 @@ TABLE_3 = {name: TABLE_1A[name] for name in COMPONENTS}
 TABLE_1B: dict[str, PrintedRow] = {
     "erm": PrintedRow(75.2, 91.1, 78.3, 56.4),
     "lff": PrintedRow(74.4, 90.2, 77.8, 55.2),
-    "jtt": PrintedRow(
-        74.8, 90.7, 77.9, 55.7, "the change of the hard third is printed as -0.4, the values differ by 0.7"
-    ),
-    "eql": PrintedRow(
-        75.3, 91.3, 78.4, 56.2, "the change of the medium third is printed as +0.3, the values differ by 0.1"
-    ),
+    "jtt": PrintedRow(74.8, 90.7, 77.9, 55.7, _CHANGE.format("hard", "-0.4", "0.7")),
+    "eql": PrintedRow(75.3, 91.3, 78.4, 56.2, _CHANGE.format("medium", "+0.3", "0.1")),
     "ldam": PrintedRow(75.4, 91.5, 78.6, 56.1),
     "lgm": PrintedRow(75.3, 90.9, 78.3, 56.6),
     "cmic": PrintedRow(75.2, 91.0, 78.2, 56.5),
@@ -85,48 +77,43 @@ TABLE_1B: dict[str, PrintedRow] = {
     "mr2": PrintedRow(76.9, 91.5, 79.7, 59.6),
 }
 
+
+def _tables(lines: str) -> dict[str, dict[str, PrintedRow]]:
+    """Return ``{block: {row: values}}`` from lines of a block, a row and its four numbers."""
+    tables: dict[str, dict[str, PrintedRow]] = {}
+    for block, row, *numbers in map(str.split, lines.strip().splitlines()):
+        overall, easy, medium, hard = map(float, numbers)
+        tables.setdefault(block, {})[row] = PrintedRow(overall, easy, medium, hard)
+    return tables
+
+
 # Table 2 and, with the row of ℓ_γ alone, the additional component table.
-ARCHITECTURES_CIFAR: dict[str, dict[str, PrintedRow]] = {
-    "resnet20": {
-        "erm": PrintedRow(68.7, 83.3, 70.3, 53.0),
-        "mr2-logit": PrintedRow(70.3, 84.1, 71.7, 55.8),
-        "mr2": PrintedRow(70.9, 84.4, 72.2, 56.7),
-    },
-    "preact-resnet20": {
-        "erm": PrintedRow(69.1, 83.8, 70.5, 53.4),
-        "mr2-logit": PrintedRow(70.2, 84.2, 71.8, 55.1),
-        "mr2": PrintedRow(71.3, 84.7, 73.2, 56.6),
-    },
-    "preact-resnet32": {
-        "erm": PrintedRow(71.2, 85.0, 71.7, 56.7),
-        "mr2-logit": PrintedRow(72.7, 85.8, 73.4, 59.2),
-        "mr2": PrintedRow(73.3, 86.1, 73.9, 60.1),
-    },
-    "wide-resnet-22-10": {
-        "erm": PrintedRow(78.4, 89.6, 80.0, 65.4),
-        "mr2": PrintedRow(81.2, 90.7, 82.5, 70.2, "the released script trains WideResNet-28-10"),
-    },
-}
-ARCHITECTURES_IMAGENET: dict[str, dict[str, PrintedRow]] = {
-    "resnet50": {
-        "erm": PrintedRow(71.7, 88.5, 74.1, 52.6),
-        "mr2": PrintedRow(74.2, 89.9, 76.9, 55.9),
-    },
-    "moco-resnet50": {
-        "erm": PrintedRow(71.1, 89.0, 73.5, 50.7),
-        "mr2": PrintedRow(72.4, 89.6, 74.8, 52.7),
-    },
-    "clip-vit-b32": {
-        "erm": PrintedRow(75.6, 91.4, 78.4, 57.0),
-        "mr2-logit": PrintedRow(76.3, 91.5, 78.7, 58.9),
-        "mr2": PrintedRow(77.1, 91.7, 79.9, 59.8),
-    },
-    "mae-vit-b16": {
-        "erm": PrintedRow(80.4, 94.5, 83.9, 62.7),
-        "mr2-logit": PrintedRow(81.3, 94.6, 84.5, 65.0),
-        "mr2": PrintedRow(82.0, 94.8, 85.3, 66.1),
-    },
-}
+ARCHITECTURES_CIFAR = _tables("""
+resnet20           erm        68.7 83.3 70.3 53.0
+resnet20           mr2-logit  70.3 84.1 71.7 55.8
+resnet20           mr2        70.9 84.4 72.2 56.7
+preact-resnet20    erm        69.1 83.8 70.5 53.4
+preact-resnet20    mr2-logit  70.2 84.2 71.8 55.1
+preact-resnet20    mr2        71.3 84.7 73.2 56.6
+preact-resnet32    erm        71.2 85.0 71.7 56.7
+preact-resnet32    mr2-logit  72.7 85.8 73.4 59.2
+preact-resnet32    mr2        73.3 86.1 73.9 60.1
+wide-resnet-22-10  erm        78.4 89.6 80.0 65.4
+""")
+_WIDER = "the released script trains WideResNet-28-10"
+ARCHITECTURES_CIFAR["wide-resnet-22-10"]["mr2"] = PrintedRow(81.2, 90.7, 82.5, 70.2, _WIDER)
+ARCHITECTURES_IMAGENET = _tables("""
+resnet50       erm        71.7 88.5 74.1 52.6
+resnet50       mr2        74.2 89.9 76.9 55.9
+moco-resnet50  erm        71.1 89.0 73.5 50.7
+moco-resnet50  mr2        72.4 89.6 74.8 52.7
+clip-vit-b32   erm        75.6 91.4 78.4 57.0
+clip-vit-b32   mr2-logit  76.3 91.5 78.7 58.9
+clip-vit-b32   mr2        77.1 91.7 79.9 59.8
+mae-vit-b16    erm        80.4 94.5 83.9 62.7
+mae-vit-b16    mr2-logit  81.3 94.6 84.5 65.0
+mae-vit-b16    mr2        82.0 94.8 85.3 66.1
+""")
 CLIP_RESNET50_LOGIT = PrintedRow(75.9, 91.2, 78.6, 58.1)
 
 # Output-level margins (difference of probabilities) and the classifier-level margin in degrees.
@@ -138,19 +125,10 @@ MARGINS: dict[str, dict[str, Any]] = {
 # CLIP ResNet-50 on ImageNet.
 AUGMENTATION: dict[str, dict[str, PrintedRow]] = {
     "standard": {"erm": TABLE_1B["erm"], "mr2": TABLE_1B["mr2"]},
-    "randaugment": {
-        "erm": PrintedRow(75.8, 91.5, 78.8, 57.2),
-        "mr2": PrintedRow(77.3, 92.0, 79.8, 60.1),
-    },
+    "randaugment": {"erm": PrintedRow(75.8, 91.5, 78.8, 57.2), "mr2": PrintedRow(77.3, 92.0, 79.8, 60.1)},
     "autoaugment": {
         "erm": PrintedRow(76.2, 91.9, 79.2, 57.5),
-        "mr2": PrintedRow(
-            78.1,
-            92.3,
-            81.0,
-            61.1,
-            "the change of the hard third is printed as +3.5, the values differ by 3.6",
-        ),
+        "mr2": PrintedRow(78.1, 92.3, 81.0, 61.1, _CHANGE.format("hard", "+3.5", "3.6")),
     },
 }
 
@@ -166,17 +144,12 @@ LONG_TAIL: dict[str, PrintedRow] = {
 }
 
 _OVERALL_FROM_708 = "the printed changes of overall are relative to 70.8, while ERM is 70.9 elsewhere"
+_IS_HEADLINE = "equals the headline row of MR², although the text says p = 2 there; "
 NORMS_CIFAR: dict[str, PrintedRow] = {
     "erm": TABLE_1A["erm"],
     "p=1": PrintedRow(73.4, 85.8, 73.5, 60.7, _OVERALL_FROM_708),
     "p=3": PrintedRow(73.7, 85.9, 73.7, 61.4, _OVERALL_FROM_708),
-    "p=5": PrintedRow(
-        73.9,
-        85.9,
-        73.8,
-        61.9,
-        "equals the headline row of MR², although the text says p = 2 there; " + _OVERALL_FROM_708,
-    ),
+    "p=5": PrintedRow(73.9, 85.9, 73.8, 61.9, _IS_HEADLINE + _OVERALL_FROM_708),
     "p=7": PrintedRow(73.7, 85.9, 73.6, 61.5, _OVERALL_FROM_708),
     "p=9": PrintedRow(73.2, 85.8, 73.4, 60.2, _OVERALL_FROM_708),
 }
@@ -225,60 +198,31 @@ PER_CLASS: dict[str, tuple[float, ...]] = {
 }
 
 
-@dataclass(frozen=True)
-class PrintedDeviation:
-    """Standard deviations over three repeats, as printed (fractions, by their size)."""
+def _deviations(lines: str) -> dict[str, dict[str, PrintedRow]]:
+    """Return ``{network: {row: deviations}}`` from lines of a network and eight numbers."""
+    tables: dict[str, dict[str, PrintedRow]] = {}
+    for network, *words in map(str.split, lines.strip().splitlines()):
+        numbers = [float(word) for word in words]
+        for row, (hard, medium, easy, overall) in (("erm", numbers[:4]), ("mr2", numbers[4:])):
+            tables.setdefault(network, {})[row] = PrintedRow(overall, easy, medium, hard)
+    return tables
 
-    hard: float
-    medium: float
-    easy: float
-    overall: float
 
-
-DEVIATIONS_CIFAR: dict[str, dict[str, PrintedDeviation]] = {
-    "resnet20": {
-        "erm": PrintedDeviation(0.0033, 0.0029, 0.0019, 0.0035),
-        "mr2": PrintedDeviation(0.0012, 0.0027, 0.0016, 0.0022),
-    },
-    "preact-resnet20": {
-        "erm": PrintedDeviation(0.0016, 0.0030, 0.0033, 0.0019),
-        "mr2": PrintedDeviation(0.0027, 0.0039, 0.0015, 0.0024),
-    },
-    "resnet32": {
-        "erm": PrintedDeviation(0.0029, 0.0036, 0.0019, 0.0032),
-        "mr2": PrintedDeviation(0.0019, 0.0029, 0.0037, 0.0017),
-    },
-    "preact-resnet32": {
-        "erm": PrintedDeviation(0.0026, 0.0016, 0.0034, 0.0039),
-        "mr2": PrintedDeviation(0.0030, 0.0012, 0.0037, 0.0022),
-    },
-    "wide-resnet-22-10": {
-        "erm": PrintedDeviation(0.0025, 0.0038, 0.0019, 0.0034),
-        "mr2": PrintedDeviation(0.0013, 0.0027, 0.0040, 0.0022),
-    },
-}
-DEVIATIONS_IMAGENET: dict[str, dict[str, PrintedDeviation]] = {
-    "resnet50": {
-        "erm": PrintedDeviation(0.0023, 0.0039, 0.0015, 0.0028),
-        "mr2": PrintedDeviation(0.0018, 0.0029, 0.0032, 0.0015),
-    },
-    "moco-resnet50": {
-        "erm": PrintedDeviation(0.0015, 0.0013, 0.0024, 0.0008),
-        "mr2": PrintedDeviation(0.0019, 0.0032, 0.0011, 0.0027),
-    },
-    "clip-resnet50": {
-        "erm": PrintedDeviation(0.0036, 0.0018, 0.0039, 0.0015),
-        "mr2": PrintedDeviation(0.0029, 0.0035, 0.0012, 0.0023),
-    },
-    "clip-vit-b32": {
-        "erm": PrintedDeviation(0.0019, 0.0017, 0.0020, 0.0028),
-        "mr2": PrintedDeviation(0.0021, 0.0033, 0.0029, 0.0037),
-    },
-    "mae-vit-b16": {
-        "erm": PrintedDeviation(0.0018, 0.0022, 0.0034, 0.0017),
-        "mr2": PrintedDeviation(0.0026, 0.0038, 0.0023, 0.0035),
-    },
-}
+# Standard deviations over three repeats, as printed (fractions, by their size): hard, medium, easy and overall, of ERM and of MR².
+DEVIATIONS_CIFAR = _deviations("""
+resnet20           0.0033 0.0029 0.0019 0.0035   0.0012 0.0027 0.0016 0.0022
+preact-resnet20    0.0016 0.0030 0.0033 0.0019   0.0027 0.0039 0.0015 0.0024
+resnet32           0.0029 0.0036 0.0019 0.0032   0.0019 0.0029 0.0037 0.0017
+preact-resnet32    0.0026 0.0016 0.0034 0.0039   0.0030 0.0012 0.0037 0.0022
+wide-resnet-22-10  0.0025 0.0038 0.0019 0.0034   0.0013 0.0027 0.0040 0.0022
+""")
+DEVIATIONS_IMAGENET = _deviations("""
+resnet50           0.0023 0.0039 0.0015 0.0028   0.0018 0.0029 0.0032 0.0015
+moco-resnet50      0.0015 0.0013 0.0024 0.0008   0.0019 0.0032 0.0011 0.0027
+clip-resnet50      0.0036 0.0018 0.0039 0.0015   0.0029 0.0035 0.0012 0.0023
+clip-vit-b32       0.0019 0.0017 0.0020 0.0028   0.0021 0.0033 0.0029 0.0037
+mae-vit-b16        0.0018 0.0022 0.0034 0.0017   0.0026 0.0038 0.0023 0.0035
+""")
 
 # Shared by recipes whose data the paper leaves out or contradicts.
 DOUBTS: dict[str, str] = {

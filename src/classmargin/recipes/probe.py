@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from classmargin.backbones import Backbone, cached_features
 from classmargin.data import DataBundle, Split, make_loader
@@ -34,40 +33,23 @@ def feature_bundle(
     workers: int = 0,
     device: str = "cpu",
 ) -> DataBundle:
-    """Return the data with features in place of images.
+    """Return the data with features in place of images, which are normalised as the encoder wants them.
 
-    Args:
-        bundle: Images, normalised as the encoder wants them.
-        backbone: Its encoder makes the features.
-        cache: Folder for computed features; ``$CLASSMARGIN_CACHE`` or ``~/.cache/classmargin`` if left out.
-        workers: Processes that decode streamed images ahead.
-        device: Where the encoder computes; it returns to the CPU.
+    The features are kept in ``cache`` (``$CLASSMARGIN_CACHE`` or ``~/.cache/classmargin`` if left out). The encoder computes
+    on ``device`` and returns to the CPU; ``workers`` processes decode streamed images ahead.
     """
-    folder = (cache or cache_folder()) / "features"
+    default = os.environ.get("CLASSMARGIN_CACHE", Path.home() / ".cache" / "classmargin")
+    folder = Path(cache or default) / "features"
     backbone.to(device)
     try:
-        train, validation, test = (
-            _split_features(bundle, name, backbone, folder, workers, device)
-            for name in ("train", "validation", "test")
-        )
+        names = ("train", "validation", "test")
+        splits: dict[str, Any] = {
+            name: _split_features(bundle, name, backbone, folder, workers, device) for name in names
+        }
     finally:
         backbone.to("cpu")
-    return replace(
-        bundle,
-        kind="features",
-        train=train,
-        validation=validation,
-        test=test,
-        input_shape=(backbone.feature_dim,),
-        mean=(0.0,),
-        std=(1.0,),
-        resize=None,
-    )
-
-
-def cache_folder() -> Path:
-    """Return where computed things are kept."""
-    return Path(os.environ.get("CLASSMARGIN_CACHE", Path.home() / ".cache" / "classmargin"))
+    shape: dict[str, Any] = {"input_shape": (backbone.feature_dim,), "mean": (0.0,), "std": (1.0,)}
+    return replace(bundle, kind="features", resize=None, **splits, **shape)
 
 
 def _split_features(
@@ -102,10 +84,8 @@ def data_fingerprint(bundle: DataBundle, name: str) -> str:
     digest = hashlib.sha256(repr(seen).encode())
     if bundle.framing.interpolation != "bilinear":
         digest.update(bundle.framing.interpolation.encode())
-    for tensor in (split.index, split.labels):
-        digest.update(_bytes(tensor))
-    if split.inputs is not None:
-        digest.update(_bytes(split.inputs))
+    for tensor in (split.index, split.labels, *([] if split.inputs is None else [split.inputs])):
+        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
     if split.images is not None:
         for position in range(len(split)):
             digest.update(_identity(split.images.open(position)))
@@ -126,7 +106,3 @@ def _identity(image: Path | io.BytesIO) -> bytes:
         return os.fsencode(file) + b"\0%d %d\n" % (found.st_size, found.st_mtime_ns)
     except OSError:  # what cannot be opened is told, or left out, by whoever reads it
         return os.fsencode(file) + b"\0\n"
-
-
-def _bytes(tensor: Tensor) -> Any:
-    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data

@@ -1,17 +1,22 @@
-"""What a recipe is: a question, a grid of runs, three scales, and what the paper printed.
+"""What a recipe is (a question, a grid of runs, three scales, and what the paper printed), and the parts that recipes share.
 
 A grid has *blocks* (one data set and network each) of *rows* (one method each); rows of a block are compared
 with its first row on the same test samples. Settings are tables as in a configuration file, and later ones
 win: preset of the block, block, row, scale, changes of the user.
+
+``smoke`` trains real architectures at their smallest on a few files in the real formats: seconds, in CI.
+``laptop`` is meant for two cores and about an hour, with three seeds and ``--jobs 2``.
+``paper`` is the published protocol: presets of :mod:`classmargin.training.presets`, all training samples.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from classmargin._checks import did_you_mean
+from classmargin._checks import check_choice
+from classmargin.training.config_reader import merge
 
 if TYPE_CHECKING:
     from classmargin.recipes.record import Record
@@ -24,68 +29,40 @@ SCALES = ("smoke", "laptop", "paper")
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a table.
+    """One line of a table; ``settings`` are those of this row alone, such as its augmentation."""
 
-    Attributes:
-        key: Its name within the block; the printed values are found by it.
-        method: Registry name of the method.
-        title: Name in tables; empty takes the method's.
-        options: Hyper-parameters of the method.
-        settings: Other settings of this row alone, such as its augmentation.
-    """
-
-    key: str
+    key: str  # within the block; the printed values are found by it
     method: str
-    title: str = ""
+    title: str = ""  # empty takes the method's
     options: Mapping[str, Any] = field(default_factory=dict)
     settings: Tables = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Block:
-    """Rows that share data and network.
-
-    Attributes:
-        key: Its name within the recipe.
-        title: Name in tables.
-        rows: The first is the baseline.
-        preset: Training recipe of :mod:`classmargin.training.presets`.
-        settings: What differs from the preset.
-        files: Names of files (without ending) that hold the data of the block in another state, such as thinned
-            already, with the settings that go with them.
-    """
+    """Rows that share data and network; the first row is the baseline."""
 
     key: str
     title: str
     rows: tuple[Row, ...]
     preset: str = "cifar"
-    settings: Tables = field(default_factory=dict)
+    settings: Tables = field(default_factory=dict)  # what differs from the preset
+    # Names of files (without ending) that hold the data in another state, such as thinned already, with their settings.
     files: Mapping[str, Tables] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Scale:
-    """One size of a recipe.
-
-    Attributes:
-        note: What is run, in one or two sentences that stand in the report.
-        settings: Settings of every run, over those of block and row.
-        blocks: Settings of single blocks, over all others.
-        leave_out: Blocks that do not fit this size, each with the reason.
-        mr2_preset: Hyper-parameters of the MR² family: ``None`` (the recommended defaults) or a preset's name.
-        bootstrap: Resamples behind every interval.
-        preset: Training recipe in place of the block's preset and settings.
-        sample_files: Make a few files in the formats of the data sets, and train on these.
-    """
+    """One size of a recipe; ``note`` stands in the report and says what is run."""
 
     note: str
-    settings: Tables = field(default_factory=dict)
-    blocks: Mapping[str, Tables] = field(default_factory=dict)
-    leave_out: Mapping[str, str] = field(default_factory=dict)
-    mr2_preset: str | None = None
+    settings: Tables = field(default_factory=dict)  # of every run, over those of block and row
+    blocks: Mapping[str, Tables] = field(default_factory=dict)  # of single blocks, over all others
+    leave_out: Mapping[str, str] = field(default_factory=dict)  # blocks that do not fit, each with the reason
+    mr2_preset: str | None = None  # hyper-parameters of the MR² family; None takes the recommended defaults
     bootstrap: int = 2000
-    preset: str = ""
-    sample_files: bool = False
+    preset: str = ""  # in place of the block's preset and settings
+    sample_files: bool = False  # trained on a few made-up files in the formats of the data sets
 
 
 Folders = Mapping[str, Mapping[str, Sequence["RunFolder"]]]
@@ -97,35 +74,21 @@ Printed = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 @dataclass(frozen=True)
 class Recipe:
-    """A table or figure of the paper that can be run again.
-
-    Attributes:
-        name: On the command line.
-        source: Which table or figure of the paper.
-        question: One sentence.
-        blocks: The grid.
-        scales: ``smoke``, ``laptop`` and ``paper``.
-        printed: What the paper gives, by block and row.
-        doubts: Where the paper contradicts itself about this table.
-        extras: Further numbers of a row's finished runs, kept in the record.
-        tables: Makes the tables of a record; the default shows thirds, changes and cost.
-        figure: Makes the data of a figure from a record and its run folders, kept in the record; None for tables.
-        draw: Draws that data as a plotly figure.
-        watch_spread: Whether the runs note the spread of every class at each evaluation.
-    """
+    """A table or figure of the paper that can be run again."""
 
     name: str
-    source: str
+    source: str  # which table or figure of the paper
     question: str
     blocks: tuple[Block, ...]
     scales: Mapping[str, Scale]
     printed: Printed = field(default_factory=dict)
-    doubts: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()  # where the paper contradicts itself about this table
+    # Further numbers of a row's runs.
     extras: Callable[[Sequence[RunFolder]], Mapping[str, Any]] | None = None
-    tables: Callable[[Record], list[Table]] | None = None
-    figure: Callable[[Record, Folders], Mapping[str, Any]] | None = None
-    draw: Callable[[Mapping[str, Any]], Any] | None = None
-    watch_spread: bool = False
+    tables: Callable[[Record], list[Table]] | None = None  # default: thirds, changes and cost
+    figure: Callable[[Record, Folders], Mapping[str, Any]] | None = None  # data kept in the record …
+    draw: Callable[[Mapping[str, Any]], Any] | None = None  # … and drawn as a plotly figure
+    watch_spread: bool = False  # whether the runs note the spread of every class at each evaluation
 
     def __post_init__(self) -> None:
         missing = [name for name in SCALES if name not in self.scales]
@@ -138,45 +101,148 @@ class Recipe:
             if not keys or len(set(keys)) != len(keys):
                 raise ValueError(f"block {block.key} of recipe {self.name} needs rows with different keys")
 
-    def printed_row(self, block: str, row: str) -> Mapping[str, Any] | None:
-        """Return what the paper prints for a row, or None."""
-        return self.printed.get(block, {}).get(row)
-
-
-_RECIPES: dict[str, Recipe] = {}
-
-
-def register(recipe: Recipe) -> Recipe:
-    """Make a recipe known by its name."""
-    if recipe.name in _RECIPES:
-        raise ValueError(f"a recipe named {recipe.name!r} is registered already")
-    _RECIPES[recipe.name] = recipe
-    return recipe
-
 
 def list_recipes() -> list[Recipe]:
-    """Return every recipe, in the order of the paper.
+    """Return every recipe, in the order of the paper."""
+    from classmargin.recipes.paper import RECIPES
 
-    Example:
-        >>> "table3-components" in [recipe.name for recipe in list_recipes()]
-        True
-    """
-    _load()
-    return list(_RECIPES.values())
+    return list(RECIPES)
 
 
 def find_recipe(name: str) -> Recipe:
-    """Return a recipe by name.
-
-    Raises:
-        ValueError: Unknown name; the message suggests the nearest.
-    """
-    _load()
-    if name not in _RECIPES:
-        known = ", ".join(_RECIPES)
-        raise ValueError(f"recipe must be one of {known}; got {name!r}{did_you_mean(name, _RECIPES)}")
-    return _RECIPES[name]
+    """Return a recipe by name; an unknown name is refused with the nearest one."""
+    known = {recipe.name: recipe for recipe in list_recipes()}
+    return known[check_choice("recipe", name, known)]
 
 
-def _load() -> None:
-    import classmargin.recipes.paper  # noqa: F401 - importing registers
+# Scales
+
+SMOKE: Tables = {
+    "data": {"validation": 0.25, "image_size": 16},
+    "loop": {"epochs": 1, "batch_size": 16, "evaluate_every": 1},
+    "optimizer": {"learning_rate": 0.01, "layer_decay": 1.0},
+    "schedule": {"name": "cosine", "warmup_epochs": 0.0, "warmup_steps": 0, "milestones": ()},
+    "machine": {"accelerator": "cpu", "memory_format": "contiguous", "workers": 0},
+}
+# The same classes as at full size, at the smallest settings they take.
+_TINY_VIT = {"patch_size": 8, "width": 32, "depth": 2, "heads": 2}
+TINY: Tables = {
+    "resnet50": {"width": 8},
+    "moco-resnet50": {"width": 8},
+    "clip-resnet50": {"width": 8, "depths": (1, 1, 1, 1), "output_dim": 16, "head_start": "auto"},
+    "clip-vit-b32": {**_TINY_VIT, "output_dim": 16, "head_start": "auto"},
+    "mae-vit-b16": _TINY_VIT,
+}
+# The paper's probe sees crops and flips; features computed once would be those of unaugmented images.
+PUBLISHED_PROBES: Mapping[str, Tables] = {"moco-resnet50": {"backbone": {"cache": False}}}
+PAPER_NOTE = "the published protocol: all training samples, no validation part, hyper-parameters of the preset “paper”."
+NEEDS_GPU = "needs a GPU: about a hundred times the work of ResNet-20"
+# What two cores can learn from in minutes.
+TENTH_OF_CIFAR: Mapping[str, Any] = {"name": "cifar100", "fraction": 0.1}
+# Stands for fine-tuning of a large pretrained network: weights come with a package, images are small.
+PRETRAINED_LAPTOP: Tables = {
+    "data": {**TENTH_OF_CIFAR, "image_size": 64},
+    "backbone": {
+        "name": "efficientnet-lite0",
+        "mode": "fine-tune",
+        "pretrained": True,
+        "normalize_features": True,
+    },
+    "optimizer": {"name": "adamw", "learning_rate": 1e-3, "weight_decay": 0.1},
+    "schedule": {"name": "cosine", "warmup_epochs": 0.5, "warmup_steps": 0},
+    "loop": {"batch_size": 64},
+}
+
+
+def tiny(network: str) -> Tables:
+    """Return the smallest settings of a network for larger images."""
+    return {"data": {"image_size": 32}, "backbone": TINY[network]}
+
+
+def smoke(**blocks: Tables) -> Scale:
+    """Return the smallest scale of a recipe on CIFAR or MNIST."""
+    note = "a few made-up images and one epoch: shows that everything runs, and says nothing about methods."
+    return Scale(note, SMOKE, blocks, bootstrap=100, sample_files=True)
+
+
+def smoke_pretrained(networks: Mapping[str, str]) -> Scale:
+    """Return the smallest scale of blocks with these networks for larger images."""
+    note = (
+        "real architectures at their smallest, a few made-up files in the format of the data set and of the published "
+        "weights, one epoch: shows that everything runs, and says nothing about methods."
+    )
+    return replace(smoke(**{block: tiny(network) for block, network in networks.items()}), note=note)
+
+
+def paper(
+    note: str = PAPER_NOTE,
+    *,
+    blocks: Mapping[str, Tables] | None = None,
+    leave_out: Mapping[str, str] | None = None,
+    **settings: Mapping[str, Any],
+) -> Scale:
+    """Return the published protocol."""
+    sizes = {**PUBLISHED_PROBES, **(blocks or {})}
+    published = merge({"data": {"validation": 0.0}}, settings)
+    return Scale(note, published, sizes, leave_out or {}, mr2_preset="paper")
+
+
+def scales(smallest: Scale, laptop: Scale, published: Scale | None = None) -> dict[str, Scale]:
+    """Return the three scales of a recipe."""
+    return {"smoke": smallest, "laptop": laptop, "paper": published or paper()}
+
+
+def cifar_scales(block: str, epochs: int, *, fraction: float = 0.1, more: str = "") -> dict[str, Scale]:
+    """Return the scales of a block on CIFAR-100; a laptop trains ResNet-20 on a share of the samples."""
+    network: Tables = {"backbone": {"name": "resnet20"}}
+    note = f"CIFAR-100 at {100 * fraction:g} % of the training data, ResNet-20, {epochs} epochs{more}."
+    laptop = Scale(note, {"data": {"fraction": fraction}, **network, "loop": {"epochs": epochs}})
+    return scales(smoke(**{block: network}), laptop)
+
+
+def pretrained_scales(epochs: int) -> dict[str, Scale]:
+    """Return the scales of a fine-tuned CLIP ResNet-50; a laptop trains EfficientNet-Lite0 in its place."""
+    note = (
+        "the question on what two cores can do: EfficientNet-Lite0 with its ImageNet weights, fine-tuned on a tenth of "
+        f"CIFAR-100 at 64 pixels with a cosine classifier, {epochs} epochs."
+    )
+    laptop = Scale(note, merge(PRETRAINED_LAPTOP, {"loop": {"epochs": epochs}}))
+    return scales(smoke_pretrained({"clip-resnet50": "clip-resnet50"}), laptop)
+
+
+def scratch_scales(
+    *networks: str, more: str = "", leave_out: Mapping[str, str] | None = None, published: Scale | None = None
+) -> dict[str, Scale]:
+    """Return the scales of networks on ImageNet; a laptop trains ResNet-20 on a tenth of CIFAR-100 in their place."""
+    note = f"a tenth of CIFAR-100 in place of ImageNet, ResNet-20, 40 epochs{more}."
+    settings = {"data": TENTH_OF_CIFAR, "backbone": {"name": "resnet20"}, "loop": {"epochs": 40}}
+    laptop = Scale(note, settings, preset="cifar", leave_out=leave_out or {})
+    return scales(smoke_pretrained(dict(zip(networks, networks, strict=True))), laptop, published)
+
+
+ERM_AND_MR2 = (Row("erm", "erm"), Row("mr2", "mr2"))
+# Training preset and title of each network of the paper's tables.
+NETWORKS = {
+    "resnet20": ("cifar", "ResNet-20"),
+    "resnet32": ("cifar", "ResNet-32"),
+    "preact-resnet20": ("cifar", "PreAct ResNet-20"),
+    "preact-resnet32": ("cifar", "PreAct ResNet-32"),
+    "wide-resnet-22-10": ("cifar", "WideResNet-22-10"),
+    "resnet50": ("imagenet-scratch", "ResNet-50 from scratch"),
+    "moco-resnet50": ("moco-probe", "MoCo v2 ResNet-50, linear probe"),
+    "clip-resnet50": ("clip-finetune", "CLIP ResNet-50"),
+    "clip-vit-b32": ("clip-finetune", "CLIP ViT-B/32"),
+    "mae-vit-b16": ("mae-finetune", "MAE ViT-B/16"),
+}
+
+
+def network_block(network: str, rows: tuple[Row, ...] = ERM_AND_MR2) -> Block:
+    """Return CIFAR-100 or ImageNet with a network, trained or fine-tuned as the paper says."""
+    preset, title = NETWORKS[network]
+    data = "CIFAR-100" if preset == "cifar" else "ImageNet"
+    return Block(network, f"{data}, {title}", rows, preset, {"backbone": {"name": network}})
+
+
+def methods(*names: str) -> tuple[Row, ...]:
+    """Return a row for each method, named as it is."""
+    return tuple(Row(name, name) for name in names)

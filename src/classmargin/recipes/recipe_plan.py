@@ -13,54 +13,50 @@ from classmargin.data.catalog import data_root, find_info, locate, not_found, un
 from classmargin.methods import method_info
 from classmargin.recipes.paper_values import TABLE_1A, TABLE_1A_TITLE, printed
 from classmargin.recipes.recipe import SCALES, Block, Recipe, Row, Scale, Tables
+from classmargin.recipes.record import CUSTOM
 from classmargin.recipes.run_parts import download_data, effective
 from classmargin.recipes.runner import PlannedRun
+from classmargin.recipes.sample_files import PUBLISHED, sample_root, sample_weights
 from classmargin.training.config import RunConfig, identity
 from classmargin.training.config_reader import build, merge, replace_machine
 from classmargin.training.presets import preset_values
 from classmargin.training.run_folder import RunFolder
 
+# Below the folder of a command: the runs of a search on validation.
+SELECTION_FOLDER = "selection"
+# The one recipe that is not of the paper: runs of the user's own choice.
+COMPARISON = Recipe(
+    name=CUSTOM,
+    source="a comparison that the paper does not have",
+    question="Who is better on these data?",
+    blocks=(),
+    scales=dict.fromkeys((*SCALES, CUSTOM), Scale("")),
+)
+
 
 @dataclass(frozen=True)
 class Changes:
-    """What the user wants otherwise than the recipe says.
+    """What the user wants otherwise than the recipe says."""
 
-    Attributes:
-        settings: Tables over all settings of every run (``{"loop": {"epochs": 50}}``).
-        methods: Hyper-parameters of single methods, by registry name.
-        checkpoints: Files with pretrained weights, by name of the network.
-        mr2_preset: Hyper-parameters of the MR² family; empty takes the scale's, ``recommended`` the defaults.
-        objectives: Run every row of the MR² family once with each of these presets.
-        rows: Keys of the rows to run; empty for all. The first row of a block always runs.
-        blocks: Keys of the blocks to run; empty for all.
-    """
-
-    settings: Tables = field(default_factory=dict)
+    settings: Tables = field(default_factory=dict)  # over all settings of every run
+    # Hyper-parameters of single methods.
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    checkpoints: Mapping[str, str] = field(default_factory=dict)
-    mr2_preset: str = ""
-    objectives: tuple[str, ...] = ()
-    rows: tuple[str, ...] = ()
-    blocks: tuple[str, ...] = ()
+    checkpoints: Mapping[str, str] = field(default_factory=dict)  # pretrained weights, by name of the network
+    mr2_preset: str = ""  # of the MR² family; empty takes the scale's, "recommended" the defaults
+    objectives: tuple[str, ...] = ()  # run every row of the MR² family once with each of these presets
+    rows: tuple[str, ...] = ()  # keys of those to run; empty for all. The first row of a block always runs
+    blocks: tuple[str, ...] = ()  # keys of those to run; empty for all
 
 
 @dataclass(frozen=True)
 class PlannedRow:
-    """A row and its runs, finished or not.
-
-    Attributes:
-        key: As in the recipe.
-        title: Name in tables.
-        runs: One for each seed.
-        paper: What the paper prints for it.
-        fixed: Hyper-parameters of its method that the row or the user sets, which no search may change.
-    """
+    """A row and its runs, finished or not, one for each seed."""
 
     key: str
     title: str
     runs: tuple[PlannedRun, ...]
-    paper: Mapping[str, Any] | None = None
-    fixed: tuple[str, ...] = ()
+    paper: Mapping[str, Any] | None = None  # what the paper prints for it
+    fixed: tuple[str, ...] = ()  # hyper-parameters that the row or the user sets, which no search may change
 
 
 @dataclass(frozen=True)
@@ -75,32 +71,24 @@ class PlannedBlock:
 
 @dataclass(frozen=True)
 class RecipePlan:
-    """All runs of a recipe at a scale; made once for each command.
-
-    Attributes:
-        recipe: What is run.
-        scale: How large.
-        folder: Its runs lie in ``folder/runs``.
-        blocks: Those that are run.
-        left_out: Those that are not, with the reasons.
-        changed: Whether the user changed settings.
-        trials: Settings that every row tried on validation; 0 without such a search.
-        words: What a reader must know about the choice of settings.
-    """
+    """All runs of a recipe at a scale, in ``folder/runs``; made once for each command."""
 
     recipe: Recipe
     scale: str
     folder: Path
     blocks: tuple[PlannedBlock, ...]
-    left_out: Mapping[str, str] = field(default_factory=dict)
-    changed: bool = False
-    trials: int = 0
-    words: tuple[str, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)  # blocks that are not run, with the reasons
+    changed: bool = False  # whether the user changed settings
+    trials: int = 0  # settings that every row tried on validation
+    words: str = ""  # what a reader must know about the choice of settings
 
     @property
     def runs(self) -> list[PlannedRun]:
         """Every run once, seed by seed: an interruption then leaves complete pairs behind."""
-        return in_order(self.blocks)
+        rows = [row for block in self.blocks for row in block.rows]
+        longest = max((len(row.runs) for row in rows), default=0)
+        order = [row.runs[seed] for seed in range(longest) for row in rows if seed < len(row.runs)]
+        return list({run.folder.path: run for run in order}.values())
 
 
 def plan_recipe(
@@ -111,32 +99,28 @@ def plan_recipe(
     folder: str | Path,
     changes: Changes | None = None,
     must_run: bool = True,
+    download: bool = False,
 ) -> RecipePlan:
-    """Return the runs of a recipe, and the blocks that are left out with the reasons.
+    """Return the runs of a recipe, with seeds 0, 1, …, and the blocks that are left out with the reasons.
 
-    Args:
-        recipe: What to run.
-        scale: ``smoke``, ``laptop`` or ``paper``.
-        seeds: Runs of each row, with seeds 0, 1, ….
-        folder: Where the runs lie, in ``runs``; named by what they compute, so that equal runs are trained once.
-        changes: What the user wants otherwise.
-        must_run: Whether data and weights must be on this machine.
-
-    Raises:
-        ValueError: Unknown names or settings; or no block is left.
-        FileNotFoundError: The data are not on this machine.
+    Runs are named by what they compute, so that equal runs are trained once. If they ``must_run``, data and weights must be
+    on this machine; where they may, data that have a source are fetched.
     """
     check_choice("scale", scale, SCALES)
     check_int("seeds", seeds, minimum=1)
     wanted = changes or Changes()
     _check_keys("--rows", wanted.rows, [row.key for block in recipe.blocks for row in block.rows])
     _check_keys("--blocks", wanted.blocks, [block.key for block in recipe.blocks])
-    planner = _Planner(recipe, scale, seeds, Path(folder), wanted)
+    planner, size = _Planner(recipe, scale, seeds, Path(folder), wanted), recipe.scales[scale]
     planned, left_out = [], {}
     for block in recipe.blocks:
         if wanted.blocks and block.key not in wanted.blocks:
             continue
-        reason = planner.why_not(block) if must_run else planner.size.leave_out.get(block.key, "")
+        reason = size.leave_out.get(block.key, "")
+        if must_run and not reason and not size.sample_files:
+            if download:
+                download_data(planner.shared_config(block))
+            reason = planner.why_not(block)
         if reason:
             left_out[block.title] = reason
         else:
@@ -153,18 +137,10 @@ def plan_comparison(
     seeds: int,
     folder: str | Path,
     options: Mapping[str, Mapping[str, Any]] | None = None,
-) -> PlannedBlock:
-    """Return the one block of ``compare-methods``: a row for each method, the baseline first.
+) -> RecipePlan:
+    """Return the plan of ``compare-methods``: one block with a row for each method, the baseline first.
 
-    Args:
-        config: What all runs share.
-        methods: Registry names.
-        seeds: Runs of each method, with seeds 0, 1, ….
-        folder: Of the comparison.
-        options: Hyper-parameters of single methods, by name.
-
-    Raises:
-        ValueError: Unknown method or hyper-parameter, or a method given twice.
+    All runs share ``config``; ``options`` are hyper-parameters of single methods, by name.
     """
     if len(set(methods)) != len(methods):
         raise ValueError(f"methods must be different, got {', '.join(methods)}")
@@ -177,7 +153,8 @@ def plan_comparison(
         runs = tuple(_planned_run(tables, f"{name} seed {seed}", seed, Path(folder)) for seed in range(seeds))
         rows.append(PlannedRow(name, method_info(name).title, runs, paper.get(name), tuple(own)))
     title = describe_setting(rows[0].runs[0].config)
-    return PlannedBlock("methods", title, tuple(rows), TABLE_1A_TITLE if paper else "")
+    block = PlannedBlock("methods", title, tuple(rows), TABLE_1A_TITLE if paper else "")
+    return RecipePlan(COMPARISON, CUSTOM, Path(folder), (block,))
 
 
 def _planned_run(
@@ -213,11 +190,7 @@ class _Planner:
         return self.recipe.scales[self.scale]
 
     def why_not(self, block: Block) -> str:
-        """Return why a block cannot be run, or nothing; raise where the user must act."""
-        if block.key in self.size.leave_out:
-            return self.size.leave_out[block.key]
-        if self.size.sample_files:
-            return ""
+        """Return why a block that needs files cannot be run, or nothing; raise where the user must act."""
         tables = self._shared_tables(block, block.rows[0])
         must_run = self.scale == "paper" or len(self.recipe.blocks) == 1
         missing = missing_data(tables["data"])
@@ -227,18 +200,18 @@ class _Planner:
             return f"the data set {tables['data']['name']} is not on this machine"
         name = needs_weights(tables["backbone"])
         if name and must_run:
+            weights = backbone_info(name).weights
             raise ValueError(
-                f"{block.title} starts from pretrained weights; give --checkpoint {name}=FILE{_where_from(name)}, or "
-                "choose other blocks with --blocks"
+                f"{block.title} starts from pretrained weights; give --checkpoint {name}=FILE"
+                f"{f' ({weights})' if weights else ''}, or choose other blocks with --blocks"
             )
         return f"no pretrained weights of {name}; give --checkpoint {name}=FILE" if name else ""
 
     def block(self, block: Block) -> PlannedBlock:
         """Return the runs of a block; its first row is always among them."""
         others = [row for row in block.rows[1:] if not self.changes.rows or row.key in self.changes.rows]
-        title = block.title
-        if self.scale != "paper":  # say what is run, not what it stands for
-            title = describe_setting(self.shared_config(block))
+        # Say what is run, not what it stands for.
+        title = block.title if self.scale == "paper" else describe_setting(self.shared_config(block))
         rows = tuple(self._row(block, row, title) for row in self._by_objective((block.rows[0], *others)))
         return PlannedBlock(block.key, title, rows, block.title)
 
@@ -259,8 +232,18 @@ class _Planner:
         return build(self._shared_tables(block, block.rows[0]))
 
     def _row(self, block: Block, row: Row, setting: str) -> PlannedRow:
-        title = row.title or method_info(row.method).title
-        tables = self._row_tables(block, row)
+        title, changes = row.title or method_info(row.method).title, self.changes
+        own = changes.methods.get(row.method, {})
+        method: dict[str, Any] = {"name": row.method, **row.options, **own}
+        preset = None if changes.objectives else changes.mr2_preset or self.size.mr2_preset
+        if row.method.startswith("mr2") and preset not in (None, "recommended"):  # these are the defaults
+            method = {"preset": preset, **method}
+        tables = merge(self._shared_tables(block, row), {"method": method})
+        if self.size.sample_files:  # made-up data and weights, unless the user said otherwise
+            tables["data"].setdefault("root", str(sample_root(self.folder)))
+            name = needs_weights(tables["backbone"])
+            if name in PUBLISHED:
+                tables["backbone"]["checkpoint"] = str(sample_weights(self.folder, name))
         flags = {
             "report": self.scale == "paper",
             "watch_spread": self.recipe.watch_spread,
@@ -270,17 +253,8 @@ class _Planner:
             _planned_run(tables, f"{setting}, {title}, seed {seed}", seed, self.folder, **flags)
             for seed in range(self.seeds)
         )
-        fixed = (*row.options, *self.changes.methods.get(row.method, {}))
-        return PlannedRow(row.key, title, runs, self.recipe.printed_row(block.key, row.key), fixed)
-
-    def _row_tables(self, block: Block, row: Row) -> dict[str, dict[str, Any]]:
-        own = self.changes.methods.get(row.method, {})
-        method: dict[str, Any] = {"name": row.method, **row.options, **own}
-        preset = None if self.changes.objectives else self.changes.mr2_preset or self.size.mr2_preset
-        if row.method.startswith("mr2") and preset not in (None, "recommended"):  # these are the defaults
-            method = {"preset": preset, **method}
-        tables = merge(self._shared_tables(block, row), {"method": method})
-        return merge(tables, self._sample_settings(tables)) if self.size.sample_files else tables
+        printed_row = self.recipe.printed.get(block.key, {}).get(row.key)
+        return PlannedRow(row.key, title, runs, printed_row, (*row.options, *own))
 
     def _shared_tables(self, block: Block, row: Row) -> dict[str, dict[str, Any]]:
         tables = merge(
@@ -294,28 +268,6 @@ class _Planner:
         )
         file = self.changes.checkpoints.get(str(tables["backbone"].get("name")))
         return merge(tables, {"backbone": {"checkpoint": file}}) if file is not None else tables
-
-    def _sample_settings(self, tables: Tables) -> dict[str, dict[str, Any]]:
-        """Return where the made-up data and weights will lie, unless the user said otherwise."""
-        from classmargin.recipes.sample_files import PUBLISHED, sample_root, sample_weights
-
-        settings: dict[str, dict[str, Any]] = {}
-        if "root" not in tables["data"]:
-            settings["data"] = {"root": str(sample_root(self.folder))}
-        name = needs_weights(tables["backbone"])
-        if name in PUBLISHED:
-            settings["backbone"] = {"checkpoint": str(sample_weights(self.folder, name))}
-        return settings
-
-
-def download_recipe_data(recipe: Recipe, scale: str, changes: Changes) -> None:
-    """Fetch the data of a recipe that have a source and are not here yet; made-up files are not fetched."""
-    check_choice("scale", scale, SCALES)
-    planner = _Planner(recipe, scale, 1, Path(), changes)
-    wanted = [block for block in recipe.blocks if not changes.blocks or block.key in changes.blocks]
-    for block in wanted:
-        if not planner.size.sample_files and block.key not in planner.size.leave_out:
-            download_data(planner.shared_config(block))
 
 
 def missing_data(data: Mapping[str, Any]) -> Exception | None:
@@ -340,34 +292,14 @@ def needs_weights(backbone: Mapping[str, Any]) -> str:
     return "" if backbone_info(name).bundled is not None else name
 
 
-def _where_from(name: str) -> str:
-    weights = backbone_info(name).weights
-    return f" ({weights})" if weights else ""
-
-
 def run_folder(config: RunConfig, folder: Path, *, watched: bool = False) -> RunFolder:
     """Return where a run lies, named by what it computes; watched runs lie apart."""
     name = f"{config.method.name.replace('+', '-')}-seed{config.loop.seed}-{identity(config)}"
     return RunFolder(folder / ("watched-runs" if watched else "runs") / name)
 
 
-def in_order(blocks: Sequence[PlannedBlock]) -> list[PlannedRun]:
-    """Return every run once, seed by seed: an interruption then leaves complete pairs behind."""
-    rows = [row for block in blocks for row in block.rows]
-    longest = max((len(row.runs) for row in rows), default=0)
-    order = [row.runs[seed] for seed in range(longest) for row in rows if seed < len(row.runs)]
-    return list({run.folder.path: run for run in order}.values())
-
-
 def describe_setting(config: RunConfig) -> str:
-    """Return data, network and length of a run in words.
-
-    Example:
-        >>> describe_setting(RunConfig())
-        'fashion-mnist-mini, Small CNN, 30 epochs'
-    """
-    from classmargin.backbones import backbone_info
-
+    """Return data, network and length of a run in words, like ``fashion-mnist-mini, Small CNN, 30 epochs``."""
     data = config.data
     words = [Path(data.name).stem]
     if data.fraction < 1:

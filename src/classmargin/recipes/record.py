@@ -1,4 +1,4 @@
-"""``record.json``: what a recipe came to, small enough to be kept in a repository.
+"""``record.json``: what a recipe came to, small enough to be kept in a repository; and its tables.
 
 It holds what was asked, what ran (settings, hashes, versions, command), the scores of every run, means with
 intervals, paired changes against the baseline, and cost; no weights, no data, no sample. Pages and tables are
@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from classmargin._files import read_json
 from classmargin.evaluation.json_values import to_plain
+from classmargin.report.tables import NO_VALUE, Column, Kind, Table, is_missing
 
 FORMAT = "classmargin-record"
 VERSION = 1
@@ -23,6 +26,8 @@ VERSION = 1
 CUSTOM = "custom"
 # Four digits of a fraction are a hundredth of a percentage point.
 _DIGITS = 5
+# A list of plain values, each of them on a line of its own.
+_PLAIN_LIST = r"\[\s+((?:(?:-?[\d.eE+-]+|null|true|false|\"(?:[^\"\\]|\\.)*\"),?\s+)+)\]"
 
 Estimate = tuple[float, float, float]
 """Value and both ends of its interval."""
@@ -42,116 +47,66 @@ class RunScore:
 
 @dataclass(frozen=True)
 class Change:
-    """A row against the baseline of its block, on the same samples.
+    """A row against the baseline of its block, on the same samples."""
 
-    Attributes:
-        crossfit: Differences with thirds ranked on one half of the samples and measured on the other.
-        own: Differences with each model's own thirds, as in the paper.
-        verdict: One sentence.
-        gained: Number of classes that gained (false discovery rate 5 %).
-        lost: Number of classes that lost.
-        runs: Runs of baseline and row.
-    """
-
-    crossfit: Mapping[str, Estimate]
-    own: Mapping[str, Estimate]
+    crossfit: Mapping[str, Estimate]  # thirds ranked on one half of the samples, measured on the other
+    own: Mapping[str, Estimate]  # each model's own thirds, as in the paper
     verdict: str
-    gained: int
+    gained: int  # classes, at a false discovery rate of 5 %
     lost: int
-    runs: tuple[int, int]
+    runs: tuple[int, int]  # of baseline and row
 
 
 @dataclass(frozen=True)
 class RowResult:
-    """All runs of one row.
-
-    Attributes:
-        key: As in the recipe.
-        title: Name in tables.
-        method: Registry name.
-        settings: What differs from the baseline of the block.
-        runs: The runs.
-        values: Means over runs, own-ranked thirds, with intervals over samples and seeds.
-        crossfit: The same with cross-fitted thirds.
-        std: Standard deviation over runs; empty with one run.
-        by_class: Accuracy of each class, mean over runs, in label order.
-        relative_cost: Time of a whole run relative to the baseline's.
-        change: Against the baseline; None for the baseline itself.
-        paper: What the paper prints for this row.
-        extras: Further numbers that the recipe asks for.
-    """
+    """All runs of one row."""
 
     key: str
     title: str
     method: str
-    settings: Mapping[str, Mapping[str, Any]]
+    settings: Mapping[str, Mapping[str, Any]]  # what differs from the baseline of the block
     runs: tuple[RunScore, ...]
-    values: Mapping[str, Estimate]
-    crossfit: Mapping[str, Estimate]
-    std: Mapping[str, float]
-    by_class: tuple[float, ...]
-    relative_cost: float | None = None
-    change: Change | None = None
-    paper: Mapping[str, Any] | None = None
-    extras: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, Estimate]  # means over runs, own-ranked thirds, intervals over samples and seeds
+    crossfit: Mapping[str, Estimate]  # the same with cross-fitted thirds
+    std: Mapping[str, float]  # over runs; empty with one run
+    by_class: tuple[float, ...]  # accuracy, mean over runs, in label order
+    relative_cost: float | None = None  # time of a whole run relative to the baseline's
+    change: Change | None = None  # None for the baseline itself
+    paper: Mapping[str, Any] | None = None  # what the paper prints for this row
+    extras: Mapping[str, Any] = field(default_factory=dict)  # further numbers that the recipe asks for
 
 
 @dataclass(frozen=True)
 class BlockResult:
-    """One data set and network.
-
-    Attributes:
-        key: As in the recipe.
-        title: Name in tables.
-        settings: What differs from a run with all defaults.
-        class_names: In label order.
-        num_samples: Test samples.
-        rows: The baseline first.
-        printed_for: What the paper's values belong to.
-        lacks: What the comparison lacks for an equal footing of its methods; None in older records, which do not say.
-    """
+    """One data set and network; the first row is the baseline."""
 
     key: str
     title: str
-    settings: Mapping[str, Mapping[str, Any]]
-    class_names: tuple[str, ...]
-    num_samples: int
+    settings: Mapping[str, Mapping[str, Any]]  # what differs from a run with all defaults
+    class_names: tuple[str, ...]  # in label order
+    num_samples: int  # of the test set
     rows: tuple[RowResult, ...]
-    printed_for: str = ""
+    printed_for: str = ""  # what the paper's values belong to
+    # What the comparison lacks for an equal footing of its methods; None in older records, which do not say.
     lacks: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
 class Record:
-    """What a recipe came to.
-
-    Attributes:
-        recipe: Name of the recipe.
-        source: Table or figure of the paper.
-        question: Of the recipe.
-        scale: ``smoke``, ``laptop``, ``paper``, or ``custom`` for runs made elsewhere.
-        note: What was run.
-        command: Words that make the record again.
-        session: Time, versions, machine and git state.
-        blocks: Results.
-        left_out: Blocks that were not run, and unfinished runs that were found, with the reason.
-        failed: Runs that did not end, with the error.
-        doubts: Where the paper contradicts itself.
-        figure: Data of the figure, for recipes that draw one.
-    """
+    """What a recipe came to."""
 
     recipe: str
     source: str
     question: str
-    scale: str
-    note: str
-    command: str
-    session: Mapping[str, Any]
+    scale: str  # CUSTOM for runs made elsewhere
+    note: str  # what was run
+    command: str  # words that make the record again
+    session: Mapping[str, Any]  # time, versions, machine and git state
     blocks: tuple[BlockResult, ...]
-    left_out: Mapping[str, str] = field(default_factory=dict)
-    failed: Mapping[str, str] = field(default_factory=dict)
-    doubts: tuple[str, ...] = ()
-    figure: Mapping[str, Any] | None = None
+    left_out: Mapping[str, str] = field(default_factory=dict)  # not run or unfinished, with the reason
+    failed: Mapping[str, str] = field(default_factory=dict)  # runs that did not end, with the error
+    doubts: tuple[str, ...] = ()  # where the paper contradicts itself
+    figure: Mapping[str, Any] | None = None  # data of the figure, for recipes that draw one
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, numbers rounded to what can be seen."""
@@ -163,33 +118,21 @@ def _rounded(value: Any) -> Any:
         return float(f"{value:.{_DIGITS}g}")
     if isinstance(value, dict):
         return {key: _rounded(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_rounded(inner) for inner in value]
-    return value
+    return [_rounded(inner) for inner in value] if isinstance(value, list) else value
 
 
-def write_record(record: Record, path: str | Path) -> Path:
-    """Write the record atomically and return where it is."""
+def write_record(record: Record, path: Path) -> Path:
+    """Write the record atomically and return where it is; lists of plain values take one line each, for readable diffs."""
     from classmargin.training.run_folder import write_text
 
     text = json.dumps(record.to_dict(), indent=1, allow_nan=False, ensure_ascii=False)
-    write_text(Path(path), _compact(text) + "\n")
-    return Path(path)
-
-
-def _compact(text: str) -> str:
-    """Return JSON with lists of plain values on one line each, so that changes can be read as a diff."""
-    import re
-
-    inside = r"\[\s+((?:(?:-?[\d.eE+-]+|null|true|false|\"(?:[^\"\\]|\\.)*\"),?\s+)+)\]"
-    return re.sub(inside, lambda match: "[" + re.sub(r"\s*\n\s*", " ", match[1]).strip() + "]", text)
+    compact = re.sub(_PLAIN_LIST, lambda match: "[" + re.sub(r"\s*\n\s*", " ", match[1]).strip() + "]", text)
+    write_text(path, compact + "\n")
+    return path
 
 
 def read_record(path: str | Path) -> Record:
-    """Read a record.
-
-    Args:
-        path: The file, or a folder that holds ``record.json``.
+    """Read a record from a file, or from the folder that holds ``record.json``.
 
     Raises:
         ValueError: Not a record, or one of a later version.
@@ -206,17 +149,12 @@ def read_record(path: str | Path) -> Record:
         raise ValueError(f"{place} is not a record of classmargin: no format {FORMAT!r}")
     if values.get("version") != VERSION:
         raise ValueError(f"{place} has version {values.get('version')!r}; this package reads {VERSION}")
+    fields = {key: value for key, value in values.items() if key not in ("format", "version")}
     try:
-        return _record(values)
+        blocks = tuple(_block(block) for block in fields["blocks"])
+        return Record(**{**fields, "blocks": blocks, "doubts": tuple(fields["doubts"])})
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ValueError(f"{place} is damaged: {error!r}") from error
-
-
-def _record(values: Mapping[str, Any]) -> Record:
-    fields = {key: value for key, value in values.items() if key not in ("format", "version")}
-    fields["blocks"] = tuple(_block(block) for block in fields["blocks"])
-    fields["doubts"] = tuple(fields["doubts"])
-    return Record(**fields)
 
 
 def _block(values: Mapping[str, Any]) -> BlockResult:
@@ -231,23 +169,17 @@ def _block(values: Mapping[str, Any]) -> BlockResult:
 
 def _row(values: Mapping[str, Any]) -> RowResult:
     change = values["change"]
+    if change is not None:
+        deltas = {rule: _estimates(change[rule]) for rule in ("crossfit", "own")}
+        change = Change(**{**change, **deltas, "runs": tuple(change["runs"])})
     typed = {
         "runs": tuple(RunScore(**run) for run in values["runs"]),
         "values": _estimates(values["values"]),
         "crossfit": _estimates(values["crossfit"]),
         "by_class": tuple(_number(value) for value in values["by_class"]),
-        "change": None if change is None else _change(change),
+        "change": change,
     }
     return RowResult(**{**values, **typed})
-
-
-def _change(values: Mapping[str, Any]) -> Change:
-    typed = {
-        "crossfit": _estimates(values["crossfit"]),
-        "own": _estimates(values["own"]),
-        "runs": tuple(values["runs"]),
-    }
-    return Change(**{**values, **typed})
 
 
 def _estimates(values: Mapping[str, Any]) -> dict[str, Estimate]:
@@ -256,3 +188,192 @@ def _estimates(values: Mapping[str, Any]) -> dict[str, Estimate]:
 
 def _number(value: float | None) -> float:
     return float("nan") if value is None else float(value)
+
+
+# Tables: ours beside the paper's, changes against the baseline, thirds by both rules, cost
+
+UNEQUAL = "not on equal footing"
+SHOWN = ("overall", "easy", "medium", "hard", "worst")
+PRINTED = ("overall", "easy", "medium", "hard")
+
+ACCURACY_NOTE = (
+    "Test accuracy in percent, mean over seeds, with 95 % intervals over test samples and seeds. Easy, medium and "
+    "hard are the thirds of the classes ranked by each run's own accuracies, as in the paper; worst is the lowest "
+    "class. “Paper” columns are as printed there."
+)
+CROSSFIT_NOTE = (
+    "The same runs with thirds ranked on one half of the test samples and measured on the other, which takes the "
+    "noise of the ranking out of the thirds."
+)
+CHANGE_NOTE = (
+    "Percentage points against the first row, paired on the same test samples, cross-fitted thirds, 95 % intervals "
+    "over samples and seeds (* excludes zero). Classes gained and lost: false discovery rate 5 % over all rows."
+)
+OWN_CHANGE_NOTE = (
+    "Percentage points against the first row with each model's own thirds of its mean accuracies, beside the changes "
+    "that the paper prints."
+)
+COST_NOTE = (
+    "Wall time of training and evaluation as it was, on one thread unless the settings say otherwise; relative: a "
+    "whole run against one of the first row. Other work on the machine is in these numbers."
+)
+Line = Callable[[BlockResult, RowResult], "dict[str, Any] | None"]
+
+
+def default_tables(record: Record) -> list[Table]:
+    """Return the tables that every recipe of accuracies shows."""
+    tables = [accuracy_table(record)]
+    if any(row.change for block in record.blocks for row in block.rows):
+        tables += [change_table(record), own_change_table(record)]
+    return [*tables, crossfit_table(record), cost_table(record)]
+
+
+def accuracy_table(record: Record) -> Table:
+    """Return one line per row: our accuracies with intervals, and the paper's."""
+
+    def line(_: BlockResult, row: RowResult) -> dict[str, Any]:
+        printed = {name: f"{value:.1f}" for name, value in _printed(row).items()}
+        return {"seeds": len(row.runs), **_shown(row.values, percent), **_paper_cells(row, printed)}
+
+    columns = (Column("seeds", "Seeds", "count"), *_OURS, *_papers(record))
+    return _fair_table("Accuracy on the test set", record, columns, line, ACCURACY_NOTE)
+
+
+def crossfit_table(record: Record) -> Table:
+    """Return our accuracies with cross-fitted thirds."""
+    line: Line = lambda _, row: _shown(row.crossfit, percent)  # noqa: E731 - one expression
+    return _fair_table("Cross-fitted thirds", record, _OURS, line, CROSSFIT_NOTE)
+
+
+def change_table(record: Record) -> Table:
+    """Return one line per row but the first: paired changes with cross-fitted thirds."""
+
+    def line(_: BlockResult, row: RowResult) -> dict[str, Any] | None:
+        if row.change is None:
+            return None
+        classes = f"{row.change.gained} / {row.change.lost}"
+        return {**_shown(row.change.crossfit, points), "classes": classes}
+
+    columns = (*_OURS, Column("classes", "Classes gained / lost", "value"))
+    return _fair_table("Change against the first row", record, columns, line, CHANGE_NOTE)
+
+
+def own_change_table(record: Record) -> Table:
+    """Return changes with own-ranked thirds, ours and the paper's."""
+
+    def line(block: BlockResult, row: RowResult) -> dict[str, Any] | None:
+        if row.change is None:
+            return None
+        base, paper = _printed(block.rows[0]), _printed(row)
+        printed = {name: f"{paper[name] - base[name]:+.1f}" for name in paper if name in base}
+        return {**_shown(row.change.own, points), **_paper_cells(row, printed)}
+
+    title = "Change against the first row, own-ranked thirds"
+    return _fair_table(title, record, (*_OURS, *_papers(record)), line, OWN_CHANGE_NOTE)
+
+
+def cost_table(record: Record) -> Table:
+    """Return one line per row: steps, time of a step and of a run (medians), time relative to the baseline."""
+
+    def line(_: BlockResult, row: RowResult) -> dict[str, Any]:
+        return {
+            "steps": row.runs[0].steps,
+            "milliseconds": _median([run.seconds_per_step for run in row.runs], 1000.0),
+            "minutes": _median([run.seconds for run in row.runs], 1 / 60),
+            "relative": NO_VALUE if row.relative_cost is None else f"{row.relative_cost:.2f}",
+        }
+
+    columns = (
+        Column("steps", "Steps", "count"),
+        Column("milliseconds", "Milliseconds per step", "value"),
+        Column("minutes", "Minutes per run", "value"),
+        Column("relative", "Relative time of a run", "value"),
+    )
+    return table_of("Cost", record, columns, line, COST_NOTE)
+
+
+def table_of(title: str, record: Record, columns: Sequence[Column], line: Line, note: str = "") -> Table:
+    """Return a table with a line for each row of each block; a column names the block where there are several."""
+    lines = [
+        {"block": block.title, "title": row.title, **cells}
+        for block in record.blocks
+        for row in block.rows
+        if (cells := line(block, row)) is not None
+    ]
+    first = (Column("block", "Setting"),) if len(record.blocks) > 1 else ()
+    return Table(title, (*first, Column("title", "Method"), *columns), lines, note)
+
+
+def headline_columns(names: Sequence[str], kind: Kind = "value", *, of: str = "") -> tuple[Column, ...]:
+    """Return a column for each headline number, ours or those ``of`` the paper."""
+    if of:
+        return tuple(Column(f"{of}_{name}", f"{of.capitalize()} {name}", kind) for name in names)
+    return tuple(Column(name, name.capitalize(), kind) for name in names)
+
+
+def interval_bars(estimates: Sequence[Estimate]) -> dict[str, Any]:
+    """Return the intervals of values as the error bars of a plotly trace."""
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [high - value for value, _, high in estimates],
+        "arrayminus": [value - low for value, low, _ in estimates],
+    }
+
+
+def without_paper(record: Record) -> Record:
+    """Return the record without printed values, for tables whose printed values are no accuracies."""
+    rows = [tuple(replace(row, paper=None) for row in block.rows) for block in record.blocks]
+    blocks = (replace(block, rows=bare) for block, bare in zip(record.blocks, rows, strict=True))
+    return replace(record, blocks=tuple(blocks))
+
+
+_OURS = headline_columns(SHOWN)
+
+
+def _fair_table(title: str, record: Record, columns: Sequence[Column], line: Line, note: str) -> Table:
+    """Return a table that compares methods; its title says so where they are not on an equal footing."""
+    compared = [block for block in record.blocks if any(row.change for row in block.rows)]
+    fair = all(block.lacks == () for block in compared)
+    return table_of(title if fair else f"{title}, {UNEQUAL}", record, columns, line, note)
+
+
+def _shown(values: Mapping[str, Estimate], show: Callable[[Estimate], str]) -> dict[str, Any]:
+    return {name: show(values[name]) for name in SHOWN}
+
+
+def _printed(row: RowResult) -> dict[str, float]:
+    """Return the headline numbers that the paper prints for a row."""
+    paper = row.paper or {}
+    return {name: paper[name] for name in PRINTED if name in paper}
+
+
+def _paper_cells(row: RowResult, printed: Mapping[str, str]) -> dict[str, str]:
+    """Return printed numbers as cells, with a question mark where they are in doubt."""
+    mark = " ?" if (row.paper or {}).get("doubt") else ""
+    return {f"paper_{name}": f"{words}{mark}" for name, words in printed.items()}
+
+
+def _papers(record: Record) -> tuple[Column, ...]:
+    """Return a column for each number that the paper prints for some row."""
+    printed = {name for block in record.blocks for row in block.rows for name in _printed(row)}
+    return headline_columns([name for name in PRINTED if name in printed], of="paper")
+
+
+def _median(values: Sequence[float | None], factor: float) -> str:
+    known = [value for value in values if value is not None]
+    return f"{factor * median(known):.1f}" if known else NO_VALUE
+
+
+def percent(estimate: Estimate) -> str:
+    """Return a share with its interval in percent, like ``50.0 (45.0–55.0)``."""
+    value, low, high = estimate
+    return NO_VALUE if is_missing(value) else f"{100 * value:.1f} ({100 * low:.1f}–{100 * high:.1f})"
+
+
+def points(estimate: Estimate) -> str:
+    """Return a difference with its interval in points, like ``+2.0* (+1.0 to +3.0)``; a star where it excludes zero."""
+    value, low, high = estimate
+    sure = "*" if low > 0 or high < 0 else ""
+    words = f"{100 * value:+.1f}{sure} ({100 * low:+.1f} to {100 * high:+.1f})"
+    return NO_VALUE if is_missing(value) else words

@@ -1,38 +1,54 @@
-"""A record as a page: Markdown, LaTeX, and the files of an output folder."""
+"""A record for people: verdict, tables and notes as Markdown, LaTeX and HTML, and the files of an output folder.
+
+What every run answered travels with a record (labels, logits in half precision, ids of the samples): ``classmargin compare``
+on these files gives the numbers of the record, so that a reader can check them without the runs.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from classmargin._atomic import atomic_path
 from classmargin._printable import escape_markdown, printable
 from classmargin.evaluation.json_values import json_text, to_plain
-from classmargin.recipes.measure_runs import MeasuredBlock
-from classmargin.recipes.recipe import Recipe, find_recipe
-from classmargin.recipes.record import CUSTOM, BlockResult, Record, RowResult, read_record, write_record
-from classmargin.recipes.record_predictions import write_record_predictions
-from classmargin.recipes.record_tables import default_tables
-from classmargin.recipes.run_recipe import Outcome
+from classmargin.evaluation.prediction_files import read_predictions
+from classmargin.recipes.recipe import Recipe, list_recipes
+from classmargin.recipes.record import (
+    CUSTOM,
+    BlockResult,
+    Change,
+    Record,
+    RowResult,
+    default_tables,
+    read_record,
+    write_record,
+)
+from classmargin.recipes.run_recipe import MeasuredBlock, Outcome
 from classmargin.report.tables import Table, latex_report, markdown_report
 from classmargin.training.run_folder import write_json, write_text
 
 # More sentences than these are not a verdict: a page opens with its table.
 MOST_VERDICTS = 4
+# Logits of more numbers (200 classes on 50 000 samples: 20 MB) stay in the run folders.
+LARGEST = 10_000_000
+_HALF = np.finfo(np.float16)
 
 
 def tables_of(record: Record) -> list[Table]:
     """Return the tables of a record as its recipe wants them."""
     recipe = _recipe_of(record)
-    make = recipe.tables if recipe is not None and recipe.tables is not None else default_tables
-    return make(record)
+    return (recipe.tables if recipe and recipe.tables else default_tables)(record)
 
 
 def _recipe_of(record: Record) -> Recipe | None:
-    try:
-        return find_recipe(record.recipe)
-    except ValueError:  # a custom comparison, or a recipe of another version
-        return None
+    """Return the recipe; a custom comparison, or a recipe of another version, has none."""
+    return next((recipe for recipe in list_recipes() if recipe.name == record.recipe), None)
 
 
 def verdict_of(record: Record) -> str:
@@ -45,15 +61,15 @@ def verdict_of(record: Record) -> str:
 
 def _verdicts(record: Record) -> list[str]:
     several = len(record.blocks) > 1
+    compared = _compared(record)
     return [
-        f"{block.title}: {row.change.verdict}" if several else row.change.verdict
-        for block, row in _compared(record)
-        if row.change is not None
+        f"{block.title}: {change.verdict}" if several else change.verdict for block, _, change in compared
     ]
 
 
-def _compared(record: Record) -> list[tuple[BlockResult, RowResult]]:
-    return [(block, row) for block in record.blocks for row in block.rows if row.change is not None]
+def _compared(record: Record) -> list[tuple[BlockResult, RowResult, Change]]:
+    rows = [(block, row) for block in record.blocks for row in block.rows]
+    return [(block, row, row.change) for block, row in rows if row.change is not None]
 
 
 def _summary(record: Record) -> str:
@@ -61,9 +77,8 @@ def _summary(record: Record) -> str:
     several = len(record.blocks) > 1
     sides: dict[str, list[str]] = {"higher": [], "lower": []}
     compared = _compared(record)
-    for block, row in compared:
-        assert row.change is not None
-        _, low, high = row.change.crossfit["hard"]
+    for block, row, change in compared:
+        _, low, high = change.crossfit["hard"]
         side = "higher" if low > 0 else "lower" if high < 0 else ""
         if side:
             sides[side].append(f"{row.title} ({block.title})" if several else row.title)
@@ -76,9 +91,11 @@ def _summary(record: Record) -> str:
 def notes_of(record: Record) -> list[str]:
     """Return what a reader must know: what was run, how, what is missing, and where the paper is in doubt."""
     notes = [f"Scale {record.scale}: {record.note}"] if record.note else []
-    if len(_compared(record)) > MOST_VERDICTS:
-        notes.append(f"Row by row: {' '.join(_verdicts(record))}")
+    verdicts = _verdicts(record)
+    if len(verdicts) > MOST_VERDICTS:
+        notes.append(f"Row by row: {' '.join(verdicts)}")
     notes += _footing(record)
+    doubts: dict[str, str] = {}
     for block in record.blocks:
         notes.append(
             f"{block.title}: {len(block.class_names)} classes, {block.num_samples} test samples; "
@@ -90,14 +107,11 @@ def notes_of(record: Record) -> list[str]:
                 f"Printed values beside {block.title} are those of {block.printed_for}: order and sign of changes can be "
                 "compared, not the level."
             )
+        doubts |= {
+            str(row.paper["doubt"]): row.title for row in block.rows if row.paper and row.paper.get("doubt")
+        }
     notes += [f"Left out: {title} ({reason})." for title, reason in record.left_out.items()]
     notes += [f"Failed: {title} ({error})." for title, error in record.failed.items()]
-    doubts = {
-        str(row.paper["doubt"]): row.title
-        for block in record.blocks
-        for row in block.rows
-        if row.paper and row.paper.get("doubt")
-    }
     notes += [f"Doubt about the printed row {title}: {doubt}." for doubt, title in doubts.items()]
     notes += [f"Doubt about the paper: {doubt}" for doubt in record.doubts]
     return list(dict.fromkeys(notes))
@@ -105,16 +119,12 @@ def notes_of(record: Record) -> list[str]:
 
 def _footing(record: Record) -> list[str]:
     lacking = [block.lacks for block in record.blocks if any(row.change for row in block.rows)]
-    lacks = list(dict.fromkeys(words for one in lacking for words in one or ()))
+    lacks = dict.fromkeys(words for one in lacking for words in one or ())
     if lacks:
-        return [
-            f"Not on equal footing: the comparison lacks {'; '.join(lacks)} (--equal-footing N brings them)."
-        ]
-    return (
-        ["Not on equal footing: an older record, which does not say how settings were searched."]
-        if None in lacking
-        else []
-    )
+        words = "; ".join(lacks)
+        return [f"Not on equal footing: the comparison lacks {words} (--equal-footing N brings them)."]
+    old = ["Not on equal footing: an older record, which does not say how settings were searched."]
+    return old if None in lacking else []
 
 
 def _words(settings: Mapping[str, Mapping[str, Any]]) -> str:
@@ -125,15 +135,17 @@ def _words(settings: Mapping[str, Mapping[str, Any]]) -> str:
 
 def record_markdown(record: Record, *, level: int = 2) -> str:
     """Return the section of a page about one record."""
-    mark = "#" * level
     git = record.session.get("git") or {}
     versions = record.session.get("versions") or {}
     made = [f"made {str(record.session.get('started', '?'))[:10]}"]
     made += [f"{name} {versions[name]}" for name in ("classmargin", "torch") if versions.get(name)]
     if git.get("commit"):
         made.append(f"commit {git['commit'][:10]}" + (" (modified)" if git.get("modified") else ""))
+    # What tells a record from the others of a page: a comparison without a table in the paper is its data.
+    titles = "; ".join(block.title for block in record.blocks)
+    heading = titles if record.recipe == CUSTOM and titles else f"{record.recipe}: {record.source}"
     head = [
-        f"{mark} {_shown(_heading(record))}",
+        f"{'#' * level} {_shown(heading)}",
         f"*{_shown(record.question)}*",
         f"`{printable(record.command).replace('`', '?')}` — {_shown(', '.join(made))}",
     ]
@@ -141,26 +153,12 @@ def record_markdown(record: Record, *, level: int = 2) -> str:
     return "\n\n".join([*head, body])
 
 
-def _heading(record: Record) -> str:
-    """Return what tells a record from the others of a page: a comparison without a table in the paper is its data."""
-    titles = "; ".join(block.title for block in record.blocks)
-    return titles if record.recipe == CUSTOM and titles else f"{record.recipe}: {record.source}"
-
-
 def _shown(text: str) -> str:
     return escape_markdown(printable(text))
 
 
 def render_records(paths: Sequence[str | Path], *, title: str = "") -> str:
-    """Return the Markdown page of several records, made from the records alone.
-
-    Args:
-        paths: Files, or folders that hold a ``record.json``.
-        title: Heading of the page; empty for none.
-
-    Raises:
-        ValueError: A path does not hold a record.
-    """
+    """Return the Markdown page of several records (files, or folders with a ``record.json``), made from them alone."""
     parts = [f"# {title}"] if title else []
     return "\n\n".join([*parts, *(_section(path) for path in paths)]) + "\n"
 
@@ -176,23 +174,36 @@ def _section(path: str | Path) -> str:
 def write_outputs(
     record: Record, folder: str | Path, measured: Sequence[MeasuredBlock] = (), *, html: bool = True
 ) -> list[Path]:
-    """Write ``record.json``, ``table.md``, ``table.tex``, predictions and pages; return what was written.
+    """Write ``record.json``, ``table.md``, ``table.tex``, predictions and, if wanted, pages; return what was written.
 
-    Args:
-        record: What is shown.
-        folder: Where.
-        measured: Blocks with their comparisons, for a page with all classes each and the predictions of every run.
-        html: Whether pages are wanted.
+    The measured blocks bring a page with all classes each, and the predictions of every run.
     """
-    place = Path(folder)
-    tables, verdict, notes = tables_of(record), verdict_of(record), notes_of(record)
-    written = [write_record(record, place / "record.json"), place / "table.md", place / "table.tex"]
-    write_text(written[1], record_markdown(record, level=1) + "\n")
-    write_text(written[2], latex_report(verdict, tables, notes) + "\n")
-    written += write_record_predictions(measured, place / "predictions")
-    if html:
+    place, title = Path(folder), f"{record.recipe}: {record.source}"
+    written = [write_record(record, place / "record.json")]
+    written += _write_texts(record, place, record_markdown(record, level=1))
+    for block in measured:
+        written += _write_predictions(block, place / "predictions")
+    try:
+        written += _write_pages(record, place, measured, title) if html else []
+    except ImportError as error:
+        write_json(place / "report_missing.json", {"reason": str(error)})
+    return written
+
+
+def write_comparison(outcome: Outcome, folder: str | Path, *, title: str) -> list[Path]:
+    """Write what ``compare-methods`` found: JSON, Markdown, LaTeX and, where the packages are there, ``report.html``."""
+    from classmargin.report.html_pages import write_comparison_html
+
+    place, record = Path(folder), outcome.record
+    verdict, tables, notes = verdict_of(record), tables_of(record), notes_of(record)
+    written = [place / "comparison.json"]
+    write_text(written[0], json_text(comparison_dict(outcome)) + "\n")
+    written += _write_texts(record, place, markdown_report(verdict, tables, notes))
+    (measured,) = outcome.measured
+    if measured.comparison is not None:
         try:
-            written += _write_pages(record, place, measured, tables)
+            page = place / "report.html"
+            written.append(write_comparison_html(measured.comparison, page, title=title, tables=tables))
         except ImportError as error:
             write_json(place / "report_missing.json", {"reason": str(error)})
     return written
@@ -213,50 +224,73 @@ def comparison_dict(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def write_comparison(outcome: Outcome, folder: str | Path, *, title: str) -> list[Path]:
-    """Write what ``compare-methods`` found: JSON, Markdown, LaTeX and, where the packages are there, ``report.html``."""
-    place, record = Path(folder), outcome.record
-    verdict, tables, notes = verdict_of(record), tables_of(record), notes_of(record)
-    written = [place / "comparison.json", place / "table.md", place / "table.tex"]
-    write_text(written[0], json_text(comparison_dict(outcome)) + "\n")
-    write_text(written[1], markdown_report(verdict, tables, notes) + "\n")
-    write_text(written[2], latex_report(verdict, tables, notes) + "\n")
-    comparison = outcome.measured[0].comparison
-    if comparison is not None:
-        from classmargin.report.html_pages import write_comparison_html
-
-        try:
-            page = write_comparison_html(comparison, place / "report.html", title=title, tables=tables)
-            written.append(page)
-        except ImportError as error:
-            write_json(place / "report_missing.json", {"reason": str(error)})
-    return written
+def _write_texts(record: Record, place: Path, markdown: str) -> list[Path]:
+    latex = latex_report(verdict_of(record), tables_of(record), notes_of(record))
+    write_text(place / "table.md", markdown + "\n")
+    write_text(place / "table.tex", latex + "\n")
+    return [place / "table.md", place / "table.tex"]
 
 
-def _write_pages(
-    record: Record, place: Path, measured: Sequence[MeasuredBlock], tables: Sequence[Table]
-) -> list[Path]:
+def _write_pages(record: Record, place: Path, measured: Sequence[MeasuredBlock], title: str) -> list[Path]:
     from classmargin.report.html_pages import write_comparison_html, write_tables_html
 
     figures, written = {}, []
     recipe = _recipe_of(record)
     if record.figure is not None and recipe is not None and recipe.draw is not None:
         figures["figure"] = (recipe.draw(record.figure), record.source, record.question)
-        write_json(place / "figure.json", to_plain(record.figure))
         written.append(place / "figure.json")
-    written.append(
-        write_tables_html(
-            place / "report.html",
-            title=f"{record.recipe}: {record.source}",
-            verdict=verdict_of(record),
-            tables=tables,
-            figures=figures,
-            notes=notes_of(record),
-        )
-    )
+        write_json(written[0], to_plain(record.figure))
+    words: dict[str, Any] = {
+        "verdict": verdict_of(record),
+        "tables": tables_of(record),
+        "notes": notes_of(record),
+    }
+    written.append(write_tables_html(place / "report.html", title=title, figures=figures, **words))
     for block in measured:
         if block.comparison is not None:
             path = place / f"classes-{block.result.key}.html"
-            title = f"{record.recipe}: {block.result.title}"
-            written.append(write_comparison_html(block.comparison, path, title=title))
+            name = f"{record.recipe}: {block.result.title}"
+            written.append(write_comparison_html(block.comparison, path, title=name))
     return written
+
+
+def _write_predictions(block: MeasuredBlock, folder: Path) -> list[Path]:
+    """Write ``BLOCK/ROW-seedS.npz`` for every finished run of every row."""
+    written = []
+    for row in block.result.rows:
+        name = re.sub(r"[^A-Za-z0-9_.=-]+", "-", row.key).strip("-")[:150]
+        for run, score in zip(block.folders[row.key], row.runs, strict=True):
+            found = read_predictions(run.predictions_file)
+            if found.logits is None or found.logits.size > LARGEST:
+                continue
+            path = folder / block.result.key / f"{name}-seed{score.seed}.npz"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            arrays: dict[str, Any] = {
+                "labels": found.labels,
+                "logits": half_precision(found.logits),
+                "class_names": np.array(found.class_names),
+            }
+            if found.sample_id is not None:
+                arrays["sample_id"] = found.sample_id
+            with atomic_path(path) as temporary, temporary.open("wb") as stream:
+                np.savez_compressed(stream, **arrays)
+            written.append(path)
+    return written
+
+
+def half_precision(logits: npt.NDArray[Any]) -> npt.NDArray[np.float16]:
+    """Return logits below a largest one of 0 as float16; the class that is chosen stays the same.
+
+    Example:
+        >>> half_precision(np.array([[9000.0, 9000.1, -1e9]])).tolist()
+        [[-0.0999755859375, 0.0, -65504.0]]
+        >>> half_precision(np.array([[1.0, 1.0 + 1e-9]])).argmax()
+        np.int64(1)
+    """
+    chosen = logits.argmax(axis=1)
+    below = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
+    half: npt.NDArray[np.float16] = np.clip(below, _HALF.min, 0.0).astype(np.float16)
+    # What rounds to a tie with the largest goes just below it.
+    half[half == 0.0] = -_HALF.smallest_subnormal
+    half[np.arange(len(half)), chosen] = 0.0
+    return half

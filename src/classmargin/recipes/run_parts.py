@@ -9,15 +9,18 @@ the method itself is built::
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from classmargin._checks import check_int
 from classmargin._distributed import rank, world_size
+from classmargin._files import read_json
 from classmargin.backbones import Backbone, backbone_info, create_backbone, probe_head
 from classmargin.backbones.feature_cache import encoder_fingerprint
 from classmargin.data import BatchLoader, DataBundle, Framing, load_data, make_loader
@@ -27,13 +30,14 @@ from classmargin.data.pixels import pixels_in_units
 from classmargin.methods import Method, Requirements, TaskInfo, create, requirements_of
 from classmargin.methods.base import SamplerKind
 from classmargin.methods.method_registry import resolve_hyperparameters, settle_hyperparameters
-from classmargin.recipes.model_record import ModelRecord
 from classmargin.recipes.probe import feature_bundle
+from classmargin.recipes.training_samples import chosen_samples, spared_classes
 from classmargin.training.config import DataConfig, RunConfig
 from classmargin.training.config_reader import replace_machine
 from classmargin.training.devices import launched_layout, settled, usable_cores
-from classmargin.training.ingredients import Ingredients
+from classmargin.training.loop import Ingredients
 from classmargin.training.process_state import seed_for, seed_process
+from classmargin.training.run_folder import RunFolder, write_json
 from classmargin.training.run_progress import say
 from classmargin.training.soft_labels import read_teacher
 
@@ -50,86 +54,131 @@ def framing_of(data: DataConfig) -> Framing:
 
 @dataclass(frozen=True)
 class BundleLoaders:
-    """Batches of a loaded data set, this process's share of them.
-
-    Attributes:
-        bundle: The data.
-        needs: What the method asked for (views, sampler).
-        batch_size: Samples of one optimiser step over all processes.
-        augmentation: Training transform by name.
-        seed: Of order and augmentation.
-        rank: Number of this process.
-        world_size: Number of processes.
-        workers: Worker processes for streamed data.
-    """
+    """Batches of a loaded data set, this process's share of them."""
 
     bundle: DataBundle
-    needs: Requirements
-    batch_size: int
-    augmentation: str
-    seed: int
+    needs: Requirements  # what the method asked for (views, sampler)
+    batch_size: int  # samples of one optimiser step over all processes
+    augmentation: str  # training transform by name
+    seed: int  # of order and augmentation
     rank: int = 0
     world_size: int = 1
-    workers: int = 0
+    workers: int = 0  # processes that read streamed data
+    spared: tuple[int, ...] = ()  # classes that do without the last step of the augmentation
 
     def training(
         self, *, sampler: SamplerKind | None, views: int | None, multiplicity: Tensor | None
     ) -> BatchLoader:
         """Return shuffled, augmented training batches; None takes what the method asked for."""
-        images = self.bundle.kind == "images"
-        return make_loader(
-            self.bundle,
+        return self._loader(
             "train",
             batch_size=self.batch_size,
             training=True,
-            augmentation=self.augmentation if images else "none",
+            augmentation=self.augmentation if self.bundle.kind == "images" else "none",
+            spared=self.spared,
             views=views if views is not None else self.needs.views,
             sampler=sampler if sampler is not None else self.needs.sampler,
             multiplicity=multiplicity,
             seed=self.seed,
-            rank=self.rank,
-            world_size=self.world_size,
-            workers=self.workers,
         )
 
     def evaluation(self, split: str) -> BatchLoader | None:
         """Return a split in index order without augmentation, or None if it has no samples."""
         if len(self.bundle.split(split)) == 0:
             return None
-        return make_loader(
-            self.bundle,
-            split,
-            batch_size=EVALUATION_BATCH * self.world_size,
-            training=False,
-            rank=self.rank,
-            world_size=self.world_size,
-            workers=self.workers,
-        )
+        return self._loader(split, batch_size=EVALUATION_BATCH * self.world_size, training=False)
+
+    def _loader(self, split: str, **options: Any) -> BatchLoader:
+        place: dict[str, Any] = {"rank": self.rank, "world_size": self.world_size, "workers": self.workers}
+        return make_loader(self.bundle, split, **options, **place)
+
+
+# Indices of training samples beyond this are a damaged file, not a data set.
+LARGEST_SET = 2**31
+# Numbers in one input: colour images of 4 700 x 4 700 pixels. A network is built for it before weights are compared.
+LARGEST_INPUT = 2**26
+
+
+@dataclass(frozen=True)
+class ModelRecord:
+    """What must be known of the data to use a trained network without them: ``model.json`` of a run folder."""
+
+    class_names: tuple[str, ...]  # in label order
+    class_counts: tuple[int, ...]  # training samples of each class
+    full_size: int  # of the training set that stable indices point into
+    kind: str  # what goes into the network: images, features or text
+    input_shape: tuple[int, ...]  # (C, H, W), (d,) or (T,)
+    mean: tuple[float, ...]  # of each channel, subtracted from images in [0, 1]
+    std: tuple[float, ...]  # of each channel, by which they are then divided
+    encoder: str = ""  # fingerprint of a frozen encoder whose weights are not in the checkpoint
+    steps_per_epoch: int = 1
+    # Where training began with the head: random, prompts (class names) or checkpoint.
+    head_start: str = "random"
+
+    @property
+    def num_classes(self) -> int:
+        """``K``."""
+        return len(self.class_names)
+
+
+def write_record(run: RunFolder, record: ModelRecord) -> None:
+    """Keep the record in the run folder."""
+    write_json(run.model_file, asdict(record), durable=True)
+
+
+def read_record(run: RunFolder) -> ModelRecord:
+    """Read the record of a run; a folder that is none, and a damaged record, are named."""
+    path = run.model_file
+    try:
+        values = read_json(path)
+        lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+        record = ModelRecord(**{**values, **lists})
+        _check(record)
+    except FileNotFoundError as error:
+        raise ValueError(f"{run.path} is not a run folder with a trained network: no model.json") from error
+    except (TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+    return record
+
+
+def _check(record: ModelRecord) -> None:
+    """Refuse values of other types, and sizes that would ask for all memory."""
+    whole, number = (int,), (int, float)
+    kinds = {
+        "class_names": (str,),
+        "class_counts": whole,
+        "input_shape": whole,
+        "mean": number,
+        "std": number,
+    }
+    for name, kind in kinds.items():
+        values = getattr(record, name)
+        if not isinstance(values, tuple) or not all(isinstance(value, kind) for value in values):
+            raise TypeError(f"{name} must be a list of {kind[-1].__name__}")
+    if len(record.class_counts) != len(record.class_names):
+        raise ValueError("class_counts and class_names must be of one length")
+    for name in ("full_size", "steps_per_epoch"):
+        check_int(name, getattr(record, name), minimum=0)
+    if record.full_size > LARGEST_SET:
+        raise ValueError(f"full_size must be at most {LARGEST_SET}, got {record.full_size}")
+    if min(record.input_shape, default=1) < 1 or math.prod(record.input_shape) > LARGEST_INPUT:
+        raise ValueError(f"input_shape must hold 1 to {LARGEST_INPUT} numbers, got {record.input_shape}")
+    if not all(isinstance(text, str) for text in (record.kind, record.encoder, record.head_start)):
+        raise TypeError("kind, encoder and head_start must be text")
 
 
 @dataclass(frozen=True)
 class RunParts:
-    """Everything a run is made of.
-
-    Attributes:
-        config: What was asked for.
-        bundle: The data as the network gets it (features for a cached probe).
-        record: What a network must know of its data.
-        backbone: The whole network, from images to logits.
-        network: What is trained: the backbone, or its head alone for a cached probe.
-        method: Built for this task.
-        loaders: Batches for the loop.
-        new_network: Builds another ``network``.
-    """
+    """Everything a run is made of."""
 
     config: RunConfig
-    bundle: DataBundle
+    bundle: DataBundle  # as the network gets it (features for a cached probe)
     record: ModelRecord
-    backbone: Backbone
-    network: Backbone
+    backbone: Backbone  # the whole network, from images to logits
+    network: Backbone  # what is trained: the backbone, or its head alone for a cached probe
     method: Method
     loaders: BundleLoaders
-    new_network: Callable[[], Backbone]
+    new_network: Callable[[], Backbone]  # builds another `network`
 
     def ingredients(self) -> Ingredients:
         """Return what the loop takes."""
@@ -143,11 +192,7 @@ class RunParts:
 
 
 def effective(config: RunConfig) -> RunConfig:
-    """Return the configuration with every hyper-parameter of its method and everything that rounds written out.
-
-    Raises:
-        ValueError: Unknown backbone, method, preset or hyper-parameter; the message suggests the nearest.
-    """
+    """Return the configuration with every hyper-parameter of its method and everything that rounds written out."""
     layout = launched_layout()
     if layout is not None:  # a launcher decides how many processes there are, and that decides the last bits
         config = replace_machine(config, devices=layout[0], nodes=layout[1])
@@ -191,14 +236,14 @@ def load_bundle(config: RunConfig) -> DataBundle:
         framing=framing_of(data),
     )
     _check_test_classes(bundle, allow_absent=data.allow_absent)
-    return bundle
+    return chosen_samples(bundle, data)
 
 
 def download_data(config: RunConfig) -> None:
-    """Fetch the data of a run, if they have a source and are not here yet.
+    """Fetch the data of a command that trains many runs, if they have a source and are not here yet.
 
-    For commands that train many runs: several processes must not fetch the same files, and the permission must not become a
-    setting of the runs, which are the same whether their data had to be fetched or not.
+    Several processes must not fetch the same files, and the permission must not become a setting of the runs, which are the
+    same whether their data had to be fetched or not.
     """
     info = find_info(config.data.name)
     if config.data.name.startswith(HUB_PREFIX) or (info is not None and info.downloads):
@@ -206,28 +251,14 @@ def download_data(config: RunConfig) -> None:
 
 
 def _check_test_classes(bundle: DataBundle, *, allow_absent: bool) -> None:
-    absent = [
-        name for name, count in zip(bundle.class_names, bundle.test.class_counts, strict=True) if count == 0
-    ]
+    counts = zip(bundle.class_names, bundle.test.class_counts, strict=True)
+    absent = [name for name, count in counts if count == 0]
     if absent and not allow_absent:
-        some = ", ".join(absent[:5]) + (" …" if len(absent) > 5 else "")
+        some = ", ".join(absent[:5]) + " …" * (len(absent) > 5)
         raise ValueError(
             f"{bundle.name} has no test sample of {len(absent)} of {bundle.num_classes} classes: {some}; "
             "set data.allow_absent=true to train nevertheless"
         )
-
-
-def describe(bundle: DataBundle) -> ModelRecord:
-    """Return what a network must know of its data."""
-    return ModelRecord(
-        class_names=tuple(bundle.class_names),
-        class_counts=tuple(bundle.train.class_counts.tolist()),
-        full_size=bundle.train.full_size,
-        kind=bundle.kind,
-        input_shape=tuple(bundle.input_shape),
-        mean=tuple(bundle.mean),
-        std=tuple(bundle.std),
-    )
 
 
 def build_network(config: RunConfig, record: ModelRecord, needs: Requirements) -> Backbone:
@@ -240,8 +271,13 @@ def build_network(config: RunConfig, record: ModelRecord, needs: Requirements) -
             + {"features": "; use linear or mlp", "text": "; use minilm or hf-text"}.get(record.kind, "")
         )
     images = record.kind == "images"
-    options = dict(config.backbone.options)
-    head = _head(config, needs)
+    options, head = dict(config.backbone.options), config.backbone.head
+    if needs.head != "linear":  # where the method does with a linear one, any head will do
+        if head not in (None, needs.head):
+            raise ValueError(
+                f"method {config.method.name} needs a {needs.head} head, not backbone.head={head!r}"
+            )
+        head = needs.head
     if head == needs.head and needs.head_options:
         options["head_options"] = {**needs.head_options, **options.get("head_options", {})}
     arguments: dict[str, Any] = {
@@ -287,26 +323,12 @@ def _create(name: str, class_names: tuple[str, ...], known: list[str], arguments
     try:
         return create_backbone(name, class_names=list(class_names), **arguments)
     except ValueError as error:
-        takes_prompts = arguments["head"] in (
-            None,
-            "cosine",
-        )  # the head of lgm, for one, holds means of features
+        takes_prompts = arguments["head"] in (None, "cosine")  # that of lgm, for one, holds means of features
         if takes_prompts and arguments.get("head_start") == "prompts":
             raise
         backbone = create_backbone(name, **{**arguments, "head_start": "auto"})
         say(f"the head of {name} starts at random: {error}")
         return backbone
-
-
-def _head(config: RunConfig, needs: Requirements) -> str | None:
-    wanted = config.backbone.head
-    if needs.head == "linear":  # any head will do
-        return wanted
-    if wanted is not None and wanted != needs.head:
-        raise ValueError(
-            f"method {config.method.name} needs a {needs.head} head, not backbone.head={wanted!r}"
-        )
-    return needs.head
 
 
 def _check_pixel_units(bundle: DataBundle, backbone: str) -> None:
@@ -337,14 +359,18 @@ def _check_tokens(config: RunConfig, bundle: DataBundle, encoder: Any) -> None:
 
 
 def build_run(config: RunConfig) -> RunParts:
-    """Build data, network and method of a run; weights depend on ``loop.seed`` alone.
-
-    Raises:
-        ValueError: Something is unknown, missing or does not fit; the message says what.
-    """
+    """Build data, network and method of a run; weights depend on ``loop.seed`` alone."""
     needs = method_needs(config)
     bundle = load_bundle(config)
-    record = describe(bundle)
+    record = ModelRecord(
+        class_names=tuple(bundle.class_names),
+        class_counts=tuple(bundle.train.class_counts.tolist()),
+        full_size=bundle.train.full_size,
+        kind=bundle.kind,
+        input_shape=tuple(bundle.input_shape),
+        mean=tuple(bundle.mean),
+        std=tuple(bundle.std),
+    )
     seed_process(config.loop.seed, "weights", 0)
     backbone = build_network(config, record, needs)
     _check_tokens(config, bundle, backbone.encoder)
@@ -357,29 +383,14 @@ def build_run(config: RunConfig) -> RunParts:
     if cached:
         record = replace(record, encoder=encoder_fingerprint(backbone))
         device = "cuda" if config.machine.accelerator != "cpu" and torch.cuda.is_available() else "cpu"
-        workers = _workers(config, bundle)
-        bundle, network = (
-            feature_bundle(bundle, backbone, workers=workers, device=device),
-            probe_head(backbone),
-        )
+        bundle = feature_bundle(bundle, backbone, workers=_workers(config, bundle), device=device)
+        network = probe_head(backbone)
 
     def new_network() -> Backbone:
         fresh = build_network(config, record, needs)
         return probe_head(fresh) if cached else fresh
 
-    loaders = _loaders(config, bundle, needs)
-    steps = len(loaders.training(sampler=None, views=None, multiplicity=None))
-    record = replace(record, steps_per_epoch=steps)
-    seed_process(config.loop.seed, "method", 0)
-    method = _make_method(config, bundle, network, steps, new_network)
-    for stage in method.stages(config.loop.epochs):
-        # A batch size that a later stage cannot work with must show now, not after hours.
-        loaders.training(sampler=stage.sampler, views=stage.views, multiplicity=None)
-    return RunParts(config, bundle, record, backbone, network, method, loaders, new_network)
-
-
-def _loaders(config: RunConfig, bundle: DataBundle, needs: Requirements) -> BundleLoaders:
-    return BundleLoaders(
+    loaders = BundleLoaders(
         bundle,
         needs,
         config.loop.batch_size,
@@ -388,22 +399,10 @@ def _loaders(config: RunConfig, bundle: DataBundle, needs: Requirements) -> Bund
         rank(),
         world_size(),
         _workers(config, bundle),
+        spared_classes(bundle, config.data),
     )
-
-
-def _workers(config: RunConfig, bundle: DataBundle) -> int:
-    if config.machine.workers is not None:
-        return config.machine.workers
-    return max(1, usable_cores() // world_size()) if bundle.streamed else 0
-
-
-def _make_method(
-    config: RunConfig,
-    bundle: DataBundle,
-    network: Backbone,
-    steps_per_epoch: int,
-    new_network: Callable[[], Backbone],
-) -> Method:
+    steps = len(loaders.training(sampler=None, views=None, multiplicity=None))
+    record = replace(record, steps_per_epoch=steps)
     labels = torch.full((bundle.train.full_size,), -1, dtype=torch.long)
     labels[bundle.train.index] = bundle.train.labels
     task = TaskInfo(
@@ -412,12 +411,23 @@ def _make_method(
         class_counts=bundle.train.class_counts,
         labels=labels,
         epochs=config.loop.epochs,
-        steps_per_epoch=steps_per_epoch,
+        steps_per_epoch=steps,
         new_model=new_network,
         frozen_features=frozen_features(bundle, network),
         distinct_views=_views_differ(config),
     )
-    return create(config.method.name, task, preset=config.method.preset, **config.method.options)
+    seed_process(config.loop.seed, "method", 0)
+    method = create(config.method.name, task, preset=config.method.preset, **config.method.options)
+    for stage in method.stages(config.loop.epochs):
+        # A batch size that a later stage cannot work with must show now, not after hours.
+        loaders.training(sampler=stage.sampler, views=stage.views, multiplicity=None)
+    return RunParts(config, bundle, record, backbone, network, method, loaders, new_network)
+
+
+def _workers(config: RunConfig, bundle: DataBundle) -> int:
+    if config.machine.workers is not None:
+        return config.machine.workers
+    return max(1, usable_cores() // world_size()) if bundle.streamed else 0
 
 
 def frozen_features(

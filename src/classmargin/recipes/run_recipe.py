@@ -1,42 +1,60 @@
-"""``classmargin reproduce``: train what is missing of a recipe, measure it, and write the record."""
+"""``classmargin reproduce`` and ``compare-methods``: train what is missing of a plan, measure it, and make the record."""
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median, stdev
 from typing import Any
 
+import numpy as np
+
+from classmargin._files import read_json
+from classmargin.backbones import backbone_info
 from classmargin.data.catalog import data_root
 from classmargin.data.raw import name_some
-from classmargin.recipes.existing_runs import find_runs, group_runs, unfinished_runs
-from classmargin.recipes.measure_runs import MeasuredBlock, measure_block
-from classmargin.recipes.recipe import SCALES, Recipe, Scale
-from classmargin.recipes.recipe_plan import PlannedBlock, RecipePlan
-from classmargin.recipes.record import CUSTOM, Record
-from classmargin.recipes.runner import run_all
-from classmargin.recipes.validation_search import searched_trials
-from classmargin.training.config import RunConfig
-from classmargin.training.run_folder import session
+from classmargin.evaluation.audit_result import Audit
+from classmargin.evaluation.auditing import audit
+from classmargin.evaluation.comparison import ComparisonSet, compare_many
+from classmargin.evaluation.headlines import (
+    HEADLINES,
+    TierRule,
+    observed_headlines,
+    outcome_table,
+    random_run_weights,
+    resampled_headlines,
+)
+from classmargin.evaluation.intervals import centred_interval
+from classmargin.evaluation.paired_tests import paired_correctness
+from classmargin.evaluation.prediction_files import read_predictions
+from classmargin.recipes.existing_runs import (
+    find_runs,
+    group_runs,
+    settings_difference,
+    settings_of,
+    unfinished_runs,
+)
+from classmargin.recipes.out_folder import claim_plan_folder, is_asked, removed_unless_begun
+from classmargin.recipes.recipe import Recipe
+from classmargin.recipes.recipe_plan import COMPARISON, PlannedBlock, PlannedRow, RecipePlan
+from classmargin.recipes.record import CUSTOM, BlockResult, Change, Estimate, Record, RowResult, RunScore
+from classmargin.recipes.run_parts import read_record
+from classmargin.recipes.runner import PlannedRun, run_all
+from classmargin.recipes.sample_files import write_sample_files
+from classmargin.recipes.train_run import read_summary
+from classmargin.recipes.validation_search import footing_lacks, searched, searched_trials
+from classmargin.training.config import identity
+from classmargin.training.run_folder import RunFolder, session
 from classmargin.training.run_progress import say
 
 # A folder of a sweep holds dozens of runs that were never tested.
 MOST_NAMES = 10
-BOOTSTRAP = 2000
 COLLAPSE = (
     "the printed objective can collapse on features that are not normalised: with 5 epochs of ResNet-20 on CIFAR-10 at 10 % "
     "and one seed, cross-entropy reached 41.2 % overall and 24.3 % on the hard third, the printed objective 16.5 % and 0.1 %. "
     "--objective paper,release,recommended runs the three side by side."
-)
-
-COMPARISON = Recipe(
-    name=CUSTOM,
-    source="a comparison that the paper does not have",
-    question="Who is better on these data?",
-    blocks=(),
-    scales=dict.fromkeys((*SCALES, CUSTOM), Scale("")),
 )
 
 
@@ -48,60 +66,51 @@ class Outcome:
     measured: tuple[MeasuredBlock, ...]
 
 
-def reproduce(
+def run_plan(
     plan: RecipePlan,
+    folder: Path,
     *,
-    engine: str = "local",
-    jobs: int = 1,
+    search: bool = False,
+    trials: int = 0,
     command: Sequence[str] = (),
-    show: bool | None = None,
+    **how: Any,
 ) -> Outcome:
-    """Train the runs of a recipe that are missing, and measure all of them.
+    """Run a plan as a command does: in a folder of its own, if wished at the settings that are best on validation.
 
-    Args:
-        plan: From :func:`~classmargin.recipes.recipe_plan.plan_recipe`.
-        engine: As for :func:`~classmargin.recipes.runner.run_all`.
-        jobs: Runs side by side.
-        command: Words of the command line, kept in the record.
-        show: Force the progress bars on or off.
-
-    Raises:
-        ValueError: No baseline could be finished.
+    ``search`` chooses them from the paper's grid, ``trials`` puts all rows on an equal footing with so many settings of each.
+    The words of the command line are kept in the record; ``how`` is what the runner is told (engine, jobs, show).
     """
-    recipe, size = plan.recipe, plan.recipe.scales[plan.scale]
-    if size.sample_files:
-        from classmargin.recipes.sample_files import write_sample_files
+    with removed_unless_begun(folder):
+        if search or trials:
+            if not is_asked(folder):
+                claim_plan_folder(plan, folder)
+            write_sample_files(plan)
+            plan = searched(plan, trials, **how)
+        claim_plan_folder(plan, folder)
+        return reproduce(plan, command=command, **how)
 
-        write_sample_files(plan.folder, plan.runs)
-    failed = run_all(plan.runs, engine=engine, jobs=jobs, show=show) if plan.blocks else {}
-    measured = measure_all(plan.blocks, recipe, failed=failed, bootstrap=size.bootstrap, trials=plan.trials)
+
+def reproduce(plan: RecipePlan, *, command: Sequence[str] = (), **how: Any) -> Outcome:
+    """Train the runs of a plan that are missing, and measure all of them; the arguments are those of :func:`run_plan`."""
+    size = plan.recipe.scales[plan.scale]
+    write_sample_files(plan)
+    failed = run_all(plan.runs, **how) if plan.blocks else {}
     changed = "Settings were changed, see the command." if plan.changed else ""
-    note = " ".join(filter(None, [size.note, *plan.words, changed]))
-    record = make_record(recipe, plan.scale, note, measured, command=command)
-    if any(_may_collapse(run.config) for run in plan.runs):
-        record = dataclasses.replace(record, doubts=(*record.doubts, COLLAPSE))
-    return Outcome(dataclasses.replace(record, left_out=plan.left_out, failed=failed), tuple(measured))
-
-
-def _may_collapse(config: RunConfig) -> bool:
-    """Whether a run minimises the printed objective on features that nothing normalises."""
-    return config.method.preset == "paper" and not config.backbone.options.get("normalize_features")
-
-
-def compare_methods(block: PlannedBlock, *, trials: int = 0, words: str = "", **how: Any) -> Outcome:
-    """Do the same for the one block of ``compare-methods``.
-
-    Args:
-        block: From :func:`~classmargin.recipes.recipe_plan.plan_comparison`.
-        trials: Settings that every row tried on validation.
-        words: What a reader must know about the choice of settings.
-        **how: As for :func:`reproduce`.
-
-    Raises:
-        ValueError: No run of the first method could be finished.
-    """
-    plan = RecipePlan(COMPARISON, CUSTOM, Path(), (block,), trials=trials, words=(words,))
-    return reproduce(plan, **how)
+    outcome = _measured(
+        plan.recipe,
+        plan.blocks,
+        bootstrap=size.bootstrap,
+        trials=plan.trials,
+        failed=failed,
+        left_out=plan.left_out,
+        scale=plan.scale,
+        note=" ".join(filter(None, [size.note, plan.words, changed])),
+        command=command,
+    )
+    as_printed = [run.config.backbone for run in plan.runs if run.config.method.preset == "paper"]
+    if all(backbone.options.get("normalize_features") for backbone in as_printed):
+        return outcome
+    return replace(outcome, record=replace(outcome.record, doubts=(*outcome.record.doubts, COLLAPSE)))
 
 
 def from_runs(
@@ -109,80 +118,64 @@ def from_runs(
     recipe: Recipe | None = None,
     *,
     note: str = "",
-    bootstrap: int = BOOTSTRAP,
+    bootstrap: int = 2000,
     command: Sequence[str] = (),
 ) -> Outcome:
-    """Measure runs that exist already, made by ``compare-methods`` or ``train``.
+    """Measure runs that exist already in folders and below them, made by ``compare-methods`` or ``train``.
 
-    Args:
-        folders: Where the runs lie; those below are found.
-        recipe: Brings names, order and printed values; None for a comparison that the paper does not have.
-        note: What was run and why, in words.
-        bootstrap: Resamples behind every interval.
-        command: Words of the command line, kept in the record.
-
-    Raises:
-        ValueError: No finished run there.
+    A recipe brings names, order and printed values; without one it is a comparison that the paper does not have.
     """
     blocks = group_runs(find_runs(folders), recipe)
     unfinished = name_some([path.name for path in unfinished_runs(folders)], limit=MOST_NAMES)
     if unfinished:
         say(f"left out, unfinished: {unfinished}")
-    trials = searched_trials(folders)
-    measured = measure_all(blocks, recipe or COMPARISON, failed={}, bootstrap=bootstrap, trials=trials)
-    record = make_record(recipe or COMPARISON, CUSTOM, note, measured, command=command)
-    left_out = {unfinished: "unfinished"} if unfinished else {}
-    return Outcome(dataclasses.replace(record, left_out=left_out), tuple(measured))
+    return _measured(
+        recipe or COMPARISON,
+        blocks,
+        bootstrap=bootstrap,
+        trials=searched_trials(folders),
+        left_out={unfinished: "unfinished"} if unfinished else {},
+        scale=CUSTOM,
+        note=note,
+        command=command,
+    )
 
 
-def measure_all(
-    blocks: Sequence[PlannedBlock],
+def _measured(
     recipe: Recipe,
+    blocks: Sequence[PlannedBlock],
     *,
-    failed: dict[str, str],
     bootstrap: int,
-    trials: int = 0,
-) -> list[MeasuredBlock]:
-    """Measure every block whose baseline is finished.
-
-    Raises:
-        ValueError: None is.
-    """
+    trials: int,
+    command: Sequence[str],
+    failed: Mapping[str, str] | None = None,
+    **said: Any,
+) -> Outcome:
+    """Measure every block whose baseline is finished, and make the record, with the data of the figure where there is one."""
     found = [
         measure_block(block, bootstrap=bootstrap, extras=recipe.extras, trials=trials) for block in blocks
     ]
-    measured = [block for block in found if block is not None]
+    measured = tuple(block for block in found if block is not None)
+    failed = failed or {}
     if blocks and not measured:
         first = blocks[0].rows[0].title if len(blocks) == 1 else "a first row"
         raise ValueError(f"no run of {first} was finished: {'; '.join(failed.values())}")
-    return measured
-
-
-def make_record(
-    recipe: Recipe,
-    scale: str,
-    note: str,
-    measured: Sequence[MeasuredBlock],
-    *,
-    command: Sequence[str] = (),
-) -> Record:
-    """Return the record of measured blocks, with the data of the figure where the recipe draws one."""
-    left_out = ("command", "resumed_from_step")
+    not_kept = ("command", "resumed_from_step")
     record = Record(
         recipe=recipe.name,
         source=recipe.source,
         question=recipe.question,
-        scale=scale,
-        note=note,
         command=portable_command(["classmargin", *command]) if command else "",
-        session={key: value for key, value in session().items() if key not in left_out},
+        session={key: value for key, value in session().items() if key not in not_kept},
         blocks=tuple(block.result for block in measured),
         doubts=recipe.doubts,
+        failed=failed,
+        **said,
     )
     if recipe.figure is not None:
         folders = {block.result.key: block.folders for block in measured}
-        record = dataclasses.replace(record, figure=dict(recipe.figure(record, folders)))
-    return record
+        record = replace(record, figure=dict(recipe.figure(record, folders)))
+    return Outcome(record, measured)
 
 
 def portable_command(words: Sequence[str]) -> str:
@@ -203,3 +196,155 @@ def _portable_word(word: str) -> str:
         if Path(path).is_relative_to(place):
             return before + equals + str(Path(path).relative_to(place))
     return before + equals + Path(path).name
+
+
+Extras = Callable[[Sequence[RunFolder]], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class MeasuredBlock:
+    """The result that is kept; the comparison behind it for a page with all classes; the finished runs of each row."""
+
+    result: BlockResult
+    comparison: ComparisonSet | None = field(repr=False, default=None)
+    folders: Mapping[str, tuple[RunFolder, ...]] = field(repr=False, default_factory=dict)
+
+
+def measure_block(
+    block: PlannedBlock, *, bootstrap: int = 2000, extras: Extras | None = None, trials: int = 0
+) -> MeasuredBlock | None:
+    """Return what the finished runs of a block came to, or None if its baseline has none.
+
+    Rows without a finished run are left out; the caller knows which runs failed. ``bootstrap`` resamples are behind every
+    interval, ``extras`` are further numbers of a row's runs, ``trials`` settings of every row were tried on validation.
+    """
+    audits = {row.key: read_audits(row.runs) for row in block.rows}
+    rows = [_with_head_start(row) for row in block.rows if audits[row.key]]
+    if not rows or rows[0].key != block.rows[0].key:
+        return None
+    first = audits[rows[0].key][0]
+    results = [_row_result(row, audits[row.key], rows[0], bootstrap, extras) for row in rows]
+    known = [[run.seconds for run in result.runs if run.seconds is not None] for result in results]
+    costs = [median(seconds) if seconds else None for seconds in known]
+    results = [
+        replace(result, relative_cost=None if cost is None or not costs[0] else cost / costs[0])
+        for result, cost in zip(results, costs, strict=True)
+    ]
+    cross = own = None
+    if len(rows) > 1:
+        models = {row.title: audits[row.key] for row in rows}
+        cross, own = (compare_many(models, ranking=rule, bootstrap=bootstrap) for rule in ("crossfit", "own"))
+        changes = [
+            Change(fair.deltas, as_paper.deltas, fair.verdict, len(fair.gained), len(fair.lost), fair.runs)
+            for fair, as_paper in zip(cross.comparisons, own.comparisons, strict=True)
+        ]
+        compared = zip(results[1:], changes, strict=True)
+        results[1:] = [replace(result, change=change) for result, change in compared]
+    configs = [row.runs[0].config for row in rows]
+    result = BlockResult(
+        block.key,
+        block.title,
+        settings_of(configs[0]),
+        first.class_names,
+        first.num_samples,
+        tuple(results),
+        block.printed_for,
+        footing_lacks(configs, trials),
+    )
+    folders = {row.key: tuple(run.folder for run in row.runs if run.folder.done) for row in rows}
+    return MeasuredBlock(result, cross, folders)
+
+
+def _with_head_start(row: PlannedRow) -> PlannedRow:
+    """Return the row with a title that says so where a head started at random that could start from class names."""
+    backbone = row.runs[0].config.backbone
+    if backbone.mode == "scratch" or "head_start" not in backbone_info(backbone.name).options:
+        return row
+    starts = {read_record(run.folder).head_start for run in row.runs if run.folder.done}
+    return replace(row, title=f"{row.title} (random head)") if "random" in starts else row
+
+
+def _row_result(
+    row: PlannedRow, audits: Sequence[Audit], baseline: PlannedRow, bootstrap: int, extras: Extras | None
+) -> RowResult:
+    finished = [run for run in row.runs if run.folder.done]
+    config, base = finished[0].config, baseline.runs[0].config
+    scores = [_run_score(run, found) for run, found in zip(finished, audits, strict=True)]
+    several = HEADLINES if len(scores) > 1 else ()
+    return RowResult(
+        key=row.key,
+        title=row.title,
+        method=config.method.name,
+        settings={} if row.key == baseline.key else settings_difference(config, base),
+        runs=tuple(scores),
+        values=headline_values(audits, "own", bootstrap=bootstrap),
+        crossfit=headline_values(audits, "crossfit", bootstrap=bootstrap),
+        std={name: stdev(run.scores[name] for run in scores) for name in several},
+        by_class=tuple(np.mean([found.by_class["accuracy"] for found in audits], axis=0).tolist()),
+        paper=row.paper,
+        extras=dict(extras([run.folder for run in finished])) if extras is not None else {},
+    )
+
+
+def _run_score(run: PlannedRun, found: Audit) -> RunScore:
+    """Return the headline numbers of one run by its own thirds, as the paper has them, and its cost."""
+    labels, correct = paired_correctness([found])
+    table = outcome_table(labels, correct, found.num_classes)
+    values = observed_headlines(table, (1,), TierRule("own"), np.random.default_rng(0))[0]
+    scores = dict(zip(HEADLINES, map(float, values), strict=True))
+    done = read_summary(run.folder)
+    per_step = seconds_per_step(run.folder, done)
+    whole = None if per_step is None else per_step * done["steps"]
+    return RunScore(run.config.loop.seed, identity(run.config), scores, done["steps"], whole, per_step)
+
+
+def read_audits(runs: Sequence[PlannedRun]) -> list[Audit]:
+    """Return a lean audit of each finished run: a comparison only asks who is right on which sample."""
+    audits = []
+    for run in runs:
+        if run.folder.done:
+            found = read_predictions(run.folder.predictions_file)
+            assert found.logits is not None, "run folders hold logits"
+            names: dict[str, Any] = {"class_names": found.class_names, "sample_id": found.sample_id}
+            chosen = found.logits.argmax(axis=1)
+            audits.append(audit(found.labels, predictions=chosen, bootstrap=100, **names))
+    return audits
+
+
+def headline_values(audits: Sequence[Audit], ranking: str, *, bootstrap: int = 2000) -> dict[str, Estimate]:
+    """Return the headline numbers of several runs of a method on the same samples, with intervals over samples and seeds.
+
+    Ranking ``own``: each run is measured by its own thirds, as in the paper, and runs are averaged afterwards.
+    ``crossfit``: runs are averaged first, ranked on one half of the samples and measured on the other.
+    """
+    labels, correct = paired_correctness(audits)
+    table = outcome_table(labels, correct, audits[0].num_classes)
+    runs, rule, rng = len(audits), TierRule(ranking), np.random.default_rng(0)
+    if ranking == "own":
+        values = observed_headlines(table, (1,) * runs, rule, rng).mean(axis=0)
+        copies = resampled_headlines(table, (1,) * runs, rule, bootstrap, rng, resample_runs=False)
+        draws = np.einsum("brm,br->bm", copies, random_run_weights((runs,), bootstrap, rng)[:, :, 0])
+    else:
+        values = observed_headlines(table, (runs,), rule, rng)[0]
+        draws = resampled_headlines(table, (runs,), rule, bootstrap, rng, resample_runs=runs > 1)[:, 0]
+    numbers = {}
+    for column, metric in enumerate(HEADLINES):
+        value, proportion = float(values[column]), metric != "gap"
+        low, high = centred_interval(value, draws[:, column], 0.95, proportion=proportion)
+        numbers[metric] = (value, float(low), float(high))
+    return numbers
+
+
+def seconds_per_step(folder: RunFolder, done: Mapping[str, Any]) -> float | None:
+    """Return the time of a step of a finished run, evaluations included, or None if the last session made none.
+
+    ``done["seconds"]`` is the time of the last session, which may have resumed an earlier one.
+    """
+    resumed = 0
+    try:
+        sessions = read_json(folder.record_file)["sessions"]
+        resumed = sessions[-1]["resumed_from_step"] or 0
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        pass  # without a record of its sessions the run is taken for one that was never interrupted
+    steps = done["steps"] - resumed
+    return done["seconds"] / steps if steps > 0 else None

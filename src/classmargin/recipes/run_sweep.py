@@ -14,37 +14,20 @@ under way again, and whoever gets them next resumes their run folders.
 from __future__ import annotations
 
 import contextlib
-import json
+import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from classmargin._files import LONG_FILE, read_text
+from classmargin.recipes import sweep_study as shared
 from classmargin.recipes.run_parts import load_bundle
 from classmargin.recipes.runner import Ending, PlannedRun, run_all, run_from
-from classmargin.recipes.sweep_plan import SweepPlan, settle_plan
-from classmargin.recipes.sweep_result import CONSTRAINT, SweepResult, named_settings, read_result, with_test
-from classmargin.recipes.sweep_space import METRICS, easy_violation
-from classmargin.recipes.sweep_study import (
-    beating,
-    counted,
-    enqueue_grid,
-    first_number,
-    free_dead_trials,
-    is_here,
-    line_up_again,
-    make_sampler,
-    open_study,
-    optuna_package,
-    quiet_optuna,
-    sign,
-    storage_errors,
-    suggest,
-    trial_state,
-)
-from classmargin.recipes.train_run import read_summary
+from classmargin.recipes.sweep_result import CONSTRAINT, SweepResult, named_settings, read_result, short
+from classmargin.recipes.sweep_space import easy_violation
+from classmargin.recipes.sweep_study import SweepPlan, settle_plan
+from classmargin.recipes.train_run import read_summary, validation_accuracies
 from classmargin.training.config_reader import differences
 from classmargin.training.run_folder import RunFolder
 from classmargin.training.run_progress import say
@@ -55,12 +38,8 @@ if TYPE_CHECKING:
 
 
 def check_plan(plan: SweepPlan) -> None:
-    """Refuse what cannot work before anything is written: data without validation samples, too few classes.
-
-    Raises:
-        ValueError: With what to change.
-    """
-    optuna_package()
+    """Refuse what cannot work before anything is written: data without validation samples, too few classes."""
+    shared.optuna_package()
     bundle = load_bundle(plan.reference_config())
     if len(bundle.validation) == 0:
         raise ValueError(
@@ -80,59 +59,48 @@ def run_sweep(
     test: bool = True,
     show: bool | None = None,
 ) -> SweepResult:
-    """Run, or resume, a sweep and return what came out.
+    """Run, or resume, a sweep and return what came out; ``jobs`` trials are trained side by side by the runner's ``engine``.
 
-    Args:
-        plan: What is asked.
-        folder: Where it lives.
-        engine: As for :func:`~classmargin.recipes.runner.run_all`.
-        jobs: Trials side by side.
-        reference: Run folder that the easy third is measured against; None trains plain ERM first.
-        test: Whether the chosen trial is tried on the test set at the end.
-        show: Force the progress bars on or off.
-
-    Raises:
-        ValueError: Bad data, storage or folder.
-        StoppedError: A signal asked to stop; the same call resumes.
-        OSError: The disk does not take what is written; the trials under way can be resumed.
+    The easy third is measured against the run folder ``reference``; without it plain ERM is trained first. With ``test`` the
+    chosen trial is tried on the test set at the end.
     """
     folder = Path(folder)
     check_plan(plan)
     settle_plan(plan, folder)
-    study = open_study(plan)
-    with quiet_optuna(), storage_errors(plan.storage):
-        enqueue_grid(study, plan)
+    study = shared.open_study(plan)
+    with shared.quiet_optuna(), shared.storage_errors(plan.storage):
+        shared.enqueue_grid(study, plan)
         if plan.keep_easy and "reference" not in study.user_attrs:
-            accuracies = reference_accuracies(plan, folder, reference, engine)
+            accuracies = _reference_accuracies(plan, folder, reference, engine)
             if "reference" not in study.user_attrs:  # another machine may have been faster; one value holds
                 study.set_user_attr("reference", accuracies)
         source = StudySource(study, plan, folder)
         with source.holding():
             run_from(source, engine=engine, jobs=jobs, devices=plan.config.machine.devices, show=show)
         result = read_result(study, plan)
-    return test_best(result, engine) if test else result
+    return _with_test(result, engine) if test and result.best is not None else result
 
 
-def reference_accuracies(
+def _reference_accuracies(
     plan: SweepPlan, folder: Path, given: str | Path | None, engine: str
 ) -> dict[str, float]:
-    """Return the accuracies on validation of the given run, or of plain ERM trained here.
-
-    Raises:
-        ValueError: The given run is not finished, or was trained on other data.
-    """
+    """Return the accuracies on validation of the given run, or of plain ERM trained here."""
     config = plan.reference_config()
     if given is None:
         say("training the reference (plain ERM) that the easy third is measured against")
         run = PlannedRun("the reference", config, RunFolder(folder / "reference"), test=False)
         _train_one(run, engine)
         return validation_accuracies(run.folder.path)
-    other = RunFolder(given).read_config()
-    changed = [words for words in differences(other, config) if words.startswith("data.")]
-    changed = [words for words in changed if not words.startswith(("data.root:", "data.augmentation:"))]
+    other = RunFolder(given)
+    free = ("data.root:", "data.augmentation:")
+    changed = [words for words in differences(other.read_config(), config) if words.startswith("data.")]
+    changed = [words for words in changed if not words.startswith(free)]
     if changed:
         raise ValueError(f"--reference {given} was trained on other data ({'; '.join(changed)})")
-    return validation_accuracies(given, _selected_epoch(RunFolder(given)))
+    if not other.done:
+        raise ValueError(f"--reference {other.path} is not a finished run")
+    epoch = read_summary(other).get("selected_epoch")
+    return validation_accuracies(given, None if epoch is None else int(epoch))
 
 
 def _train_one(run: PlannedRun, engine: str) -> None:
@@ -142,66 +110,24 @@ def _train_one(run: PlannedRun, engine: str) -> None:
         raise ValueError(f"{run.title} could not be trained: {words}")
 
 
-def _selected_epoch(run: RunFolder) -> int | None:
-    if not run.done:
-        raise ValueError(f"--reference {run.path} is not a finished run")
-    epoch = read_summary(run).get("selected_epoch")
-    return None if epoch is None else int(epoch)
-
-
-def test_best(result: SweepResult, engine: str) -> SweepResult:
+def _with_test(result: SweepResult, engine: str) -> SweepResult:
     """Try the chosen trial on the test set, if the sweep is over and its run is here."""
     best = result.best
-    if best is None or not result.is_complete:
-        return _missing(result, "no test accuracies: the sweep is not over") if best else result
-    run = RunFolder(best.folder)
-    if not is_here({"host": best.host}) or not run.started:
-        where = f"{best.folder} on {best.host}"
-        return _missing(result, f"no test accuracies: the run of the chosen trial is {where}; resume there")
+    assert best is not None, "the caller knows that a trial was chosen"
+    run, why = RunFolder(best.folder), ""
+    if not result.is_complete:
+        why = "the sweep is not over"
+    elif best.host != platform.node() or not run.started:
+        why = f"the run of the chosen trial is {best.folder} on {best.host}; resume there"
+    if why:
+        return replace(result, missing=(*result.missing, f"no test accuracies: {why}"))
     if not run.done:
         _train_one(PlannedRun("the chosen trial", result.plan.trial_config(best.labels), run), engine)
-    return with_test(result, read_summary(run)["test"])
-
-
-def _missing(result: SweepResult, words: str) -> SweepResult:
-    return replace(result, missing=(*result.missing, words))
-
-
-def validation_accuracies(folder: str | Path, epoch: int | None = None) -> dict[str, float]:
-    """Return the accuracies on validation that a run logged, at an epoch or last of all.
-
-    Raises:
-        ValueError: It never looked at validation samples.
-    """
-    records = read_evaluations(folder)
-    kept = [record for record in records if epoch is None or record.get("epoch") == epoch]
-    if not kept or kept[-1].get("overall") is None:
-        raise ValueError(f"{folder} has no evaluation on validation samples to choose by")
-    return {metric: kept[-1][metric] for metric in METRICS if kept[-1].get(metric) is not None}
-
-
-def read_evaluations(folder: str | Path) -> list[dict[str, Any]]:
-    """Return every whole line of a run's ``metrics.jsonl``; a killed writer may leave half a line."""
-    file = RunFolder(folder).metrics_file
-    if not file.exists():
-        return []
-    records = []
-    for line in read_text(file, max_bytes=LONG_FILE, errors="replace").splitlines():
-        with contextlib.suppress(ValueError, RecursionError):
-            record = json.loads(line)
-            if isinstance(record, dict):
-                records.append(record)
-    return records
+    return replace(result, test=read_summary(run)["test"])
 
 
 class StudySource:
-    """Trials of a study as runs for the runner.
-
-    Args:
-        study: Shared by all who work on the sweep.
-        plan: What is asked.
-        folder: Of the run folders of this command.
-    """
+    """Trials of a study, which all who work on the sweep share, as runs for the runner, in ``folder/runs``."""
 
     def __init__(self, study: Study, plan: SweepPlan, folder: Path) -> None:
         self._study, self._plan, self._folder = study, plan, folder
@@ -216,69 +142,59 @@ class StudySource:
     @property
     def done(self) -> int:
         """Trials that have ended, whoever trained them."""
-        return sum(trial.state.is_finished() for trial in self._counted())
-
-    def _counted(self) -> list[FrozenTrial]:
-        return counted(self._study.get_trials(deepcopy=False))
+        return sum(trial.state.is_finished() for trial in shared.counted(self._study))
 
     @contextlib.contextmanager
-    def holding(self) -> Any:
+    def holding(self) -> Iterator[None]:
         """Record heartbeats while the block runs, and line up again what it leaves unfinished."""
-        with beating(self._own.values()):
+        with shared.beating(self._own.values()):
             try:
                 yield
             finally:
                 for trial in self._own.values():
                     with contextlib.suppress(Exception):  # a data base that is away must not hide the error
-                        line_up_again(self._study, trial.number)
+                        shared.line_up_again(self._study, trial.number)
 
     def take(self) -> PlannedRun | None:
         """Return the run of the next trial; one with the values of an ended trial takes over its result."""
-        free_dead_trials(self._study)
-        while len(self._counted()) < self._plan.budget:
+        shared.free_dead_trials(self._study)
+        while len(shared.counted(self._study)) < self._plan.budget:
             trial = self._ask()
             if trial is None:
                 return None
-            labels = suggest(trial, self._plan.parameters)
-            earlier = self._same_as(trial)
+            labels = shared.suggest(trial, self._plan.parameters)
+            # Training is deterministic: an ended trial with the same values need not be repeated.
+            states = (shared.trial_state("COMPLETE"), shared.trial_state("PRUNED"))
+            ended = self._study.get_trials(deepcopy=False, states=states)
+            earlier = next((one for one in ended if one.params == trial.params), None)
             if earlier is None:
-                return self._planned(trial, self._plan.trial_config(labels))
-            self._copy(trial, earlier)
+                title = f"trial {trial.number}"
+                self._own[title], self._begun[title] = trial, time.monotonic()
+                config = self._plan.trial_config(labels)
+                return PlannedRun(title, config, self._run_folder(trial), test=False, judged=True)
+            trial.set_user_attr("result", {**earlier.user_attrs.get("result", {}), "same_as": earlier.number})
+            for step, value in earlier.intermediate_values.items():
+                self._report(trial, step, value)
+            _set_constraint(trial, earlier.constraints.get(CONSTRAINT))
+            final = earlier.value if earlier.state.name == "COMPLETE" else None
+            self._study.tell(trial, final, state=earlier.state)
         return None
 
     def _ask(self) -> Trial | None:
         study, plan = self._study, self._plan
-        study.sampler = make_sampler(plan, 0)
+        study.sampler = shared.make_sampler(plan, 0)
         trial = study.ask()
-        before = [one for one in self._counted() if one.number < trial.number]
+        before = [one for one in shared.counted(study) if one.number < trial.number]
         if len(before) >= plan.budget:  # another process asked for the last one at the same moment
-            study.tell(trial, state=trial_state("FAIL"))
+            study.tell(trial, state=shared.trial_state("FAIL"))
             return None
-        sign(trial, self._run_folder(trial).path)
-        study.sampler = make_sampler(plan, trial.number)
+        shared.sign(trial, self._run_folder(trial).path)
+        study.sampler = shared.make_sampler(plan, trial.number)
         return trial
 
     def _run_folder(self, trial: Trial) -> RunFolder:
-        return RunFolder(self._folder / "runs" / f"trial-{first_number(self._study, trial.number):04d}")
-
-    def _planned(self, trial: Trial, config: Any) -> PlannedRun:
-        title = f"trial {trial.number}"
-        self._own[title], self._begun[title] = trial, time.monotonic()
-        return PlannedRun(title, config, self._run_folder(trial), test=False, judged=True)
-
-    def _same_as(self, trial: Trial) -> FrozenTrial | None:
-        """Return an ended trial with the same values: training is deterministic, so it need not be repeated."""
-        states = (trial_state("COMPLETE"), trial_state("PRUNED"))
-        ended = self._study.get_trials(deepcopy=False, states=states)
-        return next((one for one in ended if one.params == trial.params), None)
-
-    def _copy(self, trial: Trial, earlier: FrozenTrial) -> None:
-        trial.set_user_attr("result", {**earlier.user_attrs.get("result", {}), "same_as": earlier.number})
-        for step, value in earlier.intermediate_values.items():
-            self._report(trial, step, value)
-        _set_constraint(trial, earlier.constraints.get(CONSTRAINT))
-        final = earlier.value if earlier.state.name == "COMPLETE" else None
-        self._study.tell(trial, final, state=earlier.state)
+        number = shared.first_number(self._study, trial.number)
+        return RunFolder(self._folder / "runs" / f"trial-{number:04d}")
 
     def may_go_on(self, run: PlannedRun, epoch: int, accuracies: Mapping[str, float]) -> bool:
         """Report the value of an evaluation, and ask the pruner."""
@@ -303,11 +219,7 @@ class StudySource:
         return self._now(trial).state.name == "RUNNING"
 
     def end(self, run: PlannedRun, ending: Ending) -> str:
-        """Tell the study how a trial ended.
-
-        Raises:
-            OSError: The disk does not take what is written.
-        """
+        """Tell the study how a trial ended; a disk that does not take what is written ends the command."""
         if ending.kind == "unwritable":
             raise OSError(ending.words)
         trial = self._own.pop(run.title)
@@ -319,8 +231,12 @@ class StudySource:
             outcome = {"fell_behind": "pruned"}.get(ending.kind, ending.kind)
             trial.set_user_attr("result", {"outcome": outcome, "reason": ending.words})
             # A diverged one is told as pruned, not failed: the sampler should learn to stay away from such values.
-            self._study.tell(trial, state=trial_state("FAIL" if outcome == "failed" else "PRUNED"))
-        return self._words(trial, ending)
+            self._study.tell(trial, state=shared.trial_state("FAIL" if outcome == "failed" else "PRUNED"))
+        found, name = self._now(trial), self._plan.objective.name
+        settings = named_settings(self._plan.parameters, found.params)
+        values = " ".join(f"{key}={short(value)}" for key, value in settings.items())
+        shown = f" {name} {100 * found.value:.1f}" if found.value is not None else ""
+        return f"trial {trial.number} {ending.kind.replace('_', ' ')}:{shown} ({values})"
 
     def _complete(self, trial: Trial, run: PlannedRun, ending: Ending) -> Ending:
         plan = self._plan
@@ -336,19 +252,7 @@ class StudySource:
         self._study.tell(trial, value)
         return ending
 
-    def _words(self, trial: Trial, ending: Ending) -> str:
-        found = self._now(trial)
-        settings = named_settings(self._plan.parameters, found.params)
-        values = " ".join(f"{name}={_short(value)}" for name, value in settings.items())
-        shown = f" {self._plan.objective.name} {100 * found.value:.1f}" if found.value is not None else ""
-        outcome = ending.kind.replace("_", " ")
-        return f"trial {trial.number} {outcome}:{shown} ({values})"
-
 
 def _set_constraint(trial: Trial, violation: float | None) -> None:
     if violation is not None and CONSTRAINT not in trial.constraints:
         trial.set_constraint(CONSTRAINT, violation)
-
-
-def _short(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

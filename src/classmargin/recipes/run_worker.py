@@ -22,9 +22,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from classmargin.training.metric_logs import Evaluation
+from classmargin.training.run_folder import RunFolder
 
 PATIENCE_SECONDS = 60.0
 TASK_VARIABLE = "CLASSMARGIN_TASK"
@@ -35,29 +37,10 @@ class FellBehindError(RuntimeError):
     """The run was stopped because others are better at the same epoch."""
 
 
-class _Judged:
-    """Asks after each evaluation whether the run may continue."""
-
-    def __init__(self, judge: Judge) -> None:
-        self._judge = judge
-
-    def log(self, evaluation: Evaluation) -> None:
-        if not self._judge(evaluation.epoch, dict(evaluation.scalars)):
-            raise FellBehindError(f"worse than the others after epoch {evaluation.epoch}")
-
-    def close(self) -> None:
-        """Nothing is held open."""
-
-
 def train_task(task: Mapping[str, Any], judge: Judge) -> dict[str, Any]:
-    """Train a run and return how it ended, as the fields of :class:`~classmargin.recipes.runner.Ending`.
+    """Train a run (:meth:`PlannedRun.task`) and return how it ended, as the fields of :class:`Ending` of the runner.
 
-    Args:
-        task: From :meth:`~classmargin.recipes.runner.PlannedRun.task`.
-        judge: Asked after each evaluation of a ``judged`` run.
-
-    Raises:
-        StoppedError: A signal asked to stop; the state is saved.
+    ``judge`` is asked after each evaluation of a ``judged`` run. A signal that asks to stop raises ``StoppedError``.
     """
     from classmargin.recipes.class_measures import SpreadLog
     from classmargin.recipes.train_run import train
@@ -68,36 +51,34 @@ def train_task(task: Mapping[str, Any], judge: Judge) -> dict[str, Any]:
     config = build(task["config"])
     # Several processes must end together, and only the first of them could be told.
     if task["judged"] and config.machine.devices * config.machine.nodes == 1:
-        observers.append(_Judged(judge))
+
+        def ask(evaluation: Evaluation) -> None:
+            if not judge(evaluation.epoch, dict(evaluation.scalars)):
+                raise FellBehindError(f"worse than the others after epoch {evaluation.epoch}")
+
+        observers.append(SimpleNamespace(log=ask, close=lambda: None))
     try:
         if task.get("wait"):
-            _wait_for_folder(task["folder"])
+            _wait_for_folder(RunFolder(task["folder"]))
         options = {name: task[name] for name in ("test", "notices", "validation")}
         summary = train(config, task["folder"], resume=True, show=False, observers=observers, **options)
     except FellBehindError as error:
         return {"kind": "fell_behind", "words": str(error)}
-    except DivergedError as error:
-        return {"kind": "diverged", "words": f"{type(error).__name__}: {error}"}
     except StoppedError:
         raise
     except Exception as error:  # whoever planned the run decides what a failure means
-        kind = (
-            "unwritable"
-            if isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
-            else "failed"
-        )
+        refused = isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
+        kind = "diverged" if isinstance(error, DivergedError) else "unwritable" if refused else "failed"
         return {"kind": kind, "words": f"{type(error).__name__}: {error}"}
     return {"kind": "finished", "selected_epoch": summary.get("selected_epoch")}
 
 
-def _wait_for_folder(folder: str) -> None:
+def _wait_for_folder(folder: RunFolder) -> None:
     """Wait for a while until nobody holds the right to write in a run folder."""
-    from classmargin.training.run_folder import RunFolder
-
     end = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < end:
         try:
-            with RunFolder(folder).lock():
+            with folder.lock():
                 return
         except ValueError:
             time.sleep(0.2)

@@ -1,4 +1,4 @@
-"""One runner for every command that trains many runs: ``compare-methods``, ``reproduce``, ``sweep``.
+"""One runner for every command that trains many runs: ``compare-methods``, ``reproduce``, ``sweep``, ``improve``.
 
 A command says *what* is to exist, as a list of :class:`PlannedRun` (or, where a result decides what comes next, as a
 :class:`RunSource`); the runner brings it about::
@@ -6,9 +6,8 @@ A command says *what* is to exist, as a list of :class:`PlannedRun` (or, where a
     failed = run_all([PlannedRun("erm seed 0", config, RunFolder("out/runs/erm-seed0-…"))], engine="local", jobs=2)
 
 =============  =====================================================================================================
-``local``      worker processes on this machine (:mod:`~classmargin.recipes.run_worker`); with accelerators each has
-               its own share of them (``CUDA_VISIBLE_DEVICES``)
-``ray``        the same worker program on the nodes of a Ray cluster (:mod:`~classmargin.recipes.ray_engine`)
+``local``      worker processes on this machine; with accelerators each has its own share of them
+``ray``        the same worker program on the nodes of a Ray cluster (both: :mod:`~classmargin.recipes.workers`)
 ``inline``     one run after another in this process: for tests, debuggers and notebooks
 torchrun, srun a launcher has started this command once per device: all its processes train each run together
                (:mod:`~classmargin.recipes.launched_ranks`)
@@ -25,16 +24,18 @@ Two processes with one thread each get more done than one with two threads, so e
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from classmargin._checks import check_choice
-from classmargin.recipes.local_workers import LocalWorker, Worker, accelerator_shares, visible_accelerators
-from classmargin.recipes.run_display import Display, display
+from classmargin._printable import printable
+from classmargin.recipes.train_run import read_progress
+from classmargin.recipes.workers import Worker, starting_workers
 from classmargin.training.config import RunConfig
 from classmargin.training.devices import device_kind
 from classmargin.training.run_folder import RunFolder, recorded_numerics
@@ -48,48 +49,30 @@ MOST_DEATHS = 3
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run that is to exist.
+    """A run that is to exist."""
 
-    Attributes:
-        title: For progress and messages; unique within a command.
-        config: What to train.
-        folder: Where.
-        watch_spread: Note the spread of every class at each evaluation (``spread.jsonl``).
-        test: Whether the test set is looked at; without it the run ends trained and not ``done``.
-        judged: Whether the source is asked after each evaluation if the run may continue.
-        notices: Whether the run says what a user should know about its data.
-        validation: Keep the predictions on the validation samples beside the run.
-    """
-
-    title: str
+    title: str  # for progress and messages; unique within a command
     config: RunConfig
     folder: RunFolder
-    watch_spread: bool = False
-    test: bool = True
-    judged: bool = False
-    notices: bool = True
-    validation: bool = False
+    watch_spread: bool = False  # note the spread of every class at each evaluation (spread.jsonl)
+    test: bool = True  # whether the test set is looked at; without it the run ends trained and not `done`
+    judged: bool = False  # whether the source is asked after each evaluation if the run may continue
+    notices: bool = True  # whether the run says what a user should know about its data
+    validation: bool = False  # keep the predictions on the validation samples beside the run
 
     def task(self) -> dict[str, Any]:
         """Return what a worker must know, as plain values."""
-        names = ("watch_spread", "test", "judged", "notices", "validation")
-        flags = {name: getattr(self, name) for name in names}
+        flags = {name: value for name, value in vars(self).items() if isinstance(value, bool)}
         return {"folder": str(self.folder.path.resolve()), "config": self.config.to_dict(), **flags}
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a run ended.
+    """How a run ended."""
 
-    Attributes:
-        kind: ``finished``, ``fell_behind`` (the source said no), ``diverged``, ``failed``, or ``unwritable`` (the disk).
-        words: The error, where there is one.
-        selected_epoch: Epoch whose weights a finished run kept; None for the last.
-    """
-
-    kind: str
-    words: str = ""
-    selected_epoch: int | None = None
+    kind: str  # finished, fell_behind (the source said no), diverged, failed, or unwritable (the disk)
+    words: str = ""  # the error, where there is one
+    selected_epoch: int | None = None  # epoch whose weights a finished run kept; None for the last
 
 
 class RunSource(Protocol):
@@ -116,23 +99,20 @@ class RunSource(Protocol):
 def run_all(
     runs: Sequence[PlannedRun], *, engine: str = "local", jobs: int = 1, show: bool | None = None
 ) -> dict[str, str]:
-    """Bring every run to its end.
+    """Bring every run to its end, ``jobs`` at a time, and return the error of each run that failed, by its title.
 
-    Args:
-        runs: What is to exist; finished ones are left alone. The same folder twice is trained once.
-        engine: One of :data:`ENGINES`.
-        jobs: Runs side by side.
-        show: Force the progress bars on or off; by default they appear where standard error is a terminal.
-
-    Returns:
-        The error of each run that failed, by its title; empty if all is well.
-
-    Raises:
-        StoppedError: A signal asked to stop; the runs under way have saved their state.
-        ValueError: Some of the runs were computed on another kind of device.
+    Finished runs are left alone; the same folder twice is trained once. ``show`` forces the progress bars on or off; by
+    default they appear where standard error is a terminal.
     """
     planned = _PlannedRuns(runs)
-    _check_one_device(runs, planned.waiting)
+    # Runs that round differently are not set side by side; all but the device is part of their names.
+    here = {device_kind(run.config.machine.accelerator) for run in planned.waiting}
+    found = here.union(*({one["device"] for one in recorded_numerics(run.folder)} for run in runs))
+    if len(found) > 1:
+        raise ValueError(
+            f"the runs of {runs[0].folder.path.parent} would be computed on different devices "
+            f"({', '.join(sorted(found))}) and are to be compared; resume them where they were begun, or choose another --out"
+        )
     if planned.waiting:
         devices = max(run.config.machine.devices for run in planned.waiting)
         run_from(planned, engine=engine, jobs=jobs, devices=devices, show=show)
@@ -145,29 +125,27 @@ def run_all(
 def run_from(
     source: RunSource, *, engine: str = "local", jobs: int = 1, devices: int = 1, show: bool | None = None
 ) -> None:
-    """Train what a source hands out until it has nothing left.
+    """Train what a source hands out until it has nothing left; the options are those of :func:`run_all`.
 
-    Args:
-        source: Plans runs, and is told how they end.
-        engine: As for :func:`run_all`.
-        jobs: Runs side by side.
-        devices: Devices of each run, for clusters that reserve them.
-        show: As for :func:`run_all`.
-
-    Raises:
-        StoppedError: A signal asked to stop; the runs under way have saved their state and did not ``end``.
+    A cluster reserves ``devices`` for each run. Stopped by a signal, the runs under way have saved their state and did not
+    ``end``.
     """
-    from classmargin.recipes import launched_ranks
+    from classmargin.recipes import launched_ranks, run_worker
 
     check_choice("engine", engine, ENGINES)
     if launched_ranks.are_launched():
-        launched_ranks.lead(source, show)
-        return
-    if engine == "inline":
-        _run_inline(source, show)
-        return
-    with _workers_of(engine, jobs, devices) as start_worker:
-        _Pool(source, start_worker, jobs).run(show)
+        launched_ranks.join()
+        _one_by_one(source, lambda run: launched_ranks.train_together(run.task()), show)
+    elif engine == "inline":
+
+        def train_here(run: PlannedRun) -> dict[str, Any]:
+            judge = lambda epoch, accuracies: source.may_go_on(run, epoch, accuracies)  # noqa: E731
+            return run_worker.train_task(run.task(), judge)
+
+        _one_by_one(source, train_here, show)
+    else:
+        with starting_workers(engine, jobs, devices) as start_worker:
+            _Pool(source, start_worker, jobs).run(show)
 
 
 class _PlannedRuns:
@@ -193,58 +171,28 @@ class _PlannedRuns:
         return f"{run.title} failed: {ending.words}"
 
 
-def _check_one_device(runs: Sequence[PlannedRun], waiting: Sequence[PlannedRun]) -> None:
-    """Refuse to set runs side by side that round differently; all but the device is part of their names."""
-    here = {device_kind(run.config.machine.accelerator) for run in waiting}
-    found = here.union(*({one["device"] for one in recorded_numerics(run.folder)} for run in runs))
-    if len(found) > 1:
-        raise ValueError(
-            f"the runs of {runs[0].folder.path.parent} would be computed on different devices "
-            f"({', '.join(sorted(found))}) and are to be compared; resume them where they were begun, or choose another --out"
-        )
-
-
-def _run_inline(source: RunSource, show: bool | None) -> None:
-    from classmargin.recipes.run_worker import train_task
-
+def _one_by_one(source: RunSource, train: Callable[[PlannedRun], dict[str, Any]], show: bool | None) -> None:
     with display(source.total, source.done, show) as shown:
         while (run := source.take()) is not None:
             shown.begin(run.title)
-            judge = lambda epoch, accuracies, run=run: source.may_go_on(run, epoch, accuracies)  # noqa: E731
-            ending = Ending(**train_task(run.task(), judge))
+            ending = Ending(**train(run))
             shown.end(run.title, source.end(run, ending), source.done)
-
-
-StartWorker = Callable[[int], Worker]
-
-
-@contextlib.contextmanager
-def _workers_of(engine: str, jobs: int, devices: int) -> Iterator[StartWorker]:
-    """Yield what starts the worker of a slot."""
-    if engine == "ray":
-        from classmargin.recipes.ray_engine import ray_workers
-
-        with ray_workers(jobs, devices) as start_worker:
-            yield start_worker
-        return
-    shares = accelerator_shares(visible_accelerators(), jobs)
-    yield lambda slot: LocalWorker({} if not shares else {"CUDA_VISIBLE_DEVICES": shares[slot]})
 
 
 @dataclass
 class _Slot:
-    """A worker and the run it is at."""
+    """A worker and the run it is at; a spent one takes no other run."""
 
     number: int
     worker: Worker
     run: PlannedRun | None = None
-    spent: bool = field(default=False)
+    spent: bool = False
 
 
 class _Pool:
     """Runs of a source over a number of workers."""
 
-    def __init__(self, source: RunSource, start_worker: StartWorker, jobs: int) -> None:
+    def __init__(self, source: RunSource, start_worker: Callable[[int], Worker], jobs: int) -> None:
         self._source, self._start, self._jobs = source, start_worker, jobs
         self._slots: list[_Slot] = []
         self._again: list[PlannedRun] = []
@@ -256,10 +204,8 @@ class _Pool:
             try:
                 while True:
                     if stop:
-                        number = stop.signal_number
-                        raise StoppedError(
-                            f"stopped by signal {number}; the same command resumes", 128 + number
-                        )
+                        words = f"stopped by signal {stop.signal_number}; the same command resumes"
+                        raise StoppedError(words, 128 + stop.signal_number)
                     self._fill(shown)
                     busy = [slot for slot in self._slots if slot.run is not None]
                     if not busy:
@@ -268,7 +214,10 @@ class _Pool:
                         self._collect(slot, shown)
                     time.sleep(POLL_SECONDS)
             finally:
-                self._close()
+                for slot in self._slots:
+                    slot.worker.close(busy=slot.run is not None)
+                for slot in self._slots:
+                    slot.worker.wait()
 
     def _fill(self, shown: Display) -> None:
         """Hand out runs while there are runs and free workers."""
@@ -312,11 +261,14 @@ class _Pool:
         shown.update(run.title, run.folder.progress_file)
         code = slot.worker.exit_code()  # asked first: what it said before it ended is then all there
         for message in slot.worker.receive():
-            if "evaluation" in message:
-                self._answer(slot, run, message["evaluation"])
-            else:
+            if "ended" in message:
                 self._end(slot, run, Ending(**message["ended"]), shown)
                 return
+            self._deaths.pop(run.folder.path, None)  # it makes progress, so it is not what kills workers
+            evaluation = message["evaluation"]
+            answer = self._source.may_go_on(run, evaluation["epoch"], evaluation["accuracies"])
+            with contextlib.suppress(OSError):  # it has died since; its exit code will tell
+                slot.worker.send({"may_go_on": answer})
         if code is not None:
             self._deaths[run.folder.path] += 1
             if self._deaths[run.folder.path] < MOST_DEATHS:
@@ -327,19 +279,69 @@ class _Pool:
             words = f"its worker ended {MOST_DEATHS} times, last with code {code} (out of memory?)"
             self._end(slot, run, Ending("failed", words), shown)
 
-    def _answer(self, slot: _Slot, run: PlannedRun, evaluation: Mapping[str, Any]) -> None:
-        self._deaths.pop(run.folder.path, None)  # it makes progress, so it is not what kills workers
-        answer = self._source.may_go_on(run, evaluation["epoch"], evaluation["accuracies"])
-        with contextlib.suppress(OSError):  # it has died since; its exit code will tell
-            slot.worker.send({"may_go_on": answer})
-
     def _end(self, slot: _Slot, run: PlannedRun, ending: Ending, shown: Display) -> None:
         slot.run = None
         words = self._source.end(run, ending)
         shown.end(run.title, words, self._source.done)
 
-    def _close(self) -> None:
-        for slot in self._slots:
-            slot.worker.close(busy=slot.run is not None)
-        for slot in self._slots:
-            slot.worker.wait()
+
+# What a terminal shows
+
+
+class Display:
+    """A line for each run that ends; with ``progress`` of rich also a bar for each run under way and one for all of them."""
+
+    def __init__(self, total: int, done: int, progress: Any = None) -> None:
+        self._total, self._progress = total, progress
+        self._tasks: dict[str, Any] = {}
+        if done:
+            self.say(f"{done} of {total} runs are finished already")
+        if progress:
+            self._all = progress.add_task("all runs", total=total, completed=done, words="")
+
+    def say(self, line: str) -> None:
+        """Print a line on standard error."""
+        if self._progress:
+            self._progress.console.print(line, highlight=False, markup=False)
+        else:
+            print(line, file=sys.stderr, flush=True)  # noqa: T201
+
+    def begin(self, title: str) -> None:
+        """A run was handed to a worker."""
+        if self._progress:
+            self._tasks[title] = self._progress.add_task(title, total=None, words="starting")
+
+    def update(self, title: str, progress_file: Path) -> None:
+        """A run may have made progress."""
+        if self._progress and (record := read_progress(progress_file)):
+            shown = {"total": record["total"], "completed": record["done"], "words": record["words"]}
+            self._progress.update(self._tasks[title], **shown)
+
+    def end(self, title: str, words: str, done: int) -> None:
+        """A run has ended, or (without words) waits for another worker."""
+        if self._progress:
+            self._progress.remove_task(self._tasks.pop(title))
+        if words:
+            self.say(printable(f"[{done}/{self._total}] {words}"))
+        if self._progress:
+            self._progress.update(self._all, completed=done)
+
+
+@contextlib.contextmanager
+def display(total: int, done: int, show: bool | None) -> Iterator[Display]:
+    """Yield what shows the runs: bars where standard error is a terminal (or ``show``), else lines."""
+    if not (sys.stderr.isatty() if show is None else show):
+        yield Display(total, done)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=20),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[words]}", markup=False),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        yield Display(total, done, progress)

@@ -7,15 +7,17 @@ made up. Each class has a colour of its own, so that there is something to learn
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from classmargin.recipes.runner import PlannedRun
 from classmargin.training.run_folder import write_text
+
+if TYPE_CHECKING:
+    from classmargin.recipes.recipe_plan import RecipePlan
 
 CLASSES = 6
 TRAIN, TEST = 8, 5
@@ -33,20 +35,18 @@ def sample_weights(folder: Path, backbone: str) -> Path:
     return sample_root(folder) / "weights" / f"{backbone}.pth"
 
 
-def _mark(root: Path, name: str) -> Path:
-    return root / f".{name}-is-complete"
-
-
-def write_sample_files(folder: Path, runs: Iterable[PlannedRun]) -> None:
-    """Write what the runs need and what is not there yet."""
-    root = sample_root(folder)
-    for run in runs:
+def write_sample_files(plan: RecipePlan) -> None:
+    """Write what the runs of a plan need and what is not there yet, if its scale trains on made-up files."""
+    if not plan.recipe.scales[plan.scale].sample_files:
+        return
+    root = sample_root(plan.folder)
+    for run in plan.runs:
         name, backbone = run.config.data.name, run.config.backbone
-        place = _mark(root, name)
-        if name in WRITERS and not place.exists():
+        mark = root / f".{name}-is-complete"
+        if name in WRITERS and not mark.exists():
             WRITERS[name](root)
-            write_text(place, "made-up files, see classmargin.recipes.sample_files\n")
-        weights = sample_weights(folder, backbone.name)
+            write_text(mark, "made-up files, see classmargin.recipes.sample_files\n")
+        weights = sample_weights(plan.folder, backbone.name)
         if backbone.checkpoint == str(weights) and not weights.exists():
             write_weights(weights, backbone.name, run.config.data.image_size, backbone.options)
 
@@ -93,53 +93,56 @@ def _save(path: Path, label: int, number: int) -> None:
 def _imagenet(root: Path) -> None:
     for label in range(CLASSES):
         synset = f"n{1440764 + label:08d}"
-        for part, count in (("train", TRAIN), ("val", TEST)):
-            for number in range(count):
-                name = (
-                    f"{synset}_{number}.JPEG"
-                    if part == "train"
-                    else f"ILSVRC2012_val_{label:04d}{number:04d}.JPEG"
-                )
-                _save(root / "imagenet" / part / synset / name, label, number + TRAIN * (part == "val"))
+        for number in range(TRAIN):
+            _save(root / "imagenet" / "train" / synset / f"{synset}_{number}.JPEG", label, number)
+        for number in range(TEST):
+            name = f"ILSVRC2012_val_{label:04d}{number:04d}.JPEG"
+            _save(root / "imagenet" / "val" / synset / name, label, number + TRAIN)
+
+
+def _listed(
+    lists: Path, images: Path, names: Sequence[str], line: str, image: str, parts: Mapping[str, range]
+) -> None:
+    """Write the images of all classes, and a file for each part that lists its samples."""
+    for part, numbers in parts.items():
+        lines = [
+            line.format(name=name, label=label, label1=label + 1, k=k)
+            for label, name in enumerate(names)
+            for k in numbers
+        ]
+        write_text(lists / part, "\n".join(lines) + "\n")
+    for label, name in enumerate(names):
+        for k in range(TRAIN + TEST):
+            _save(images / image.format(name=name, label=label, k=k), label, k)
+
+
+TRAINING, VALIDATION = range(TRAIN - 3), range(TRAIN - 3, TRAIN)
+TRAINVAL, TESTING = range(TRAIN), range(TRAIN, TRAIN + TEST)
 
 
 def _pets(root: Path) -> None:
     folder = root / "oxford-pets"
     breeds = ["Abyssinian", "american_bulldog", "Bengal", "Birman", "boxer", "pug"]
-    for part, numbers in (("trainval", range(TRAIN)), ("test", range(TRAIN, TRAIN + TEST))):
-        lines = [f"{breed}_{k} {label + 1} 1 1" for label, breed in enumerate(breeds) for k in numbers]
-        write_text(
-            folder / "annotations" / f"{part}.txt",
-            "\n".join(["#Image CLASS-ID SPECIES BREED ID", *lines]) + "\n",
-        )
-    for label, breed in enumerate(breeds):
-        for number in range(TRAIN + TEST):
-            _save(folder / "images" / f"{breed}_{number}.jpg", label, number)
+    parts = {"trainval.txt": TRAINVAL, "test.txt": TESTING}
+    line = "{name}_{k} {label1} 1 1"  # numbered from 1
+    _listed(folder / "annotations", folder / "images", breeds, line, "{name}_{k}.jpg", parts)
 
 
 def _food(root: Path) -> None:
     folder = root / "food-101"
     names = ["apple_pie", "baby_back_ribs", "baklava", "beignets", "bibimbap", "waffles"]
+    parts = {"train.txt": TRAINVAL, "test.txt": TESTING}
+    _listed(folder / "meta", folder / "images", names, "{name}/100{k:02d}", "{name}/100{k:02d}.jpg", parts)
     write_text(folder / "meta" / "classes.txt", "\n".join(names) + "\n")
-    for part, numbers in (("train", range(TRAIN)), ("test", range(TRAIN, TRAIN + TEST))):
-        lines = [f"{name}/{1000 + k}" for name in names for k in numbers]
-        write_text(folder / "meta" / f"{part}.txt", "\n".join(lines) + "\n")
-    for label, name in enumerate(names):
-        for number in range(TRAIN + TEST):
-            _save(folder / "images" / name / f"{1000 + number}.jpg", label, number)
 
 
 def _aircraft(root: Path) -> None:
     data = root / "fgvc-aircraft" / "data"
     variants = ["707-320", "727-200", "A300B4", "Boeing 717", "Cessna 172", "F/A-18"]
+    parts = {"train": TRAINING, "val": VALIDATION, "test": TESTING}
+    files = {f"images_variant_{part}.txt": numbers for part, numbers in parts.items()}
+    _listed(data, data / "images", variants, "{label}{k:06d} {name}", "{label}{k:06d}.jpg", files)
     write_text(data / "variants.txt", "\n".join(variants) + "\n")
-    parts = {"train": range(TRAIN - 3), "val": range(TRAIN - 3, TRAIN), "test": range(TRAIN, TRAIN + TEST)}
-    for part, numbers in parts.items():
-        lines = [f"{label}{k:06d} {name}" for label, name in enumerate(variants) for k in numbers]
-        write_text(data / f"images_variant_{part}.txt", "\n".join(lines) + "\n")
-    for label in range(len(variants)):
-        for number in range(TRAIN + TEST):
-            _save(data / "images" / f"{label}{number:06d}.jpg", label, number)
 
 
 def _flowers(root: Path) -> None:
@@ -150,11 +153,9 @@ def _flowers(root: Path) -> None:
     for number in range(total):
         _save(folder / "jpg" / f"image_{number + 1:05d}.jpg", number % CLASSES, number)
     savemat(folder / "imagelabels.mat", {"labels": (np.arange(total)[None] % CLASSES + 1).astype(np.uint8)})
-    ends = np.cumsum([0, CLASSES * (TRAIN - 3), CLASSES * 3, CLASSES * TEST])
-    sets = {
-        key: np.arange(start + 1, end + 1)[None].astype(np.uint16)
-        for key, start, end in zip(("trnid", "valid", "tstid"), ends[:-1], ends[1:], strict=True)
-    }
+    ends = np.cumsum([CLASSES * (TRAIN - 3), CLASSES * 3])
+    numbers = np.split(np.arange(1, total + 1, dtype=np.uint16), ends)
+    sets = {key: part[None] for key, part in zip(("trnid", "valid", "tstid"), numbers, strict=True)}
     savemat(folder / "setid.mat", sets)
 
 
@@ -165,20 +166,17 @@ def _cars(root: Path) -> None:
     names = ["AM General Hummer", "Acura RL", "Acura TL", "BMW M3", "Fiat 500", "Volvo 240"]
     (folder / "devkit").mkdir(parents=True, exist_ok=True)
     savemat(folder / "devkit" / "cars_meta.mat", {"class_names": np.array([names], dtype=object)})
-    places = {
-        "train": folder / "devkit" / "cars_train_annos.mat",
-        "test": folder / "cars_test_annos_withlabels.mat",
-    }
-    for part, count in (("train", TRAIN), ("test", TEST)):
+    parts = (
+        ("train", TRAIN, 0, folder / "devkit" / "cars_train_annos.mat"),
+        ("test", TEST, 500, folder / "cars_test_annos_withlabels.mat"),
+    )
+    for part, count, first, place in parts:
         rows = np.zeros((1, CLASSES * count), dtype=[("fname", object), ("class", object)])
         for number in range(CLASSES * count):
-            rows[0, number] = (f"{number + 1:05d}.jpg", number % CLASSES + 1)
-            _save(
-                folder / f"cars_{part}" / f"{number + 1:05d}.jpg",
-                number % CLASSES,
-                number + 500 * (part == "test"),
-            )
-        savemat(places[part], {"annotations": rows})
+            name, label = f"{number + 1:05d}.jpg", number % CLASSES
+            rows[0, number] = (name, label + 1)
+            _save(folder / f"cars_{part}" / name, label, number + first)
+        savemat(place, {"annotations": rows})
 
 
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog")

@@ -1,70 +1,69 @@
-"""A trained network from its run folder, without the data it was trained on, and its scores on any labelled data with the
-same classes (``classmargin predict RUN DATA``).
+"""A trained network from its run folder, without the data it was trained on: its scores on any labelled data with the same
+classes (``classmargin predict RUN DATA``), and itself as one file for other programs (``classmargin export RUN --format onnx``).
+
+An exported graph takes pixels in [0, 1] (``[B, C, H, W]``, float32) or features (``[B, d]``) and returns scores and
+features; normalisation and the method's prediction rule are inside. Beside it lies a JSON file with names and
+shapes. Every export is run once and compared with the original before it is kept.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
+import logging
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from classmargin._atomic import atomic_path
+from classmargin._checks import check_choice, require_extra
 from classmargin._progress import progress
 from classmargin._types import Batch, ModelOutput
 from classmargin.backbones import Backbone
 from classmargin.backbones.feature_cache import encoder_fingerprint
 from classmargin.data import DataBundle, load_data, make_loader
+from classmargin.data.raw import name_some
 from classmargin.methods import Method, TaskInfo, create
-from classmargin.recipes.model_record import ModelRecord, read_record
-from classmargin.recipes.run_display import read_progress
-from classmargin.recipes.run_parts import build_network, framing_of, method_needs
+from classmargin.recipes.run_parts import ModelRecord, build_network, framing_of, method_needs, read_record
+from classmargin.recipes.train_run import read_progress
 from classmargin.training.checkpoint import CheckpointStore
 from classmargin.training.config import RunConfig
 from classmargin.training.evaluate import Arrays, predict_arrays
 from classmargin.training.process_state import seed_process
-from classmargin.training.run_folder import RunFolder
+from classmargin.training.run_folder import RunFolder, write_json
 from classmargin.training.run_progress import say
 from classmargin.training.weights import final_weights, load_weights
 
 BATCH = 256
 SPLITS = ("train", "validation", "test")
+SUFFIXES = {"onnx": ".onnx", "torchscript": ".pt", "safetensors": ".safetensors"}
+TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
 class SavedModel:
-    """A trained network with its method and what is known of its data.
-
-    Attributes:
-        config: The run.
-        record: Names, shapes, normalisation.
-        backbone: With the weights that count, in evaluation mode.
-        method: With its state; decides how scores are made.
-    """
+    """A trained network with its method, both in evaluation mode, and what is known of its data."""
 
     config: RunConfig
     record: ModelRecord
-    backbone: Backbone
-    method: Method
+    backbone: Backbone  # with the weights that count
+    method: Method  # decides how scores are made
 
 
 def load_model(folder: str | os.PathLike[str]) -> SavedModel:
-    """Load the trained network of a run (of an unfinished run: that of its newest checkpoint).
-
-    Raises:
-        ValueError: No run, no readable checkpoint, or weights that do not fit the network.
-    """
+    """Load the trained network of a run (of an unfinished run: that of its newest checkpoint)."""
     run = RunFolder(folder)
     config, record = run.read_config(), read_record(run)
     found = CheckpointStore(run.checkpoint_folder, say).load_newest()
     if found is None:
         raise ValueError(f"{run.path} holds no readable checkpoint")
-    tree = found[1]
-    needs = method_needs(config)
+    tree, needs = found[1], method_needs(config)
     seed_process(config.loop.seed, "weights", 0)  # a frozen encoder from scratch comes from the seed again
 
     def new_network() -> Backbone:
@@ -78,31 +77,40 @@ def load_model(folder: str | os.PathLike[str]) -> SavedModel:
         raise ValueError(f"the checkpoint of {run.path} is not one of a training: {error}") from error
     _check_finite(run, weights)
     if record.encoder:
-        _check_encoder(backbone, record)
+        if encoder_fingerprint(backbone) != record.encoder:
+            raise ValueError(
+                f"the weights of the frozen encoder {backbone.name} are not those the head was trained on; "
+                "point backbone.checkpoint to the same file as then"
+            )
         heads = {name.removeprefix("head."): value for name, value in weights.items()}
         load_weights(backbone.head, heads, "the head")
     else:
         load_weights(backbone, weights, "the network")
-    method = _method(config, record, backbone, new_network)
+    task = TaskInfo(
+        num_classes=record.num_classes,
+        feature_dim=backbone.feature_dim,
+        class_counts=torch.tensor(record.class_counts),
+        labels=torch.full((record.full_size,), -1, dtype=torch.long),
+        epochs=config.loop.epochs,
+        steps_per_epoch=record.steps_per_epoch,
+        new_model=new_network,
+    )
+    method = create(config.method.name, task, preset=config.method.preset, **config.method.options)
     load_weights(method, of_method, "the method")
-    _check_finite(
-        run, dict(method.named_parameters())
-    )  # its statistics may be infinite: classes not seen yet
+    # Its statistics may be infinite: classes not seen yet.
+    _check_finite(run, dict(method.named_parameters()))
     # A trial of a sweep is trained to its end and yet not done: it was never tested.
     if not run.done and stage < len(method.stages(config.loop.epochs)):
-        record_of_progress = read_progress(run.progress_file)
-        total = "" if record_of_progress is None else f" of {record_of_progress['total']}"
+        shown = read_progress(run.progress_file)
+        total = "" if shown is None else f" of {shown['total']}"
         say(f"{run.path} is unfinished: weights of step {step}{total}")
     return SavedModel(config, record, backbone.eval(), method.eval())
 
 
 def _check_finite(run: RunFolder, state: Mapping[str, object]) -> None:
     """Refuse a network that answers every input with no number; a checkpoint of ours never holds one."""
-    bad = [
-        name
-        for name, value in state.items()
-        if isinstance(value, Tensor) and value.is_floating_point() and not bool(torch.isfinite(value).all())
-    ]
+    tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
+    bad = [name for name, value in tensors.items() if not value.isfinite().all()]  # whole numbers always are
     if bad:
         more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
         raise ValueError(
@@ -111,39 +119,8 @@ def _check_finite(run: RunFolder, state: Mapping[str, object]) -> None:
         )
 
 
-def _check_encoder(backbone: Backbone, record: ModelRecord) -> None:
-    if encoder_fingerprint(backbone) != record.encoder:
-        raise ValueError(
-            f"the weights of the frozen encoder {backbone.name} are not those the head was trained on; "
-            "point backbone.checkpoint to the same file as then"
-        )
-
-
-def _method(config: RunConfig, record: ModelRecord, backbone: Backbone, new_network: object) -> Method:
-    task = TaskInfo(
-        num_classes=record.num_classes,
-        feature_dim=backbone.feature_dim,
-        class_counts=torch.tensor(record.class_counts),
-        labels=torch.full((record.full_size,), -1, dtype=torch.long),
-        epochs=config.loop.epochs,
-        steps_per_epoch=record.steps_per_epoch,
-        new_model=new_network,  # type: ignore[arg-type]
-    )
-    return create(config.method.name, task, preset=config.method.preset, **config.method.options)
-
-
 class DeployedModel(nn.Module):
-    """From pixels in [0, 1] (or features) to class scores and features, with everything in between inside.
-
-    Example:
-        >>> from classmargin.methods import create
-        >>> task = TaskInfo(2, 12, torch.ones(2, dtype=torch.long), torch.zeros(2, dtype=torch.long))
-        >>> record = ModelRecord(("a", "b"), (1, 1), 2, "images", (3, 2, 2), (0.5,) * 3, (0.5,) * 3)
-        >>> backbone = Backbone(nn.Flatten(), feature_dim=12, num_classes=2)
-        >>> model = DeployedModel(SavedModel(RunConfig(), record, backbone, create("erm", task)))
-        >>> [tuple(part.shape) for part in model(torch.rand(4, 3, 2, 2))]
-        [(4, 2), (4, 12)]
-    """
+    """From pixels in [0, 1] (or features) to class scores and features, with everything in between inside."""
 
     mean: Tensor
     std: Tensor
@@ -163,11 +140,10 @@ class DeployedModel(nn.Module):
         return self.method.predict(output), output.features
 
 
-@dataclass(frozen=True)
 class HostPlace:
     """This process's CPU in full precision."""
 
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    device = torch.device("cpu")
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         """Return a context that changes nothing."""
@@ -177,55 +153,29 @@ class HostPlace:
 def predict(
     model: SavedModel, data: str, *, split: str = "test", root: Path | None = None, download: bool = False
 ) -> Arrays:
-    """Return logits, labels, features and ids of a split (or of ``all`` of them).
-
-    Args:
-        model: From :func:`classmargin.recipes.saved_model.load_model`.
-        data: Name or path of a data set whose classes the network knows.
-        split: ``train``, ``validation``, ``test`` or ``all``.
-        root: Folder of data sets.
-        download: Allow a download where there is a source.
-
-    Raises:
-        ValueError: Other classes, another kind of input, or an empty split.
-    """
-    record = model.record
+    """Return logits, labels, features and ids of a split (or of ``all`` of them) of data whose classes the network knows."""
+    record, own = model.record, model.config.data
     size = record.input_shape[1] if record.kind == "images" else None
-    own = model.config.data
     place = root or (Path(own.root) if own.root else None)
     bundle = load_data(data, root=place, image_size=size, download=download, framing=framing_of(own))
     bundle = replace(bundle, mean=record.mean, std=record.std)
-    _check_inputs(bundle, record)
-    positions = class_positions(bundle, record)
+    if bundle.kind != record.kind or tuple(bundle.input_shape) != tuple(record.input_shape):
+        raise ValueError(
+            f"the network reads {record.kind} of shape {tuple(record.input_shape)}, but {bundle.name} holds "
+            f"{bundle.kind} of shape {tuple(bundle.input_shape)}"
+        )
+    known = {name: position for position, name in enumerate(record.class_names)}
+    unknown = [name for name in bundle.class_names if name not in known]
+    if unknown:
+        raise ValueError(f"{bundle.name} has classes that the network does not know: {name_some(unknown)}")
+    positions = torch.tensor([known[name] for name in bundle.class_names])
     names = SPLITS if split == "all" else (split,)
     steps = sum(-(-len(bundle.split(name)) // BATCH) for name in names)
     batches = progress(_batches(bundle, names, positions), "predicting", total=steps)
     return predict_arrays(model.backbone, model.method, batches, record.class_names, HostPlace())
 
 
-def _check_inputs(bundle: DataBundle, record: ModelRecord) -> None:
-    if bundle.kind != record.kind or tuple(bundle.input_shape) != tuple(record.input_shape):
-        raise ValueError(
-            f"the network reads {record.kind} of shape {tuple(record.input_shape)}, but {bundle.name} holds "
-            f"{bundle.kind} of shape {tuple(bundle.input_shape)}"
-        )
-
-
-def class_positions(bundle: DataBundle, record: ModelRecord) -> torch.Tensor:
-    """Return the network's label of each class of the data, matched by name.
-
-    Raises:
-        ValueError: A class that the network does not know.
-    """
-    known = {name: position for position, name in enumerate(record.class_names)}
-    unknown = [name for name in bundle.class_names if name not in known]
-    if unknown:
-        some = ", ".join(unknown[:5]) + (f" and {len(unknown) - 5} more" if len(unknown) > 5 else "")
-        raise ValueError(f"{bundle.name} has classes that the network does not know: {some}")
-    return torch.tensor([known[name] for name in bundle.class_names])
-
-
-def _batches(bundle: DataBundle, names: tuple[str, ...], positions: torch.Tensor) -> Iterator[Batch]:
+def _batches(bundle: DataBundle, names: tuple[str, ...], positions: Tensor) -> Iterator[Batch]:
     offsets = _id_offsets(bundle) if len(names) > 1 else {}
     for name in names:
         if len(bundle.split(name)) == 0:
@@ -247,3 +197,97 @@ def _id_offsets(bundle: DataBundle) -> dict[str, int]:
     held_out = not bool(torch.isin(validation.index, train.index).any())
     start = 0 if held_out else train.full_size
     return {"train": 0, "validation": start, "test": max(train.full_size, start + validation.full_size)}
+
+
+def export(model: SavedModel, target: str | os.PathLike[str], file_format: str) -> Path:
+    """Write the network as ``onnx``, ``torchscript`` or ``safetensors`` (weights alone, for ``create_backbone(checkpoint=…)``).
+
+    The suffix of the format is added to ``target`` if it is missing; returns where the file is.
+    """
+    path, suffix = Path(target), SUFFIXES[check_choice("format", file_format, SUFFIXES)]
+    if path.suffix != suffix:
+        path = path.with_name(path.name + suffix)
+    if file_format == "safetensors":
+        from safetensors.torch import save_file
+
+        weights = {name: value.contiguous().clone() for name, value in model.backbone.state_dict().items()}
+        names = json.dumps(list(model.record.class_names))
+        with atomic_path(path) as temporary:
+            metadata = {"backbone": model.config.backbone.name, "class_names": names}
+            save_file(weights, temporary, metadata=metadata)
+    else:
+        write_graph(DeployedModel(model).eval(), _example(model), path, file_format)
+    write_names(path, model.record, file_format)
+    return path
+
+
+def write_names(path: Path, record: ModelRecord, file_format: str) -> None:
+    """Write names and shapes beside an exported file."""
+    write_json(path.with_name(f"{path.name}.json"), {"format": file_format, **asdict(record)})
+
+
+def _example(model: SavedModel) -> Tensor:
+    # Two samples: with one, a tracer takes the batch for a constant.
+    random = torch.Generator().manual_seed(0)
+    shape = (2, *model.record.input_shape)
+    if model.record.kind == "text":  # without padding: a tracer keeps the length of what it saw
+        encoder: Any = model.backbone.encoder
+        others = torch.tensor([token for token in range(encoder.vocabulary) if token != encoder.padding])
+        return others[torch.randint(len(others), shape, generator=random)]
+    return torch.rand(shape, generator=random)
+
+
+def write_graph(model: nn.Module, example: Tensor, path: Path, file_format: str) -> None:
+    """Write a module that returns scores and features as ``onnx`` or ``torchscript``, if the file computes the same."""
+    write: Callable[[nn.Module, Tensor, Path], None] = _write_onnx if file_format == "onnx" else _write_script
+    run = run_onnx if file_format == "onnx" else run_script
+    with atomic_path(path) as temporary, torch.no_grad():
+        write(model, example, temporary)
+        pairs = zip(("scores", "features"), model(example), run(temporary, example), strict=True)
+        for name, expected, found in pairs:
+            worst = float((expected - found).abs().max())
+            if not worst <= TOLERANCE:
+                raise ValueError(f"the exported network differs from the original: {name} by up to {worst:g}")
+
+
+def _write_script(model: nn.Module, example: Tensor, path: Path) -> None:
+    with warnings.catch_warnings():
+        # TorchScript is in maintenance, which PyTorch says at each use; whoever asks for it knows.
+        warnings.simplefilter("ignore")
+        torch.jit.save(torch.jit.trace(model, example), str(path))  # type: ignore[no-untyped-call]
+
+
+def run_script(path: Path, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Run an exported TorchScript file."""
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        scores, features = torch.jit.load(str(path))(inputs)  # type: ignore[no-untyped-call]
+    return scores, features
+
+
+def _write_onnx(model: nn.Module, example: Tensor, path: Path) -> None:
+    require_extra("onnxscript", "export", "ONNX export")
+    batch = torch.export.Dim("batch", min=1)
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it reports every optional package it lacks
+    with warnings.catch_warnings():
+        # The exporter announces future changes of its own interface.
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            model,
+            (example,),
+            input_names=["inputs"],
+            output_names=["scores", "features"],
+            dynamic_shapes=({0: batch},),
+            dynamo=True,
+            verbose=False,
+        )
+    assert program is not None
+    program.save(str(path), external_data=False)
+
+
+def run_onnx(path: Path, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Run an exported ONNX file on the CPU."""
+    runtime = require_extra("onnxruntime", "export", "checking an ONNX file")
+    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    scores, features = session.run(["scores", "features"], {"inputs": inputs.numpy()})
+    return torch.from_numpy(scores), torch.from_numpy(features)

@@ -1,4 +1,5 @@
-"""What came out of a sweep: one row a trial, the choice, and which parameters mattered.
+"""What came out of a sweep: one row a trial, the choice, which parameters mattered; and all this as a sentence, tables, figures
+and files.
 
 Everything here is about validation. Only :attr:`SweepResult.test` is about the test set, and it is filled for
 one trial, after the choice.
@@ -7,11 +8,29 @@ one trial, after the choice.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from classmargin.recipes.sweep_plan import SweepPlan
+from classmargin.evaluation.json_values import json_text
+from classmargin.recipes.record import headline_columns
 from classmargin.recipes.sweep_space import Parameter
+from classmargin.recipes.sweep_study import SweepPlan, counted, optuna_package, quiet_optuna, suggest
+from classmargin.recipes.train_run import METRICS
+from classmargin.report.figures import (
+    ACCENT,
+    NEUTRAL,
+    Figure,
+    axis_labels,
+    empty_figure,
+    percent_axis,
+    plotly_text,
+    titled_axis,
+)
+from classmargin.report.tables import Column, Table, markdown_report
+from classmargin.training.config_reader import to_toml
+from classmargin.training.run_folder import write_text
+from classmargin.training.run_progress import say
 
 if TYPE_CHECKING:
     from optuna.study import Study
@@ -19,37 +38,37 @@ if TYPE_CHECKING:
 
 FEWEST_FOR_IMPORTANCE = 4
 CONSTRAINT = "easy must not drop"
+MOST_ROWS = 20
+SELECTION_NOTE = (
+    "Every value in this table is an accuracy on validation samples, of the weights that count at the end of "
+    "the trial; thirds are ranked by the trial's own accuracies. The best of many trials looks better on "
+    "validation than it is: only the test set tells."
+)
+TEST_NOTE = "Computed once, for the chosen trial alone, after the choice. No other trial was ever tried on the test set."
+REFERENCE_NOTE = (
+    "The reference has the shared settings of the sweep, untuned: the difference is not a fair comparison."
+)
+IMPORTANCE_NOTE = (
+    "Share of the differences between finished trials that each parameter explains (functional ANOVA by "
+    "Optuna). With few trials this is a hint, no more."
+)
 
 
 @dataclass(frozen=True)
 class TrialRow:
-    """One trial.
-
-    Attributes:
-        number: In the study.
-        outcome: ``finished``, ``pruned``, ``diverged``, ``failed`` or ``running``.
-        labels: What the study suggested, by key.
-        value: Objective on validation; of a trial that did not finish, the last one reported.
-        accuracies: On validation, of the weights that count; empty unless finished.
-        violation: By how much the easy third falls below the reference; None without a constraint.
-        seconds: Training time in its last session.
-        reason: Why it did not finish.
-        folder: Its run folder.
-        host: Machine of that folder.
-        same_as: Number of the trial whose result it shares, having the same settings.
-    """
+    """One trial."""
 
     number: int
-    outcome: str
-    labels: Mapping[str, Any]
-    value: float | None = None
-    accuracies: Mapping[str, float] = field(default_factory=dict)
-    violation: float | None = None
-    seconds: float | None = None
-    reason: str = ""
+    outcome: str  # finished, pruned, diverged, failed or running
+    labels: Mapping[str, Any]  # what the study suggested, by key
+    value: float | None = None  # objective on validation; the last one reported, if it did not finish
+    accuracies: Mapping[str, float] = field(default_factory=dict)  # on validation; empty unless finished
+    violation: float | None = None  # by how much the easy third falls below the reference
+    seconds: float | None = None  # of training, in its last session
+    reason: str = ""  # why it did not finish
     folder: str = ""
-    host: str = ""
-    same_as: int | None = None
+    host: str = ""  # machine of that folder
+    same_as: int | None = None  # the trial whose result it shares, having the same settings
 
     @property
     def keeps_easy(self) -> bool | None:
@@ -59,30 +78,16 @@ class TrialRow:
 
 @dataclass(frozen=True)
 class SweepResult:
-    """A sweep as far as it is.
-
-    Attributes:
-        plan: What was asked.
-        rows: All trials, by number.
-        best: The chosen one; None as long as no trial has finished.
-        reference: Accuracies on validation of the reference run, where there is one.
-        test: Accuracies of ``best`` on the test set, once they were computed.
-        importance: Share of each parameter in the differences between finished trials; empty if unknown.
-        missing: Why something above is not there.
-    """
+    """A sweep as far as it is."""
 
     plan: SweepPlan
     rows: tuple[TrialRow, ...]
-    best: TrialRow | None
-    reference: Mapping[str, float] | None
-    test: Mapping[str, float] | None = None
+    best: TrialRow | None  # None as long as no trial has finished
+    reference: Mapping[str, float] | None  # accuracies on validation
+    test: Mapping[str, float] | None = None  # of the best, once they were computed
+    # Share of each parameter in the differences between finished trials; empty if unknown.
     importance: Mapping[str, float] = field(default_factory=dict)
-    missing: tuple[str, ...] = ()
-
-    @property
-    def running(self) -> int:
-        """Trials that somebody is at."""
-        return sum(row.outcome == "running" for row in self.rows)
+    missing: tuple[str, ...] = ()  # why something above is not there
 
     @property
     def is_complete(self) -> bool:
@@ -90,7 +95,7 @@ class SweepResult:
 
         One more may have been left by an interruption before fewer were asked for; it is waited for no longer.
         """
-        return len(self.rows) - self.running >= self.plan.budget
+        return len(self.rows) - self.count("running") >= self.plan.budget
 
     def count(self, outcome: str) -> int:
         """Return how many trials ended that way."""
@@ -108,42 +113,33 @@ def named_settings(parameters: Sequence[Parameter], labels: Mapping[str, Any]) -
 
 def read_result(study: Study, plan: SweepPlan) -> SweepResult:
     """Return the result of a study as it is now."""
-    from classmargin.recipes.sweep_study import counted
-
-    rows = tuple(_row(trial) for trial in counted(study.get_trials(deepcopy=False)))
-    return make_result(plan, rows, study.user_attrs.get("reference"))
+    return make_result(plan, [_row(trial) for trial in counted(study)], study.user_attrs.get("reference"))
 
 
 def make_result(
     plan: SweepPlan, rows: Sequence[TrialRow], reference: Mapping[str, float] | None
 ) -> SweepResult:
-    """Choose among rows and say which parameters mattered; the engine that made the rows does not matter."""
-    importance, missing = parameter_importance(plan, rows)
-    return SweepResult(
-        plan, tuple(rows), choose(rows), reference, None, importance, (missing,) if missing else ()
-    )
+    """Choose among rows and say which parameters mattered."""
+    importance, missing = _importance(plan, rows)
+    why = (missing,) if missing else ()
+    return SweepResult(plan, tuple(rows), choose(rows), reference, None, importance, why)
 
 
 def _row(trial: FrozenTrial) -> TrialRow:
-    from classmargin.recipes.sweep_study import worker_of
-
-    result, worker = trial.user_attrs.get("result", {}), worker_of(trial)
+    result, worker = trial.user_attrs.get("result", {}), trial.user_attrs.get("worker", {})
     outcomes = {"COMPLETE": "finished", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "running"}
-    outcome = result.get("outcome", outcomes[trial.state.name])
+    state = trial.state.name
     last = max(trial.intermediate_values, default=None)
     reported = None if last is None else trial.intermediate_values[last]
     return TrialRow(
         number=trial.number,
-        outcome="running" if trial.state.name == "RUNNING" else outcome,
+        outcome="running" if state == "RUNNING" else result.get("outcome", outcomes[state]),
         labels=dict(trial.params),
-        value=trial.value if trial.state.name == "COMPLETE" else reported,
-        accuracies=result.get("accuracies", {}),
+        value=trial.value if state == "COMPLETE" else reported,
         violation=trial.constraints.get(CONSTRAINT),
-        seconds=result.get("seconds"),
-        reason=result.get("reason", ""),
         folder=worker.get("folder", ""),
         host=worker.get("host", ""),
-        same_as=result.get("same_as"),
+        **{name: result[name] for name in ("accuracies", "seconds", "reason", "same_as") if name in result},
     )
 
 
@@ -153,15 +149,18 @@ def choose(rows: Sequence[TrialRow]) -> TrialRow | None:
     If none keeps it, the one that loses least of it. Ties go to the earlier trial. Looks at validation alone.
     """
     finished = [row for row in rows if row.outcome == "finished" and row.value is not None]
-    if not finished:
-        return None
     kept = [row for row in finished if row.keeps_easy is not False]
     if kept:
-        return max(kept, key=lambda row: (row.value or 0.0, -row.number))
-    return min(finished, key=lambda row: (row.violation or 0.0, -(row.value or 0.0), row.number))
+        return min(kept, key=_merit)
+    return min(finished, key=lambda row: (row.violation or 0.0, *_merit(row)), default=None)
 
 
-def parameter_importance(plan: SweepPlan, rows: Sequence[TrialRow]) -> tuple[dict[str, float], str]:
+def _merit(row: TrialRow) -> tuple[float, int]:
+    """Return what puts the better trial first, and of equal ones the earlier."""
+    return -(row.value or 0.0), row.number
+
+
+def _importance(plan: SweepPlan, rows: Sequence[TrialRow]) -> tuple[dict[str, float], str]:
     """Return each parameter's share in the variance of the objective (functional ANOVA), or why there is none.
 
     Only finished trials count: the values of pruned ones are of other epochs. Trials that share a result
@@ -172,38 +171,18 @@ def parameter_importance(plan: SweepPlan, rows: Sequence[TrialRow]) -> tuple[dic
         return {}, f"importance of parameters needs {FEWEST_FOR_IMPORTANCE} finished trials"
     if len({row.value for row in finished}) == 1:
         return {}, "all finished trials have the same value, so no parameter is more important than another"
-    from classmargin.recipes.sweep_study import optuna_package, quiet_optuna
-
     optuna = optuna_package()
-    spaces = {p.key: _distribution(p) for p in plan.parameters}
     with quiet_optuna():
-        study = optuna.create_study(direction="maximize")
-        study.add_trials(
-            [
-                optuna.trial.create_trial(params=dict(row.labels), distributions=spaces, value=row.value)
-                for row in finished
-            ]
-        )
+        study = optuna.create_study(direction="maximize", sampler=optuna.samplers.RandomSampler(seed=0))
+        for row in finished:
+            study.enqueue_trial(dict(row.labels))
+            trial = study.ask()
+            suggest(trial, plan.parameters)
+            study.tell(trial, row.value)
         evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
         found = optuna.importance.get_param_importances(study, evaluator=evaluator)
     names = {p.key: p.name for p in plan.parameters}
     return {names[key]: float(share) for key, share in found.items()}, ""
-
-
-def _distribution(p: Parameter) -> Any:
-    from classmargin.recipes.sweep_study import optuna_package
-
-    kinds = optuna_package().distributions
-    if p.choices:
-        return kinds.CategoricalDistribution(p.labels)
-    if p.whole:
-        return kinds.IntDistribution(int(p.low), int(p.high), log=p.log, step=int(p.step or 1))
-    return kinds.FloatDistribution(p.low, p.high, log=p.log, step=p.step)
-
-
-def with_test(result: SweepResult, test: Mapping[str, float]) -> SweepResult:
-    """Return the result with the test accuracies of the chosen trial."""
-    return replace(result, test=dict(test))
 
 
 def to_dict(result: SweepResult) -> dict[str, Any]:
@@ -222,11 +201,165 @@ def to_dict(result: SweepResult) -> dict[str, Any]:
 
 
 def _row_dict(result: SweepResult, row: TrialRow) -> dict[str, Any]:
-    names = ("number", "outcome", "value", "violation", "keeps_easy", "seconds", "reason", "same_as")
-    return {
-        **{name: getattr(row, name) for name in names},
-        "settings": result.settings(row),
-        "validation": dict(row.accuracies),
-        "folder": row.folder,
-        "host": row.host,
-    }
+    told = {name: value for name, value in vars(row).items() if name not in ("labels", "accuracies")}
+    more = {"settings": result.settings(row), "validation": dict(row.accuracies)}
+    return {**told, "keeps_easy": row.keeps_easy, **more}
+
+
+def verdict_of(result: SweepResult) -> str:
+    """Return the answer in a few sentences: the choice, whether easy holds, what the test set says."""
+    plan, best, running = result.plan, result.best, result.count("running")
+    names = ("finished", "pruned", "diverged", "failed", "running")
+    counts = ", ".join(f"{result.count(name)} {name}" for name in names if result.count(name))
+    ended = f"{len(result.rows)} trials ({counts})"
+    if best is None:
+        return f"No trial has finished: {ended}."
+    chosen = f"trial {best.number} with {_settings_words(result, best)}, {_percent(best.value)}"
+    words = [f"Best of {ended} by {plan.objective.name} on validation: {chosen}."]
+    if plan.keep_easy and result.reference is not None and best.keeps_easy is not None:
+        easy, before = _percent(best.accuracies["easy"]), _percent(result.reference["easy"])
+        slack = f" (forgiven: {100 * plan.easy_slack:g} points)" if plan.easy_slack else ""
+        kept = "The easy third does not drop"
+        lost = "NO trial keeps the easy third; this one loses least of it"
+        answer = kept if best.keeps_easy else lost
+        words.append(f"{answer}: {easy} against {before} of the reference ERM run{slack}.")
+    if result.test is not None:
+        values = ", ".join(f"{name} {_percent(result.test[name])}" for name in METRICS if name in result.test)
+        words.append(f"On the test set, looked at once for this trial alone: {values}.")
+    if running and result.is_complete:
+        words.append(f"{running} more were begun and are not asked for any more.")
+    elif running:
+        words.append(f"{running} trials are still under way: the choice may change.")
+    return " ".join(words)
+
+
+def _settings_words(result: SweepResult, row: TrialRow) -> str:
+    return ", ".join(f"{name}={short(value)}" for name, value in result.settings(row).items())
+
+
+def tables_of(result: SweepResult, *, top: int = MOST_ROWS) -> list[Table]:
+    """Return the trials, best first; the choice beside the reference; the test; the importance."""
+    tables = [_trials_table(result, top)]
+    if result.best is not None:
+        chosen, columns = f"trial {result.best.number} (chosen)", (Column("who", "Run"), *_METRIC_COLUMNS)
+        rows, note = [{"who": chosen, **result.best.accuracies}], ""
+        if result.reference is not None:
+            rows, note = [{"who": "reference ERM", **result.reference}, *rows], REFERENCE_NOTE
+        tables.append(Table("The choice on validation", columns, rows, note))
+        if result.test is not None:
+            tested = [{"who": chosen, **result.test}]
+            tables.append(Table("The chosen trial on the test set", columns, tested, TEST_NOTE))
+    if result.importance:
+        shares = [{"name": name, "share": share} for name, share in result.importance.items()]
+        columns = (Column("name", "Parameter"), Column("share", "Importance", "percent"))
+        tables.append(Table("Importance of parameters", columns, shares, IMPORTANCE_NOTE))
+    return tables
+
+
+_METRIC_COLUMNS = headline_columns(METRICS, "percent")
+
+
+def _trials_table(result: SweepResult, top: int) -> Table:
+    """Return one row a trial: first those that may be chosen, by value; then the others."""
+    parameters, objective = result.plan.parameters, result.plan.objective.name
+    columns = (
+        Column("number", "Trial", "count"),
+        *(Column(f"set-{index}", p.name, "value") for index, p in enumerate(parameters)),
+        Column("value", objective.capitalize(), "percent", "the objective, on validation"),
+        *_METRIC_COLUMNS,
+        *((Column("easy_kept", "Easy kept", "text"),) if result.plan.keep_easy else ()),
+        Column("outcome", "Outcome"),
+    )
+    order = lambda row: (row.outcome != "finished", row.keeps_easy is False, *_merit(row))  # noqa: E731
+    ranked = sorted(result.rows, key=order)
+    lines = []
+    for row in ranked[:top]:
+        settings = result.settings(row)
+        line: dict[str, Any] = {
+            f"set-{index}": short(settings.get(p.name)) for index, p in enumerate(parameters)
+        }
+        line |= {"number": row.number, "value": row.value, **row.accuracies}
+        line["easy_kept"] = {True: "yes", False: "no", None: ""}[row.keeps_easy]
+        line["outcome"] = row.outcome if row.same_as is None else f"same as {row.same_as}"
+        lines.append(line)
+    left = len(ranked) - len(lines)
+    note = SELECTION_NOTE + (f" {left} more trials are in result.json." if left else "")
+    return Table(f"Trials by {objective} on validation", columns, lines, note)
+
+
+def importance_figure(result: SweepResult) -> Figure:
+    """Return bars: how much of the objective's variance each parameter explains."""
+    names = list(result.importance)[::-1]
+    figure = empty_figure(120 + 34 * len(names), xaxis=percent_axis("importance", range=[0, 1]))
+    figure.add_bar(
+        x=[result.importance[name] for name in names],
+        y=axis_labels(names, longest=40),
+        orientation="h",
+        marker={"color": ACCENT},
+        showlegend=False,
+    )
+    figure.update_yaxes(automargin=True)
+    return figure
+
+
+def history_figure(result: SweepResult) -> Figure:
+    """Return the objective of every trial in the order they were begun, and what would have been chosen."""
+    height = percent_axis(f"{result.plan.objective.name} on validation")
+    figure = empty_figure(320, xaxis=titled_axis("trial"), yaxis=height)
+    for outcome, colour in (("finished", ACCENT), ("pruned", NEUTRAL), ("diverged", "#d1495b")):
+        rows = [row for row in result.rows if row.outcome == outcome and row.value is not None]
+        figure.add_scatter(
+            x=[row.number for row in rows],
+            y=[row.value for row in rows],
+            text=[plotly_text(_settings_words(result, row)) for row in rows],
+            mode="markers",
+            name=outcome,
+            marker={"color": colour, "size": 9},
+        )
+    return figure
+
+
+def notes_of(result: SweepResult) -> list[str]:
+    """Return what a reader must know."""
+    failed = [row for row in result.rows if row.outcome in ("failed", "diverged")]
+    return [
+        "Trials are compared, pruned and chosen by accuracies on validation samples; the test set plays no part.",
+        *(f"trial {row.number} {row.outcome}: {row.reason}" for row in failed[:5]),
+        *result.missing,
+    ]
+
+
+def write_result(result: SweepResult, folder: Path) -> list[Path]:
+    """Write ``result.json``, ``table.md``, ``best.toml`` and, where the packages are there, ``report.html``."""
+    from classmargin.report.html_pages import write_tables_html
+
+    verdict, tables, notes = verdict_of(result), tables_of(result, top=len(result.rows)), notes_of(result)
+    written = [folder / "result.json", folder / "table.md"]
+    write_text(written[0], json_text(to_dict(result)) + "\n")
+    write_text(written[1], markdown_report(verdict, tables, notes) + "\n")
+    if result.best is not None:
+        written.append(folder / "best.toml")
+        write_text(written[-1], to_toml(result.plan.trial_config(result.best.labels)))
+    title = f"Sweep of {result.plan.config.method.name} on {Path(result.plan.config.data.name).name}"
+    page = folder / "report.html"
+    try:
+        words = ("Objective of every trial", "Every trial, on validation.")
+        figures = {"history": (history_figure(result), *words)}
+        if result.importance:
+            caption = "Share of the differences between finished trials that each parameter explains."
+            important = (importance_figure(result), "Importance of every parameter", caption)
+            figures = {"importance": important, **figures}
+        write_tables_html(page, title=title, verdict=verdict, tables=tables, figures=figures, notes=notes)
+        written.append(page)
+    except ImportError as error:
+        say(f"no report.html: {error}")
+    return written
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.1f} %"
+
+
+def short(value: object) -> str:
+    """Return a setting in few digits."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

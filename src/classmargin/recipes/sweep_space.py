@@ -18,17 +18,19 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from classmargin._checks import check_choice, did_you_mean
-from classmargin.methods import Method, method_info
-from classmargin.recipes.run_parts import effective
-from classmargin.training.config import RunConfig
-from classmargin.training.config_reader import parse_overrides, with_values
+import torch
 
-Tables = dict[str, dict[str, Any]]
+from classmargin._checks import check_choice, did_you_mean
+from classmargin.methods import Method, TaskInfo, create, method_info
+from classmargin.recipes.run_parts import effective
+from classmargin.recipes.train_run import METRICS
+from classmargin.training.config import RunConfig
+from classmargin.training.config_reader import Tables, merge, parse_overrides, with_values
 
 # Trials are compared on one validation set: what changes it, or only renames luck, cannot be searched.
 SEARCHABLE_DATA = ("augmentation", "image_size")
@@ -41,24 +43,14 @@ MOST_CHOICES = 1000
 
 @dataclass(frozen=True)
 class Parameter:
-    """One thing that may vary.
+    """One thing that may vary: listed choices, or a range."""
 
-    Attributes:
-        key: ``PART.KEY`` of the configuration.
-        choices: The values, where they are listed.
-        low: Smallest value of a range.
-        high: Largest value of a range.
-        step: Distance of neighbours in a range; None for all numbers.
-        log: Drawn on a logarithmic scale.
-        whole: Only whole numbers.
-    """
-
-    key: str
+    key: str  # PART.KEY of the configuration
     choices: tuple[Any, ...] = ()
     low: float = 0.0
     high: float = 0.0
-    step: float | None = None
-    log: bool = False
+    step: float | None = None  # distance of neighbours in a range; None for all numbers
+    log: bool = False  # drawn on a logarithmic scale
     whole: bool = False
 
     @property
@@ -69,7 +61,8 @@ class Parameter:
     @property
     def labels(self) -> tuple[Any, ...]:
         """The choices as values that a data base can hold; lists become their JSON."""
-        return tuple(_label(value) for value in self.choices)
+        plain = (bool, int, float, str)
+        return tuple(value if isinstance(value, plain) else json.dumps(value) for value in self.choices)
 
     def value_of(self, label: Any) -> Any:
         """Return the setting for what a study holds."""
@@ -79,9 +72,12 @@ class Parameter:
 
     def ends(self) -> tuple[Any, ...]:
         """Return the values that are checked before anything runs: all choices, or both ends."""
-        if self.choices:
-            return self.choices
-        return self.value_of(self.low), self.value_of(self.high)
+        return self.choices or (self.value_of(self.low), self.value_of(self.high))
+
+    def tables(self, value: Any) -> Tables:
+        """Return a value as the tables of a configuration."""
+        part, _, name = self.key.partition(".")
+        return {part: {name: value}}
 
     def points(self) -> tuple[Any, ...]:
         """Return every label there is: the choices, or the steps of a range; nothing if it has none."""
@@ -95,8 +91,7 @@ class Parameter:
         """Return plain values for JSON."""
         if self.choices:
             return {"key": self.key, "choices": list(self.choices)}
-        fields = ("key", "low", "high", "step", "log", "whole")
-        return {name: getattr(self, name) for name in fields}
+        return {name: value for name, value in vars(self).items() if name != "choices"}
 
     @staticmethod
     def from_dict(record: Mapping[str, Any]) -> Parameter:
@@ -104,56 +99,37 @@ class Parameter:
         return Parameter(**{**record, "choices": tuple(record.get("choices", ()))})
 
 
-def _label(value: Any) -> Any:
-    return value if isinstance(value, (bool, int, float, str)) else json.dumps(value)
-
-
 def parse_search(words: Iterable[str], config: RunConfig) -> tuple[Parameter, ...]:
     """Turn the words of ``--search`` into parameters, checked against the run they vary.
 
-    Args:
-        words: Like ``mean_margin=1,2,3`` or ``optimizer.weight_decay=1e-5:1e-2:log``.
-        config: The run; without words its method's own search ranges are taken.
-
-    Raises:
-        ValueError: Unknown name (with the nearest known one), a range that is none, a value out of bounds.
-
-    Example:
-        >>> from classmargin.training.config import MethodConfig
-        >>> run = RunConfig(method=MethodConfig("mr2"))
-        >>> [p.name for p in parse_search(["mean_margin=1,2", "optimizer.weight_decay=1e-5:1e-2:log"], run)]
-        ['mean_margin', 'optimizer.weight_decay']
+    Without words the search ranges of its method are taken.
     """
     found = [_parse_word(word, config) for word in words] or default_parameters(config.method.name)
-    keys = [parameter.key for parameter in found]
-    twice = next((key for key in keys if keys.count(key) > 1), None)
-    if twice is not None:
-        raise ValueError(f"--search names {twice} more than once")
+    key, times = Counter(parameter.key for parameter in found).most_common(1)[0]
+    if times > 1:
+        raise ValueError(f"--search names {key} more than once")
     for parameter in found:
-        _check_ends(parameter, config)
+        for value in parameter.ends():
+            try:
+                check_method(effective(with_values(config, parameter.tables(value))))
+            except (ValueError, TypeError) as error:
+                raise ValueError(f"--search {parameter.name}={value}: {error}") from error
     return tuple(found)
 
 
 def default_parameters(method: str) -> list[Parameter]:
-    """Return the search ranges that a method was registered with.
-
-    Raises:
-        ValueError: It has none.
-
-    Example:
-        >>> [p.choices for p in default_parameters("erm")]
-        [(0.0, 0.05, 0.1)]
-    """
+    """Return the search ranges that a method was registered with; one without is refused."""
     search = method_info(method).search
     if not search:
         raise ValueError(f"method {method} has no search ranges of its own; give --search KEY=VALUES")
-    return [_from_registry(f"method.{key}", values) for key, values in search.items()]
-
-
-def _from_registry(key: str, values: Sequence[Any]) -> Parameter:
-    if len(values) == 3 and values[2] == "log":
-        return Parameter(key, low=float(values[0]), high=float(values[1]), log=True)
-    return Parameter(key, choices=tuple(values))
+    found = []
+    for name, values in search.items():
+        if len(values) == 3 and values[2] == "log":
+            low, high = map(float, values[:2])
+            found.append(Parameter(f"method.{name}", low=low, high=high, log=True))
+        else:
+            found.append(Parameter(f"method.{name}", choices=tuple(values)))
+    return found
 
 
 def _parse_word(word: str, config: RunConfig) -> Parameter:
@@ -161,14 +137,14 @@ def _parse_word(word: str, config: RunConfig) -> Parameter:
     if not (name and equals and text):
         raise ValueError(f"--search wants KEY=A,B,… or KEY=LOW:HIGH[:log], got {word!r}")
     key = name if "." in name else f"method.{name}"
-    _check_searchable(key)
-    default = _default_of(key, config)
+    default = _present_value(key, config)
     if ":" in text and "," not in text:
         return _parse_range(key, text, whole=isinstance(default, int) and not isinstance(default, bool))
     return Parameter(key, choices=_parse_choices(key, text))
 
 
-def _check_searchable(key: str) -> None:
+def _present_value(key: str, config: RunConfig) -> Any:
+    """Return the present value of a setting; one that cannot be searched, or is not known, is refused."""
     part, _, name = key.partition(".")
     if part == "machine":
         raise ValueError(f"{key} cannot be searched: the machine does not change what is computed")
@@ -180,11 +156,6 @@ def _check_searchable(key: str) -> None:
         )
     if key in NOT_SEARCHABLE:
         raise ValueError(f"{key} cannot be searched: {NOT_SEARCHABLE[key]}")
-
-
-def _default_of(key: str, config: RunConfig) -> Any:
-    """Return the present value of a setting; unknown names are refused with the nearest known one."""
-    part, _, name = key.partition(".")
     tables = effective(config).to_dict()
     check_choice("the part of a searched setting", part, tables)
     if name not in tables[part] and part != "backbone":  # builders of networks have options of their own
@@ -195,8 +166,8 @@ def _default_of(key: str, config: RunConfig) -> Any:
 
 
 def _parse_choices(key: str, text: str) -> tuple[Any, ...]:
-    values = _toml_list(key, text)
-    if values is None:
+    values = parse_overrides([f"x.x=[{text}]"])["x"]["x"]
+    if not (isinstance(values, list) and values):  # not the inside of a TOML list: bare words
         pieces = [piece.strip() for piece in text.split(",")]
         if not all(pieces):
             raise ValueError(f"--search {key}={text}: an empty value between commas")
@@ -205,12 +176,6 @@ def _parse_choices(key: str, text: str) -> tuple[Any, ...]:
     if len(kept) > MOST_CHOICES:
         raise ValueError(f"--search {key} lists {len(kept)} values; at most {MOST_CHOICES}, or use LOW:HIGH")
     return tuple(kept)
-
-
-def _toml_list(key: str, text: str) -> list[Any] | None:
-    """Return the values of text that is the inside of a TOML list (numbers, quoted words, nested lists)."""
-    value = parse_overrides([f"x.x=[{text}]"])["x"]["x"]
-    return value if isinstance(value, list) and value else None
 
 
 def _parse_range(key: str, text: str, *, whole: bool) -> Parameter:
@@ -242,22 +207,8 @@ def _number(text: str, example: str) -> float:
     return value
 
 
-def _check_ends(parameter: Parameter, config: RunConfig) -> None:
-    for value in parameter.ends():
-        part, _, name = parameter.key.partition(".")
-        try:
-            changed = effective(with_values(config, {part: {name: value}}))
-            check_method(changed)
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"--search {parameter.name}={value}: {error}") from error
-
-
 def check_method(config: RunConfig) -> Method:
     """Return the method for a toy task, so that a bad hyper-parameter shows before anything is loaded."""
-    import torch
-
-    from classmargin.methods import TaskInfo, create
-
     labels = torch.arange(3).repeat(4)
     new_model = lambda: torch.nn.Linear(4, 3)  # noqa: E731 - one expression, used once
     task = TaskInfo(3, 4, torch.bincount(labels), labels, config.loop.epochs, 10, new_model)
@@ -266,20 +217,11 @@ def check_method(config: RunConfig) -> Method:
 
 def settings_of(parameters: Sequence[Parameter], labels: Mapping[str, Any]) -> Tables:
     """Return the tables of configuration for what a study suggests (by ``key``)."""
-    tables: Tables = {}
-    for parameter in parameters:
-        part, _, name = parameter.key.partition(".")
-        tables.setdefault(part, {})[name] = parameter.value_of(labels[parameter.key])
-    return tables
+    return merge(*(p.tables(p.value_of(labels[p.key])) for p in parameters))
 
 
 def grid_size(parameters: Sequence[Parameter]) -> int | None:
-    """Return how many different trials there are, or None if some range has no steps.
-
-    Example:
-        >>> grid_size([Parameter("a.b", choices=(1, 2)), Parameter("a.c", choices=(1, 2, 3))])
-        6
-    """
+    """Return how many different trials there are, or None if some range has no steps."""
     points = [parameter.points() for parameter in parameters]
     return None if any(not found for found in points) else math.prod(map(len, points))
 
@@ -291,20 +233,15 @@ def grid(parameters: Sequence[Parameter]) -> Iterable[dict[str, Any]]:
         yield dict(zip(keys, labels, strict=True))
 
 
-METRICS = ("overall", "easy", "medium", "hard", "worst")
 # Thirds need three classes; what is left of fewer has no hard third.
 CLASSES_FOR_THIRDS = 3
 
 
 @dataclass(frozen=True)
 class Objective:
-    """A weighted mean of accuracies on validation.
+    """A weighted mean of accuracies on validation."""
 
-    Attributes:
-        weights: ``{"hard": 0.7, "overall": 0.3}``; they sum to one.
-    """
-
-    weights: Mapping[str, float]
+    weights: Mapping[str, float]  # {"hard": 0.7, "overall": 0.3}; they sum to one
 
     @property
     def name(self) -> str:
@@ -314,16 +251,10 @@ class Objective:
         return ",".join(f"{metric}:{weight:g}" for metric, weight in self.weights.items())
 
     def value(self, accuracies: Mapping[str, Any]) -> float:
-        """Return the value for the accuracies of one evaluation; NaN if one of them is missing.
-
-        Example:
-            >>> parse_objective("hard:3,overall:1").value({"hard": 0.4, "overall": 0.8})
-            0.5
-        """
-        known = {metric: accuracies.get(metric) for metric in self.weights}
-        if any(accuracy is None for accuracy in known.values()):
+        """Return the value for the accuracies of one evaluation; NaN if one of them is missing."""
+        if any(accuracies.get(metric) is None for metric in self.weights):
             return math.nan
-        return math.fsum(weight * float(known[metric] or 0.0) for metric, weight in self.weights.items())
+        return math.fsum(weight * float(accuracies[metric]) for metric, weight in self.weights.items())
 
     def check_classes(self, num_classes: int) -> None:
         """Refuse thirds where there are too few classes for them."""
@@ -338,9 +269,6 @@ class Objective:
 def parse_objective(text: str) -> Objective:
     """Read ``hard`` or ``hard:0.7,overall:0.3``.
 
-    Raises:
-        ValueError: Unknown metric (with the nearest known one), or a weight that is not above zero.
-
     Example:
         >>> parse_objective("hard:7, overall:3").name
         'hard:0.7,overall:0.3'
@@ -351,19 +279,14 @@ def parse_objective(text: str) -> Objective:
         check_choice("--objective", metric, METRICS)
         if metric in weights:
             raise ValueError(f"--objective names {metric} more than once, got {text!r}")
-        weights[metric] = _weight(number, text) if colon else 1.0
+        try:
+            weights[metric] = float(number) if colon else 1.0
+        except ValueError:
+            weights[metric] = math.nan
+        if not 0 < weights[metric] < math.inf:
+            raise ValueError(f"--objective wants weights above 0, e.g. hard:0.7,overall:0.3; got {text!r}")
     total = sum(weights.values())
     return Objective({metric: weight / total for metric, weight in weights.items()})
-
-
-def _weight(number: str, text: str) -> float:
-    try:
-        weight = float(number)
-    except ValueError:
-        weight = math.nan
-    if not (math.isfinite(weight) and weight > 0):
-        raise ValueError(f"--objective wants weights above 0, e.g. hard:0.7,overall:0.3; got {text!r}")
-    return weight
 
 
 def easy_violation(accuracies: Mapping[str, Any], reference_easy: float, slack: float) -> float:
@@ -371,10 +294,6 @@ def easy_violation(accuracies: Mapping[str, Any], reference_easy: float, slack: 
 
     Both thirds are ranked by each run's own accuracies, as everywhere in the paper: ranking both by the
     reference would charge the trial for the luck of the reference's best classes.
-
-    Example:
-        >>> easy_violation({"easy": 0.75}, reference_easy=0.875, slack=0.0)
-        0.125
     """
     easy = accuracies.get("easy")
     return math.inf if easy is None else reference_easy - slack - float(easy)

@@ -1,4 +1,5 @@
-"""The study that all processes of a sweep share: opening it, drawing from it, and what dead processes left behind.
+"""The plan of a sweep, which decides everything and is made once and kept in ``sweep.json``; and the study that all its processes
+share: opening it, drawing from it, and what dead processes left behind.
 
 Dead processes are Optuna's business: whoever trains a trial records a heartbeat, a trial without one for a while is failed
 and lined up again (``RetryHeartbeatStaleTrialCallback``), and the time is that of the data base, so that the clocks of
@@ -9,19 +10,28 @@ at once by its number. A trial that nobody has signed yet has no heartbeat that 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import platform
 import threading
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from classmargin._checks import require_extra
-from classmargin.recipes.sweep_plan import SweepPlan, check_same_question
-from classmargin.recipes.sweep_space import Parameter, grid
-from classmargin.training.run_folder import Owner
+from classmargin._checks import check_choice, require_extra
+from classmargin._files import read_json
+from classmargin.backbones import backbone_info
+from classmargin.recipes.out_folder import refuse_unsettled
+from classmargin.recipes.run_parts import effective
+from classmargin.recipes.sweep_space import Objective, Parameter, check_method, grid, grid_size, settings_of
+from classmargin.training.config import MethodConfig, RunConfig, identity
+from classmargin.training.config_reader import build, differences, replace_machine, with_values
+from classmargin.training.devices import settled
+from classmargin.training.run_folder import Owner, write_json
 
 if TYPE_CHECKING:
     from optuna.study import Study
@@ -37,6 +47,143 @@ MOST_RETRIES = 10
 # Half of the trials are stopped early at most after this share of the epochs: margins may start late.
 PRUNE_AFTER = 0.25
 COMPARED_TRIALS = 5
+
+
+PLAN_FILE = "sweep.json"
+SAMPLERS = ("tpe", "random", "grid")
+_PLAIN = ("trials", "study", "storage", "seed", "pruner", "keep_easy", "easy_slack", "sampler")
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """One sweep: ``config`` is shared by all trials, ``parameters`` vary, ``objective`` is maximised on validation."""
+
+    config: RunConfig
+    parameters: tuple[Parameter, ...]
+    objective: Objective
+    trials: int  # of the whole study, over all processes and machines
+    study: str  # name in the storage
+    storage: str  # address of the data base
+    seed: int = 0  # of the sampler; trial n always draws from (seed, n)
+    # median: trials that are worse than half of the others at the same epoch stop, unless the method trains in stages
+    pruner: str = "median"
+    keep_easy: bool = True  # whether "easy must not drop" constrains the choice
+    easy_slack: float = 0.0  # drop of the easy third that is forgiven, as a fraction
+    sampler: str = "tpe"  # tpe learns from ended trials, random does not, grid tries every combination
+
+    def __post_init__(self) -> None:
+        check_choice("--sampler", self.sampler, SAMPLERS)
+        if self.sampler == "grid" and grid_size(self.parameters) is None:
+            raise ValueError(
+                "--sampler grid needs values to combine: KEY=A,B,… or KEY=LOW:HIGH:STEP for every --search"
+            )
+
+    @property
+    def whole_grid(self) -> int:
+        """How many combinations there are, if every one of them is tried, so that nothing needs to be drawn; else 0."""
+        size = grid_size(self.parameters)
+        return size if size is not None and (size <= self.trials or self.sampler == "grid") else 0
+
+    @property
+    def budget(self) -> int:
+        """Trials that make sense: no more than there are different ones."""
+        return self.whole_grid or self.trials
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether a trial may train in several stages.
+
+        What such a run shows halfway says little about its end: SupCon has no classifier yet, JTT begins anew.
+        """
+        ends = [parameter.tables(value) for parameter in self.parameters for value in parameter.ends()]
+        configs = [effective(with_values(self.config, tables)) for tables in ({}, *ends)]
+        return any(len(check_method(config).stages(config.loop.epochs)) > 1 for config in configs)
+
+    def trial_config(self, labels: Mapping[str, Any]) -> RunConfig:
+        """Return the run of one trial, by what the study suggests."""
+        return _effective_trial(with_values(self.config, settings_of(self.parameters, labels)))
+
+    def reference_config(self) -> RunConfig:
+        """Return the run that the easy third is measured against: plain ERM under the shared settings."""
+        return _effective_trial(replace(self.config, method=MethodConfig("erm")))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        # With what the trials round by: those of another version or machine must not differ in it.
+        images = backbone_info(self.config.backbone.name).kind == "image"
+        return {
+            "config": settled(_for_trials(self.config), images=images).to_dict(),
+            "parameters": [parameter.to_dict() for parameter in self.parameters],
+            "objective": dict(self.objective.weights),
+            **{name: getattr(self, name) for name in _PLAIN},
+        }
+
+    @staticmethod
+    def from_dict(record: Mapping[str, Any]) -> SweepPlan:
+        """Return the plan of a record of :meth:`to_dict`."""
+        return SweepPlan(
+            config=build(record["config"]),
+            parameters=tuple(Parameter.from_dict(item) for item in record["parameters"]),
+            objective=Objective(record["objective"]),
+            **{name: record[name] for name in _PLAIN if name in record or name != "sampler"},
+        )
+
+
+def _for_trials(config: RunConfig) -> RunConfig:
+    """One thread a process, no page for every trial: many run side by side."""
+    return replace_machine(config, threads=1, report=False)
+
+
+def _effective_trial(config: RunConfig) -> RunConfig:
+    return effective(_for_trials(config))
+
+
+def study_name(config: RunConfig, parameters: tuple[Parameter, ...], objective: Objective) -> str:
+    """Return a name that the same question gets on every machine, so that they meet in one study.
+
+    Where the data lies does not count; how many trials are wanted does not either, so more can be added.
+    """
+    shared = identity(_effective_trial(with_values(config, {"data": {"root": None}})))
+    question = [shared, [parameter.to_dict() for parameter in parameters], dict(objective.weights)]
+    digest = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:12]
+    return f"{config.method.name}-{digest}"
+
+
+def settle_plan(plan: SweepPlan, folder: Path) -> None:
+    """Keep the plan in the folder; one that holds another sweep, or something else, is refused."""
+    file = folder / PLAN_FILE
+    if file.exists():
+        check_same_question(read_plan(file), plan, str(folder))
+    elif folder.exists() and any(folder.iterdir()):
+        raise ValueError(f"{folder} exists and holds no sweep; choose another --out")
+    write_json(file, plan.to_dict())
+
+
+def read_plan(file: Path) -> SweepPlan:
+    """Return the plan in a file; a file that is none is named."""
+    try:
+        return SweepPlan.from_dict(read_json(file))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{file} is not the plan of a sweep: {error}") from error
+
+
+def check_same_question(before: SweepPlan, now: SweepPlan, where: str) -> None:
+    """Refuse to mix trials of different questions; places of data and the number of trials may differ."""
+    refuse_unsettled([before.config], where)
+    free = ("data.root:", "data.name:") if before.storage != now.storage else ("data.root:",)
+    changed = differences(_effective_trial(before.config), _effective_trial(now.config))
+    changed = [words for words in changed if not words.startswith(free)]
+    searched = [json.dumps([p.to_dict() for p in plan.parameters]) for plan in (before, now)]
+    if searched[0] != searched[1]:
+        changed.append("--search")
+    if dict(before.objective.weights) != dict(now.objective.weights):
+        changed.append(f"--objective: {before.objective.name} -> {now.objective.name}")
+    for name in ("seed", "pruner", "keep_easy", "easy_slack", "sampler"):
+        old, new = getattr(before, name), getattr(now, name)
+        if old != new:
+            changed.append(f"{name}: {old} -> {new}")
+    if changed:
+        raise ValueError(f"{where} holds a sweep that asks something else ({'; '.join(changed)})")
 
 
 def optuna_package() -> Any:
@@ -57,13 +204,9 @@ def quiet_optuna() -> Iterator[None]:
 
 
 def open_study(plan: SweepPlan) -> Study:
-    """Return the study of a plan, made where it does not exist.
-
-    Raises:
-        ValueError: The storage cannot be used, or holds a study of that name that asks something else.
-    """
+    """Return the study of a plan, made where it does not exist; one that asks something else is refused."""
     optuna = optuna_package()
-    with quiet_optuna(), storage_errors(plan.storage), _driver_errors(plan.storage):
+    with quiet_optuna(), storage_errors(plan.storage):
         storage = _open_storage(plan.storage)
         study: Study = optuna.create_study(
             storage=storage, study_name=plan.study, direction="maximize", load_if_exists=True
@@ -78,50 +221,19 @@ def open_study(plan: SweepPlan) -> Study:
 
 
 def _open_storage(address: str) -> Any:
-    optuna = optuna_package()
     # Many short writes of several processes meet in one file: waiting is right, failing after 5 s is not.
     options: dict[str, Any] = {"pool_pre_ping": True}
     if address.startswith("sqlite"):
         Path(address.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
         options = {"connect_args": {"timeout": 120}}
-    beats = {"heartbeat_interval": BEAT_SECONDS, "grace_period": GRACE_SECONDS}
-    # Named otherwise before Optuna 4.9.
-    new = hasattr(optuna.storages, "RetryHeartbeatStaleTrialCallback")
-    callback = {"heartbeat_stale_trial_callback" if new else "failed_trial_callback": retry_callback()}
-    with quiet_optuna():
-        return optuna.storages.RDBStorage(address, engine_kwargs=options, **beats, **callback)
-
-
-def retry_callback() -> Callable[[Study, FrozenTrial], None]:
-    """Return what lines up a trial again, with its values and what it has reported."""
-    storages = optuna_package().storages
-    kind = getattr(storages, "RetryHeartbeatStaleTrialCallback", None) or storages.RetryFailedTrialCallback
-    with quiet_optuna():
-        found: Callable[[Study, FrozenTrial], None] = kind(MOST_RETRIES, inherit_intermediate_values=True)
-    return found
-
-
-@contextlib.contextmanager
-def storage_errors(address: str) -> Iterator[None]:
-    """Turn what data bases raise into one line that names the storage without its password.
-
-    Raises:
-        ValueError: The data base cannot be opened, or went away.
-    """
-    optuna_package()
-    from sqlalchemy.exc import SQLAlchemyError
-
     try:
-        yield
-    except (SQLAlchemyError, optuna_package().exceptions.StorageInternalError) as error:
-        words = str(error.__cause__ or error).splitlines()[0]
-        raise ValueError(f"--storage {safe_address(address)} cannot be used: {words}") from error
-
-
-@contextlib.contextmanager
-def _driver_errors(address: str) -> Iterator[None]:
-    try:
-        yield
+        return optuna_package().storages.RDBStorage(
+            address,
+            engine_kwargs=options,
+            heartbeat_interval=BEAT_SECONDS,
+            grace_period=GRACE_SECONDS,
+            heartbeat_stale_trial_callback=_retry_callback(),
+        )
     except ImportError as error:
         raise ImportError(
             f"--storage {safe_address(address)} needs a data base driver that is not installed ({error}); for "
@@ -129,13 +241,29 @@ def _driver_errors(address: str) -> Iterator[None]:
         ) from error
 
 
-def safe_address(address: str) -> str:
-    """Return the address of a data base without its password.
+def _retry_callback() -> Callable[[Study, FrozenTrial], None]:
+    """Return what lines up a trial again, with its values and what it has reported."""
+    with quiet_optuna():
+        kind = optuna_package().storages.RetryHeartbeatStaleTrialCallback
+        found: Callable[[Study, FrozenTrial], None] = kind(MOST_RETRIES, inherit_intermediate_values=True)
+    return found
 
-    Example:
-        >>> safe_address("postgresql://me:secret@host/db")
-        'postgresql://me:***@host/db'
-    """
+
+@contextlib.contextmanager
+def storage_errors(address: str) -> Iterator[None]:
+    """Turn what data bases raise into one line that names the storage without its password."""
+    internal = optuna_package().exceptions.StorageInternalError
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (SQLAlchemyError, internal) as error:
+        words = str(error.__cause__ or error).splitlines()[0]
+        raise ValueError(f"--storage {safe_address(address)} cannot be used: {words}") from error
+
+
+def safe_address(address: str) -> str:
+    """Return the address of a data base without its password."""
     scheme, mark, rest = address.partition("://")
     login, at, place = rest.rpartition("@")
     user, colon, _ = login.partition(":")
@@ -153,11 +281,11 @@ def make_sampler(plan: SweepPlan, number: int) -> Any:
 
 def make_pruner(plan: SweepPlan) -> Any:
     """Return what stops trials that fall behind."""
-    optuna = optuna_package()
+    pruners = optuna_package().pruners
     if plan.pruner == "none" or plan.is_staged:
-        return optuna.pruners.NopPruner()
+        return pruners.NopPruner()
     epochs = max(1, int(PRUNE_AFTER * plan.config.loop.epochs))
-    return optuna.pruners.MedianPruner(
+    return pruners.MedianPruner(
         n_startup_trials=COMPARED_TRIALS, n_warmup_steps=epochs, n_min_trials=COMPARED_TRIALS
     )
 
@@ -178,25 +306,24 @@ def suggest(trial: Trial, parameters: tuple[Parameter, ...]) -> dict[str, Any]:
 
 def enqueue_grid(study: Study, plan: SweepPlan) -> None:
     """Where every combination is to be tried, line them all up; what is there already is not added again."""
-    if plan.is_whole_grid:
+    if plan.whole_grid:
         for labels in grid(plan.parameters):
             study.enqueue_trial(labels, skip_if_exists=True)
 
 
-def counted(trials: Collection[FrozenTrial]) -> list[FrozenTrial]:
+def counted(study: Study) -> list[FrozenTrial]:
     """Return the trials that use up the budget: begun ones, without those whose process died (another has their place)."""
     return [
         trial
-        for trial in trials
+        for trial in study.get_trials(deepcopy=False)
         if trial.state.name != "WAITING" and (trial.state.name != "FAIL" or "result" in trial.user_attrs)
     ]
 
 
 def sign(trial: Trial, folder: Path) -> None:
     """Write into a trial who trains it, and where."""
-    trial.set_user_attr(
-        "worker", {"pid": os.getpid(), "host": platform.node(), "folder": str(folder.resolve())}
-    )
+    worker = {"pid": os.getpid(), "host": platform.node(), "folder": str(folder.resolve())}
+    trial.set_user_attr("worker", worker)
     _beat(trial)
 
 
@@ -214,9 +341,8 @@ def beating(trials: Collection[Trial]) -> Iterator[None]:
     def beat() -> None:
         while not end.wait(BEAT_SECONDS):
             for trial in list(trials):
-                with contextlib.suppress(
-                    Exception
-                ):  # a storage that is away for a moment must not end training
+                # A storage that is away for a moment must not end training.
+                with contextlib.suppress(Exception):
                     _beat(trial)
 
     thread = threading.Thread(target=beat, daemon=True)
@@ -228,21 +354,11 @@ def beating(trials: Collection[Trial]) -> Iterator[None]:
         thread.join()
 
 
-def worker_of(trial: FrozenTrial | Trial) -> dict[str, Any]:
-    """Return who trains a trial, and where; empty as long as nobody has signed it."""
-    return dict(trial.user_attrs.get("worker", {}))
-
-
-def is_here(worker: dict[str, Any]) -> bool:
-    """Whether a process runs, or ran, on this machine."""
-    return bool(worker.get("host") == platform.node())
-
-
 def free_dead_trials(study: Study) -> None:
     """Line up the trials again whose processes are dead."""
     optuna_package().storages.fail_stale_trials(study)
     for frozen in study.get_trials(deepcopy=False, states=(trial_state("RUNNING"),)):
-        worker = worker_of(frozen)
+        worker = frozen.user_attrs.get("worker")
         if worker:
             dead = Owner(worker["pid"], worker["host"]).is_dead
         else:
@@ -254,20 +370,16 @@ def free_dead_trials(study: Study) -> None:
 
 def line_up_again(study: Study, number: int) -> None:
     """Fail a running trial and line up its values again; of several processes that try, one succeeds."""
-    from optuna.exceptions import UpdateFinishedTrialError
-
     try:
         study.tell(number, state=trial_state("FAIL"))
-    except (ValueError, UpdateFinishedTrialError):
+    except (ValueError, optuna_package().exceptions.UpdateFinishedTrialError):
         return  # somebody else was faster
-    retry_callback()(study, study.get_trials(deepcopy=False)[number])
+    _retry_callback()(study, study.get_trials(deepcopy=False)[number])
 
 
 def trial_state(name: str) -> Any:
     """Return Optuna's constant of a state."""
-    from optuna.trial import TrialState
-
-    return TrialState[name]
+    return optuna_package().trial.TrialState[name]
 
 
 def first_number(study: Study, number: int) -> int:

@@ -1,4 +1,4 @@
-"""One run from its folder's point of view: begin, resume, or leave alone what is finished::
+"""One run from its folder's point of view: begin, resume, or leave alone what is finished; and what it left there::
 
 train(config, folder, resume=...)
 folder finished      -> its audit is read, nothing is trained
@@ -9,6 +9,7 @@ folder empty         -> begin
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import time
@@ -22,22 +23,23 @@ import torch.distributed as dist
 from torch import nn
 
 from classmargin._distributed import is_distributed, rank
-from classmargin._files import read_json
+from classmargin._files import LONG_FILE, read_json, read_text
 from classmargin._progress import progress
 from classmargin.data.bundle import Split
-from classmargin.recipes.model_record import write_record
-from classmargin.recipes.run_parts import RunParts, build_run, effective
+from classmargin.recipes.run_parts import RunParts, build_run, effective, write_record
 from classmargin.training import devices
 from classmargin.training.config import RunConfig, identity
-from classmargin.training.config_reader import differences
+from classmargin.training.config_reader import differences, replace_machine
 from classmargin.training.evaluate import Arrays, finish_run, predict_arrays, write_predictions
 from classmargin.training.loop import Loop
 from classmargin.training.metric_logs import Logger
 from classmargin.training.recorder import Recorder
 from classmargin.training.run_folder import RunFolder, recorded_numerics
-from classmargin.training.run_progress import Watchers, make_watchers, say, say_once
+from classmargin.training.run_progress import Watchers, say, say_once
 
 VALIDATION_FILE = "validation.npz"
+# Accuracies that every evaluation logs.
+METRICS = ("overall", "easy", "medium", "hard", "worst")
 
 
 @runtime_checkable
@@ -49,12 +51,7 @@ class RunObserver(Protocol):
 
 
 def default_folder(config: RunConfig, parent: str | Path = "runs") -> Path:
-    """Return the folder of a run: its names for people and its identity for certainty.
-
-    Example:
-        >>> default_folder(RunConfig()).name[:32]
-        'fashion-mnist-mini-small-cnn-erm'
-    """
+    """Return the folder of a run: its names for people and its identity for certainty."""
     words = [Path(config.data.name).stem, config.backbone.name, config.method.name, f"seed{config.loop.seed}"]
     readable = "-".join("".join(c if c.isalnum() or c in "-_." else "_" for c in word) for word in words)
     # File systems take names of 255 bytes; the identity at the end tells runs apart.
@@ -75,63 +72,69 @@ def train(
 ) -> dict[str, Any]:
     """Train a run to its end and return its summary (accuracies on the test set under ``test``).
 
-    Args:
-        config: The run.
-        folder: Where it lives.
-        resume: Resume what is there; without it a folder in use is refused.
-        show: Force the progress bar on or off.
-        test: Whether the test set is looked at. Without it the run stops with its last checkpoint and is not
-            marked as done; calling again with ``resume`` does what is left (sweeps choose before they test).
-        observers: Told about each evaluation on validation, after the run's own files; one with ``attach`` is given
-            the parts of the run first.
-        notices: Whether to say what a user should know about the data.
-        validation: Also write the predictions on validation (:data:`VALIDATION_FILE`), for whoever chooses by them.
-
-    Raises:
-        ValueError: Bad names or values, a folder with another run, or one in use by another process.
+    Without ``resume`` a folder in use is refused. ``show`` forces the progress bar on or off. Without ``test`` the run stops
+    with its last checkpoint and is not marked as done; calling again with ``resume`` does what is left (sweeps choose before
+    they test). Observers are told about each evaluation on validation, after the run's own files; one with ``attach`` is
+    given the parts of the run first. ``notices`` say what a user should know about the data. ``validation`` also writes the
+    predictions on validation (:data:`VALIDATION_FILE`), for whoever chooses by them.
     """
-    run = RunFolder(folder)
+    run, helper = RunFolder(folder), is_helper_process()
     config = effective(_as_begun(config, run))
-    if not is_helper_process():
+    if not helper:
         _check_folder(run, config, resume)
     if run.done:
         say(f"{run.path} is finished; nothing to do")
         return read_summary(run)
     # Before other processes are started: a second writer is told so by one line, not by several processes.
-    made_here = not run.path.exists()
-    lock = contextlib.nullcontext() if is_helper_process() else _locked(run, made_here)
+    lock = contextlib.nullcontext() if helper else _locked(run, made_here=not run.path.exists())
     with lock, devices.using_threads(config.machine.threads):
-        if not is_helper_process():
+        if not helper:
             _check_folder(run, config, resume)  # again: another process may have been here before the lock
             if run.done:
                 return read_summary(run)
             if config.machine.devices > 1:
                 build_run(config)  # bad input must show before other processes are started
         with devices.started(config) as fabric:
-            return _train_locked(config, run, fabric, show, test, observers, notices, validation)
+            begin = time.perf_counter()
+            session = build_run(config)
+            for note in session.bundle.notes if notices else ():
+                say_once(note)
+            loop = _loop_of(session, run, fabric, show, observers)
+            network = loop.run()
+            summary = {
+                "identity": identity(config),
+                "steps": loop.position.global_step,
+                "selected_epoch": loop.weights.best_epoch,
+            }
+            shown = show if rank() == 0 else False
+            if validation:
+                arrays = _arrays_of("validation", session, loop, network, fabric, shown)
+                if rank() == 0:
+                    write_predictions(run.path / VALIDATION_FILE, arrays)
+            if test:
+                arrays = _arrays_of("test", session, loop, network, fabric, shown)
+                summary["seconds"] = round(time.perf_counter() - begin, 3)
+                _finish(session, run, arrays, summary)
+            if is_distributed():
+                dist.barrier()
+            return read_summary(run) if test else summary
 
 
 def _as_begun(config: RunConfig, run: RunFolder) -> RunConfig:
     """Take what the settings leave open from the run that is there: it must keep rounding as it began."""
     if not run.started:
         return config
-    began = run.read_config()
-    layout, precision = config.machine.memory_format, config.loop.precision
-    return replace(
-        config,
-        machine=replace(
-            config.machine,
-            threads=config.machine.threads or began.machine.threads,
-            memory_format=began.machine.memory_format if layout == "auto" else layout,
-        ),
-        loop=replace(
-            config.loop, precision=began.loop.precision if precision in ("auto", "default") else precision
-        ),
-    )
+    began, machine, precision = run.read_config(), config.machine, config.loop.precision
+    if precision in ("auto", "default"):
+        precision = began.loop.precision
+    layout = began.machine.memory_format if machine.memory_format == "auto" else machine.memory_format
+    threads = machine.threads or began.machine.threads
+    config = replace_machine(config, threads=threads, memory_format=layout)
+    return replace(config, loop=replace(config.loop, precision=precision))
 
 
 @contextlib.contextmanager
-def _locked(run: RunFolder, made_here: bool) -> Iterator[None]:
+def _locked(run: RunFolder, *, made_here: bool) -> Iterator[None]:
     """Hold the right to write; bad input found before the run began leaves no folder that was not there."""
     with run.lock():
         try:
@@ -174,61 +177,54 @@ def _check_folder(run: RunFolder, config: RunConfig, resume: bool) -> None:
         raise ValueError(f"{run.path} holds {words} choose another --out")
 
 
-def _train_locked(
-    config: RunConfig,
-    run: RunFolder,
-    fabric: Any,
-    show: bool | None,
-    test: bool,
-    observers: Sequence[Logger],
-    notices: bool,
-    validation: bool,
-) -> dict[str, Any]:
-    begin = time.perf_counter()
-    session = build_run(config)
-    if notices:
-        for note in session.bundle.notes:
-            say_once(note)
-    _tell_other_device(config, run)
+def _loop_of(
+    session: RunParts, run: RunFolder, fabric: Any, show: bool | None, observers: Sequence[Logger]
+) -> Loop:
+    """Return the loop, ready to run; the run has begun then: its settings are in its folder."""
+    config = session.config
+    here = devices.device_kind(config.machine.accelerator)
+    before = {numerics["device"] for numerics in recorded_numerics(run)} - {here}
+    if before:
+        begun = ", ".join(sorted(before))
+        say(f"the run was begun on {begun} and resumes on {here}: it will not end bit-identical")
     devices.apply_memory_format(session.network, config.machine.memory_format)
     for observer in observers:
         if isinstance(observer, RunObserver):
             observer.attach(session)
     recorder = Recorder(run, config, tuple(session.bundle.class_names), observers)
     title = f"{config.method.name} seed {config.loop.seed}"
-    watchers = make_watchers(run.progress_file, title, show=show) if rank() == 0 else Watchers([])
+    watchers = Watchers(run.progress_file, title, show=show) if rank() == 0 else Watchers()
     loop = Loop(config, session.ingredients(), fabric, recorder, watchers)
     if rank() == 0 and not run.started:  # only now: bad settings that the loop finds begin no run
         write_record(run, session.record)
         run.write_config(config)
-    network = loop.run()
-    summary = {
-        "identity": identity(config),
-        "steps": loop.position.global_step,
-        "selected_epoch": loop.weights.best_epoch,
-    }
-    shown = show if rank() == 0 else False
-    if validation:
-        arrays = _arrays_of("validation", session, loop, network, fabric, shown)
-        if rank() == 0:
-            write_predictions(run.path / VALIDATION_FILE, arrays)
-    if test:
-        arrays = _arrays_of("test", session, loop, network, fabric, shown)
-        summary["seconds"] = round(time.perf_counter() - begin, 3)
-        norm_order = float(config.method.options.get("norm_order", 2.0))  # margins as the method gave them
-        images = pictures_of(session.bundle.test, arrays["sample_id"]) if config.machine.report else None
-        finish_run(
-            run,
-            arrays,
-            report=config.machine.report,
-            summary=summary,
-            norm_order=norm_order,
-            images=images,
-        )
-        _send_report(config, run)
-    if is_distributed():
-        dist.barrier()
-    return read_summary(run) if test else summary
+    return loop
+
+
+def _arrays_of(
+    part: str, session: RunParts, loop: Loop, network: nn.Module, fabric: Any, show: bool | None
+) -> Arrays:
+    loader = session.loaders.evaluation(part)
+    assert loader is not None, f"the caller knows that there are {part} samples"
+    batches = progress(loop.batches(loader), f"{part} set", total=len(loader), show=show)
+    return predict_arrays(network, session.method, batches, tuple(session.bundle.class_names), fabric)
+
+
+def _finish(session: RunParts, run: RunFolder, arrays: Arrays, summary: dict[str, Any]) -> None:
+    """Audit the answers on the test set, and give the report to the trackers the run logged to."""
+    machine, options = session.config.machine, session.config.method.options
+    finish_run(
+        run,
+        arrays,
+        report=machine.report,
+        summary=summary,
+        norm_order=float(options.get("norm_order", 2.0)),  # margins as the method gave them
+        images=pictures_of(session.bundle.test, arrays["sample_id"]) if machine.report else None,
+    )
+    if rank() == 0 and machine.loggers and run.report_file.exists():
+        from classmargin.integrations.trackers import send_run_report
+
+        send_run_report(machine.loggers, run.path, run.report_file, say)
 
 
 def pictures_of(split: Split, sample_id: np.ndarray[Any, Any]) -> Any:
@@ -242,40 +238,11 @@ def pictures_of(split: Split, sample_id: np.ndarray[Any, Any]) -> Any:
     return split.inputs.numpy()[rows]
 
 
-def _tell_other_device(config: RunConfig, run: RunFolder) -> None:
-    before = {numerics["device"] for numerics in recorded_numerics(run)} - {
-        devices.device_kind(config.machine.accelerator)
-    }
-    if before:
-        say(
-            f"the run was begun on {', '.join(sorted(before))} and resumes on "
-            f"{devices.device_kind(config.machine.accelerator)}: it will not end bit-identical"
-        )
-
-
-def _send_report(config: RunConfig, run: RunFolder) -> None:
-    """Give the report to the trackers the run logged to."""
-    if rank() == 0 and config.machine.loggers and run.report_file.exists():
-        from classmargin.integrations.trackers import send_run_report
-
-        send_run_report(config.machine.loggers, run.path, run.report_file, say)
-
-
-def _arrays_of(
-    part: str, session: RunParts, loop: Loop, network: nn.Module, fabric: Any, show: bool | None
-) -> Arrays:
-    loader = session.loaders.evaluation(part)
-    assert loader is not None, f"the caller knows that there are {part} samples"
-    batches = progress(loop.batches(loader), f"{part} set", total=len(loader), show=show)
-    return predict_arrays(network, session.method, batches, tuple(session.bundle.class_names), fabric)
+# What a run left in its folder
 
 
 def read_summary(run: RunFolder) -> dict[str, Any]:
-    """Return the summary of a finished run; an accuracy that nothing was measured for is NaN.
-
-    Raises:
-        ValueError: The file ``done`` is damaged.
-    """
+    """Return the summary of a finished run; an accuracy that nothing was measured for is NaN."""
     try:
         summary: dict[str, Any] = read_json(run.done_file)
         test = {name: math.nan if value is None else float(value) for name, value in summary["test"].items()}
@@ -285,3 +252,35 @@ def read_summary(run: RunFolder) -> dict[str, Any]:
             f"{run.done_file} is damaged ({type(error).__name__}: {error}); delete it and give the same "
             "command again: the run tests its last checkpoint anew"
         ) from error
+
+
+def read_progress(path: Path) -> dict[str, Any] | None:
+    """Return the last record of a run's progress, or None while there is none."""
+    try:
+        record = read_json(path)
+        return {name: record[name] for name in ("total", "done", "words")}
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None
+
+
+def validation_accuracies(folder: str | Path, epoch: int | None = None) -> dict[str, float]:
+    """Return the accuracies on validation that a run logged, at an epoch or last of all; a run without any is refused."""
+    kept = [record for record in read_evaluations(folder) if epoch is None or record.get("epoch") == epoch]
+    if not kept or kept[-1].get("overall") is None:
+        raise ValueError(f"{folder} has no evaluation on validation samples to choose by")
+    return {metric: kept[-1][metric] for metric in METRICS if kept[-1].get(metric) is not None}
+
+
+def read_evaluations(folder: str | Path) -> list[dict[str, Any]]:
+    """Return every evaluation that a run logged (``metrics.jsonl``)."""
+    file = RunFolder(folder).metrics_file
+    return list(read_json_lines(file)) if file.exists() else []
+
+
+def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield every whole record of a file of JSON lines; a killed writer may leave half a line, and notes it again."""
+    for line in read_text(path, max_bytes=LONG_FILE, errors="replace").splitlines():
+        with contextlib.suppress(ValueError, RecursionError):
+            record = json.loads(line)
+            if isinstance(record, dict):
+                yield record

@@ -22,16 +22,16 @@ import numpy as np
 from classmargin._checks import check_int
 from classmargin._files import read_json
 from classmargin.methods import default_hyperparameters, method_info
-from classmargin.recipes.out_folder import SELECTION_FOLDER
-from classmargin.recipes.recipe_plan import PlannedBlock, PlannedRow, run_folder
+from classmargin.recipes.recipe_plan import SELECTION_FOLDER, PlannedBlock, PlannedRow, RecipePlan, run_folder
 from classmargin.recipes.run_parts import effective
-from classmargin.recipes.run_sweep import read_evaluations, validation_accuracies
 from classmargin.recipes.runner import PlannedRun, run_all
+from classmargin.recipes.train_run import read_evaluations, validation_accuracies
 from classmargin.training.config import MethodConfig, RunConfig
 from classmargin.training.config_reader import with_values
 from classmargin.training.run_folder import write_json
 
 VALIDATION = 0.1
+CHOICE_FILE = "choice.json"
 _C_BAR = {"mean_margin": (1.0, 2.0, 3.0)}
 _LAMBDA = {"representation_weight": tuple(round(0.1 * step, 1) for step in range(1, 10))}
 PAPER_GRID: Mapping[str, Mapping[str, Sequence[float]]] = {
@@ -42,7 +42,6 @@ PAPER_GRID: Mapping[str, Mapping[str, Sequence[float]]] = {
     "mr2": {**_C_BAR, **_LAMBDA},
     "mr2-la": {**_C_BAR, **_LAMBDA},
 }
-OF_THE_PAPER = "from the grid of the paper"
 NULL_METHOD = "balanced-softmax"
 # Learning rate and weight decay are tried up to this factor above and below what was planned.
 WIDEST = 5.0
@@ -56,18 +55,33 @@ Choice = dict[str, Point]
 """The chosen settings by ``block/row``."""
 
 
+def searched(plan: RecipePlan, trials: int, **how: Any) -> RecipePlan:
+    """Return the plan at the settings that are best on validation; what was tried already is not trained again.
+
+    With ``trials`` settings of every row, and the rows of an equal footing; 0 tries the paper's grid.
+    """
+    blocks = tuple(fair_rows(block, plan.folder) for block in plan.blocks) if trials else plan.blocks
+    choice = _select(blocks, plan.folder, trials, **how)
+
+    def chosen(block: PlannedBlock, row: PlannedRow) -> PlannedRow:
+        point = choice.get(f"{block.key}/{row.key}", {})
+        return replace(row, runs=tuple(_changed(run, point, plan.folder, "") for run in row.runs))
+
+    blocks = tuple(replace(block, rows=tuple(chosen(block, row) for row in block.rows)) for block in blocks)
+    source = f"from {trials} settings of every row" if trials else "from the grid of the paper"
+    rows = "; ".join(f"{place}: {words_of_point(point) or 'as planned'}" for place, point in choice.items())
+    words = f"Chosen on validation {source} (overall accuracy, one seed): {rows}."
+    return replace(plan, blocks=blocks, trials=trials, words=words)
+
+
 def paper_points(row: PlannedRow) -> list[Point]:
     """Return the paper's grid for a row; empty where it has none.
 
     A linear probe has no representation margin to search; a hyper-parameter that the row itself fixes is not searched.
     """
     config = row.runs[0].config
-    probe = config.backbone.mode == "probe"
-    grid = {
-        name: values
-        for name, values in PAPER_GRID.get(config.method.name, {}).items()
-        if name not in row.fixed and not (probe and name == "representation_weight")
-    }
+    left = {*row.fixed, *(("representation_weight",) if config.backbone.mode == "probe" else ())}
+    grid = {n: values for n, values in PAPER_GRID.get(config.method.name, {}).items() if n not in left}
     if not grid:
         return []
     return [{"method": dict(zip(grid, values, strict=True))} for values in itertools.product(*grid.values())]
@@ -77,10 +91,7 @@ def equal_points(row: PlannedRow, trials: int) -> list[Point]:
     """Return ``trials`` settings of a row: as planned, then drawn at random.
 
     The factors of learning rate and weight decay are the same for every row, so that no method has luckier draws.
-
-    Args:
-        row: Its hyper-parameters that somebody fixed are left alone.
-        trials: At least 1.
+    Hyper-parameters that somebody fixed are left alone.
     """
     check_int("trials", trials, minimum=1)
     config, rates, own = row.runs[0].config, np.random.default_rng(0), np.random.default_rng(1)
@@ -116,36 +127,22 @@ def fair_rows(block: PlannedBlock, folder: Path) -> PlannedBlock:
     Cross-entropy is trained as many times longer as each costlier method takes per epoch. The null row is added where the
     classes are balanced; without a row of cross-entropy nothing can be added.
     """
+    configs = [row.runs[0].config for row in block.rows]
     base = next((row for row in block.rows if row.runs[0].config.method.name == "erm"), None)
     if base is None:
         return block
-    costs = {round(method_info(row.runs[0].config.method.name).cost, 2): None for row in block.rows}
-    more = [_longer(base, cost, folder) for cost in costs if cost > SAME_COST]
-    names = {row.runs[0].config.method.name for row in block.rows}
-    if NULL_METHOD not in names and base.runs[0].config.data.imbalance == 1:
-        null = MethodConfig(NULL_METHOD)
-        title = f"{method_info(NULL_METHOD).title} (null row)"
-        runs = [replace(run, config=replace(run.config, method=null)) for run in base.runs]
-        more.append(_row("null", title, runs, {}, folder))
+    more, planned = [], base.runs[0].config
+    for cost in dict.fromkeys(round(method_info(config.method.name).cost, 2) for config in configs):
+        if cost > SAME_COST:
+            epochs = round(cost * planned.loop.epochs)
+            title, longer = f"{base.title}, {epochs} epochs", {"loop": {"epochs": epochs}}
+            runs = tuple(_changed(run, longer, folder, title) for run in base.runs)
+            more.append(PlannedRow(f"{base.key}, {epochs} epochs", title, runs, fixed=base.fixed))
+    if NULL_METHOD not in [config.method.name for config in configs] and planned.data.imbalance == 1:
+        title, method = f"{method_info(NULL_METHOD).title} (null row)", MethodConfig(NULL_METHOD)
+        null = [replace(run, config=replace(run.config, method=method)) for run in base.runs]
+        more.append(PlannedRow("null", title, tuple(_changed(run, {}, folder, title) for run in null)))
     return replace(block, rows=(*block.rows, *more))
-
-
-def _longer(base: PlannedRow, cost: float, folder: Path) -> PlannedRow:
-    epochs = round(cost * base.runs[0].config.loop.epochs)
-    title = f"{base.title}, {epochs} epochs"
-    key, length = f"{base.key}, {epochs} epochs", {"loop": {"epochs": epochs}}
-    return _row(key, title, base.runs, length, folder, base.fixed)
-
-
-def _row(
-    key: str,
-    title: str,
-    runs: Sequence[PlannedRun],
-    tables: Point,
-    folder: Path,
-    fixed: tuple[str, ...] = (),
-) -> PlannedRow:
-    return PlannedRow(key, title, tuple(_changed(run, tables, folder, title) for run in runs), fixed=fixed)
 
 
 def _changed(run: PlannedRun, tables: Point, folder: Path, words: str) -> PlannedRun:
@@ -155,121 +152,43 @@ def _changed(run: PlannedRun, tables: Point, folder: Path, words: str) -> Planne
     return replace(run, title=f"{run.title}, {words}" if words else run.title, config=config, folder=place)
 
 
-def select(
-    blocks: Sequence[PlannedBlock],
-    folder: Path,
-    *,
-    trials: int | None = None,
-    engine: str = "local",
-    jobs: int = 1,
-    show: bool | None = None,
-) -> Choice:
-    """Train what was not tried yet, and return the best settings of each row on validation.
-
-    The highest overall accuracy wins, the hard third breaks ties.
-
-    Args:
-        blocks: Rows with their final runs.
-        folder: Of the final runs; those of the search are in ``selection``.
-        trials: Settings of every row; None for the paper's grid.
-        engine: As for :func:`~classmargin.recipes.runner.run_all`.
-        jobs: Runs side by side.
-        show: Force the progress bars on or off.
-
-    Raises:
-        ValueError: No setting of a row could be trained.
-    """
+def _select(blocks: Sequence[PlannedBlock], folder: Path, trials: int, **how: Any) -> Choice:
+    """Train what was not tried yet, and return the best settings of each row: overall accuracy, then the hard third."""
     tried: dict[str, list[tuple[Point, PlannedRun]]] = {}
-    for place, row in _rows_of(blocks):
-        points = paper_points(row) if trials is None else equal_points(row, trials)
-        if points:
-            tried[place] = [(point, _trial(row.runs[0], point, folder)) for point in points]
+    for place, row in {f"{block.key}/{row.key}": row for block in blocks for row in block.rows}.items():
+        bare = replace(row.runs[0], test=False, watch_spread=False)
+        held_out: Point = {"data": {"validation": bare.config.data.validation or VALIDATION}}
+        for point in equal_points(row, trials) if trials else paper_points(row):
+            tables, words = {**point, **held_out, "machine": {"report": False}}, words_of_point(point)
+            run = _changed(bare, tables, folder / SELECTION_FOLDER, words or "as planned")
+            tried.setdefault(place, []).append((point, run))
     left = [run for runs in tried.values() for _, run in runs if not _is_trained(run)]
-    failed = run_all(left, engine=engine, jobs=jobs, show=show) if left else {}
+    failed = run_all(left, **how) if left else {}
     choice = {place: _best(place, runs, failed) for place, runs in tried.items()}
-    if trials is not None:
-        write_json(folder / SELECTION_FOLDER / "choice.json", {"trials": trials, "rows": choice})
+    if trials:
+        write_json(folder / SELECTION_FOLDER / CHOICE_FILE, {"trials": trials, "rows": choice})
     return choice
 
 
-def _rows_of(blocks: Sequence[PlannedBlock]) -> list[tuple[str, PlannedRow]]:
-    return [(f"{block.key}/{row.key}", row) for block in blocks for row in block.rows]
-
-
-def _trial(final: PlannedRun, point: Point, folder: Path) -> PlannedRun:
-    held_out: Point = {
-        "data": {"validation": final.config.data.validation or VALIDATION},
-        "machine": {"report": False},
-    }
-    bare = replace(final, test=False, watch_spread=False)
-    return _changed(
-        bare, {**point, **held_out}, folder / SELECTION_FOLDER, words_of_point(point) or "as planned"
-    )
-
-
-def _is_trained(run: PlannedRun) -> bool:
-    """Whether a run of the search has come to its last evaluation; it is never tested, and so never ``done``."""
-    found = read_evaluations(run.folder.path)
-    return bool(found) and int(found[-1].get("epoch", 0)) >= run.config.loop.epochs
-
-
 def _best(place: str, tried: Sequence[tuple[Point, PlannedRun]], failed: Mapping[str, str]) -> Point:
-    known = [
-        (point, validation_accuracies(run.folder.path)) for point, run in tried if run.title not in failed
-    ]
+    ended = [(point, run.folder.path) for point, run in tried if run.title not in failed]
+    known = [(point, validation_accuracies(path)) for point, path in ended]
     if not known:
         raise ValueError(f"no setting of {place} could be trained: {'; '.join(failed.values())}")
     return max(known, key=lambda found: (found[1]["overall"], found[1].get("hard", 0.0)))[0]
 
 
-def with_choice(blocks: Sequence[PlannedBlock], choice: Choice, folder: Path) -> tuple[PlannedBlock, ...]:
-    """Return the blocks with the final runs at the chosen settings."""
-
-    def chosen(block: PlannedBlock, row: PlannedRow) -> PlannedRow:
-        point = choice.get(f"{block.key}/{row.key}", {})
-        return replace(row, runs=tuple(_changed(run, point, folder, "") for run in row.runs))
-
-    return tuple(replace(block, rows=tuple(chosen(block, row) for row in block.rows)) for block in blocks)
-
-
-def words_of(choice: Choice, how: str) -> str:
-    """Return the choice in a sentence for the page.
-
-    Example:
-        >>> words_of({"cifar100/mr2": {"method": {"mean_margin": 2.0}}}, OF_THE_PAPER)
-        'Chosen on validation from the grid of the paper (overall accuracy, one seed): cifar100/mr2: mean_margin=2.'
-    """
-    words = [f"{place}: {words_of_point(point) or 'as planned'}" for place, point in choice.items()]
-    return f"Chosen on validation {how} (overall accuracy, one seed): {'; '.join(words)}."
+def _is_trained(run: PlannedRun) -> bool:
+    """Whether a run of the search has come to its last evaluation; it is never tested, and so never ``done``."""
+    last = read_evaluations(run.folder.path)[-1:]
+    return any(int(found.get("epoch", 0)) >= run.config.loop.epochs for found in last)
 
 
 def words_of_point(point: Point) -> str:
-    """Return settings in words.
-
-    Example:
-        >>> words_of_point({"optimizer": {"learning_rate": 0.05}, "method": {"mode": "joint"}})
-        'learning_rate=0.05, mode=joint'
-    """
+    """Return settings in words, like ``learning_rate=0.05, mode=joint``."""
     pairs = [pair for table in point.values() for pair in table.items()]
-    return ", ".join(
-        f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in pairs
-    )
-
-
-def on_equal_footing(
-    blocks: Sequence[PlannedBlock], folder: Path, trials: int, **how: Any
-) -> tuple[tuple[PlannedBlock, ...], str]:
-    """Return blocks with fair rows at the settings that are best on validation, and the choice in a sentence.
-
-    Args:
-        blocks: As planned.
-        folder: Of the command.
-        trials: Settings of every row.
-        **how: ``engine``, ``jobs`` and ``show`` of :func:`select`.
-    """
-    fair = [fair_rows(block, folder) for block in blocks]
-    choice = select(fair, folder, trials=trials, **how)
-    return with_choice(fair, choice, folder), words_of(choice, f"from {trials} settings of every row")
+    shown = [(name, f"{value:g}" if isinstance(value, float) else value) for name, value in pairs]
+    return ", ".join(f"{name}={value}" for name, value in shown)
 
 
 def searched_trials(folders: Sequence[str | Path]) -> int:
@@ -277,28 +196,27 @@ def searched_trials(folders: Sequence[str | Path]) -> int:
     found = []
     for folder in folders:
         try:
-            found.append(int(read_json(Path(folder) / SELECTION_FOLDER / "choice.json")["trials"]))
+            found.append(int(read_json(Path(folder) / SELECTION_FOLDER / CHOICE_FILE)["trials"]))
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
             found.append(0)
     return min(found, default=0)
 
 
 def footing_lacks(configs: Sequence[RunConfig], trials: int) -> tuple[str, ...]:
-    """Return what a table of these rows lacks to compare methods on an equal footing; empty if nothing.
+    """Return what a table of these rows (the baseline first) lacks to compare methods on an equal footing.
 
-    Args:
-        configs: Of each row of a block, the baseline first.
-        trials: Settings that every row tried on validation.
+    ``trials`` are the settings that every row tried on validation.
     """
     lacks = [] if trials > 1 else ["the same search on validation for every method"]
     length = max((c.loop.epochs for c in configs if c.method.name == "erm"), default=0)
-    costly = {
-        info.title: None
-        for config in configs
-        if (info := method_info(config.method.name)).cost > SAME_COST
-        and length < round(round(info.cost, 2) * config.loop.epochs)
-    }
+    infos = [(method_info(config.method.name), config.loop.epochs) for config in configs]
+    costly = dict.fromkeys(
+        info.title
+        for info, epochs in infos
+        if info.cost > SAME_COST and length < round(round(info.cost, 2) * epochs)
+    )
     if costly:
         lacks.append(f"cross-entropy with the compute of {', '.join(costly)}")
-    null = [c for c in configs if c.method.name == NULL_METHOD and c.data.imbalance == 1]
-    return tuple(lacks if null else [*lacks, "a null row"])
+    if not any(c.method.name == NULL_METHOD and c.data.imbalance == 1 for c in configs):
+        lacks.append("a null row")
+    return tuple(lacks)

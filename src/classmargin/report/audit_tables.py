@@ -1,4 +1,4 @@
-"""What the report says about one :class:`~classmargin.evaluation.Audit`: a verdict and tables."""
+"""What the report says about one :class:`~classmargin.evaluation.Audit`: a verdict, a summary in words, and tables."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from classmargin._printable import printable
 from classmargin.evaluation.audit_result import Audit
-from classmargin.report.audit_words import MOST_LINES, RANKING_WORDS, audit_verdict, headline
+from classmargin.evaluation.corrected import EQUAL_LEVEL
 from classmargin.report.tables import (
     NO_VALUE,
     Column,
     Table,
+    columns,
     format_value,
     frame_rows,
     is_missing,
@@ -24,6 +25,17 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_SLICES = 30
+MOST_NAMES = 5
+MOST_LETTERS = 70  # of all names in one sentence
+MOST_LINES = 8
+RANKING_WORDS = {
+    "corrected": "estimates of the true class accuracies",
+    "own": "thirds ranked on these same samples, as in the paper",
+    "reference": "thirds ranked by another model",
+    "baseline": "thirds ranked by the baseline",
+    "pooled": "thirds ranked by the mean of both models",
+    "crossfit": "thirds ranked on one half of the samples and measured on the other",
+}
 HEADLINES = {
     "overall": "all samples",
     "easy": "easy third of classes",
@@ -34,115 +46,73 @@ HEADLINES = {
 }
 # The worst class has an interval in its own row; this is another number, and is called so.
 LOWEST = {True: "lowest true accuracy", False: "lowest observed accuracy"}
-CLASS_COLUMNS = (
-    Column("class_name", "Class"),
-    Column("n", "n", "count", "Test samples of the class"),
-    Column(
-        "accuracy",
-        "Accuracy",
-        "percent",
-        "Share of the class's samples that is classified right; also its recall",
-    ),
-    Column(
-        "estimate",
-        "Estimate",
-        "percent",
-        "Estimate of the true accuracy: moved towards the other classes where samples are few",
-    ),
-    Column("interval", "Interval", "interval", "Interval of the true accuracy"),
-    Column("lag", "Lags", "text", "Whether it lies below the overall accuracy by more than chance explains"),
-    Column("tier", "Third", "text", "Third of the classes it belongs to"),
-    Column("verdict", "Why", "text", "The most likely reasons for a low accuracy"),
-    Column("next_step", "Next step", "text", "What to do first, from the leading reason"),
-    Column("train_accuracy", "In training", "percent", "Accuracy on the class's training samples"),
-    Column("nearest_by_confusion", "Taken for", "text", "Class it is most often mistaken for"),
-    Column("confusion_share", "Share", "percent", "Share of its samples that are taken for that class"),
-    Column(
-        "separability",
-        "Told apart",
-        "percent",
-        "How often a classifier of this class and the one it is taken for, cross-validated on their features, is right; 50 % is chance",
-    ),
-    Column(
-        "nearest_by_angle",
-        "Nearest weight",
-        "text",
-        "Class whose classifier weight points in the nearest direction",
-    ),
-    Column("nearest_angle", "Angle °", "number", "Angle to that weight in degrees"),
-    Column("precision", "Precision", "percent", "Share right among the samples predicted as this class"),
-    Column("f1", "F1", "percent", "Harmonic mean of precision and recall"),
-    Column(
-        "top5", "Top 5", "percent", "Share of its samples for which it is among the five most likely classes"
-    ),
-    Column("cost", "Cost", "number", "Mean cost of its samples"),
-    Column("spread", "Spread ‖ŝ‖²", "number", "Mean squared distance of its features from their mean"),
-    Column("mean_norm", "Mean norm", "number", "Length of its mean feature"),
-    Column("sqnorm", "r²", "number", "Mean squared norm of its features"),
-    Column("margin", "Margin γ", "number", "Class margin that MR² would give"),
-    Column(
-        "output_margin",
-        "Output margin",
-        "number",
-        "Mean of p(true class) minus the largest other probability",
-    ),
-    Column("low_confidence", "Unsure", "percent", "Share of its samples with a top probability below 0.5"),
-    Column(
-        "confidently_wrong",
-        "Sure and wrong",
-        "percent",
-        "Share of samples that are wrong with a top probability of 0.8 or more",
-    ),
-    Column("label_issues", "Label issues", "count", "Samples whose label is doubted (confident learning)"),
-    Column("ece", "ECE", "percent", "Expected calibration error of the class's samples"),
-    Column("weight_norm", "Weight norm", "number", "Length of its classifier weight"),
-)
+CLASS_COLUMNS = columns("""
+    class_name | Class
+    n | n | count | Test samples of the class
+    accuracy | Accuracy | percent | Share of the class's samples that is classified right; also its recall
+    estimate | Estimate | percent | Estimate of the true accuracy: moved towards the other classes where samples are few
+    interval | Interval | interval | Interval of the true accuracy
+    lag | Lags | text | Whether it lies below the overall accuracy by more than chance explains
+    tier | Third | text | Third of the classes it belongs to
+    verdict | Why | text | The most likely reasons for a low accuracy
+    next_step | Next step | text | What to do first, from the leading reason
+    train_accuracy | In training | percent | Accuracy on the class's training samples
+    nearest_by_confusion | Taken for | text | Class it is most often mistaken for
+    confusion_share | Share | percent | Share of its samples that are taken for that class
+    separability | Told apart | percent | How often a classifier of this class and the one it is taken for, cross-validated on \
+        their features, is right; 50 % is chance
+    nearest_by_angle | Nearest weight | text | Class whose classifier weight points in the nearest direction
+    nearest_angle | Angle ° | number | Angle to that weight in degrees
+    precision | Precision | percent | Share right among the samples predicted as this class
+    f1 | F1 | percent | Harmonic mean of precision and recall
+    top5 | Top 5 | percent | Share of its samples for which it is among the five most likely classes
+    cost | Cost | number | Mean cost of its samples
+    spread | Spread ‖ŝ‖² | number | Mean squared distance of its features from their mean
+    mean_norm | Mean norm | number | Length of its mean feature
+    sqnorm | r² | number | Mean squared norm of its features
+    margin | Margin γ | number | Class margin that MR² would give
+    output_margin | Output margin | number | Mean of p(true class) minus the largest other probability
+    low_confidence | Unsure | percent | Share of its samples with a top probability below 0.5
+    confidently_wrong | Sure and wrong | percent | Share of samples that are wrong with a top probability of 0.8 or more
+    label_issues | Label issues | count | Samples whose label is doubted (confident learning)
+    ece | ECE | percent | Expected calibration error of the class's samples
+    weight_norm | Weight norm | number | Length of its classifier weight
+""")
 FAILING_COLUMNS = ("class_name", "n", "accuracy", "estimate", "interval", "verdict", "next_step")
 NARROW_COLUMNS = ("class_name", "n", "accuracy", "interval")
 NARROW_LAST = Column("both", "Why → next step")
-LAGS = "lags"
-DISPARITY = {
-    "mean_class_accuracy": ("Mean over classes", "percent", "Every class counts the same"),
-    "worst_5": ("Mean of the five worst classes", "percent", "Fewer where there are fewer classes"),
-    "best": ("Best class", "percent", ""),
-    "range": ("Range, best minus worst", "percent", ""),
-    "ratio": ("Ratio, worst to best", "number", "1 is equal treatment"),
-    "std": ("Standard deviation over classes", "percent", ""),
-    "gini": ("Gini index", "number", "0 is equal treatment"),
-    "generalized_entropy": ("Generalized entropy (α = 2)", "number", "0 is equal treatment"),
-    "theil": ("Theil index", "number", "0 is equal treatment"),
-}
-GEOMETRY = {
-    "output_margin": ("Output margin", "Mean of p(true class) minus the largest other probability"),
-    "output_margin_easy": ("Output margin, easy third", ""),
-    "output_margin_medium": ("Output margin, medium third", ""),
-    "output_margin_hard": (
-        "Output margin, hard third",
-        "Smaller than for the easy third: these classes are decided by less",
-    ),
-    "classifier_margin_degrees": (
-        "Classifier margin (degrees)",
-        "Smallest angle between the weights of two classes",
-    ),
-    "weight_norm_mean": ("Mean weight norm", "Length of a class's classifier weight"),
-    "weight_norm_cv": (
-        "Weight norms, relative deviation",
-        "Near 0: disparity does not come from the head's norms",
-    ),
-    "nc1": ("Neural collapse NC1", "Variability within classes in units of that between them; 0 is collapse"),
-    "within_between_ratio": ("Within / between variance", "Traces of the two covariances"),
-    "mean_equinorm_cv": ("Lengths of class means, relative deviation", "0 at neural collapse"),
-    "mean_equiangularity": ("Cosines of class means, deviation", "0: all angles equal"),
-    "mean_max_angle_gap": ("Class means, distance from a simplex", "0 at neural collapse"),
-    "weight_equinorm_cv": ("Lengths of centred weights, relative deviation", "0 at neural collapse"),
-    "weight_equiangularity": ("Cosines of weights, deviation", "0: all angles equal"),
-    "weight_max_angle_gap": ("Weights, distance from a simplex", "0 at neural collapse"),
-    "self_duality": (
-        "Weights against class means",
-        "Squared distance once both are normalised; 0 at neural collapse",
-    ),
-    "spread_to_mean_norm": ("Mean of ‖ŝ‖ / ‖μ̂‖", "The paper's measure of how far features are from collapse"),
-}
+# Measures of one model, shown as rows: the hint is what the measure means.
+DISPARITY = columns("""
+    mean_class_accuracy | Mean over classes | percent | Every class counts the same
+    worst_5 | Mean of the five worst classes | percent | Fewer where there are fewer classes
+    best | Best class | percent
+    range | Range, best minus worst | percent
+    ratio | Ratio, worst to best | number | 1 is equal treatment
+    std | Standard deviation over classes | percent
+    gini | Gini index | number | 0 is equal treatment
+    generalized_entropy | Generalized entropy (α = 2) | number | 0 is equal treatment
+    theil | Theil index | number | 0 is equal treatment
+    ece | Calibration error (ECE) | percent | Over all samples
+""")
+GEOMETRY = columns("""
+    output_margin | Output margin | number | Mean of p(true class) minus the largest other probability
+    output_margin_easy | Output margin, easy third | number
+    output_margin_medium | Output margin, medium third | number
+    output_margin_hard | Output margin, hard third | number | Smaller than for the easy third: these classes are decided by less
+    classifier_margin_degrees | Classifier margin (degrees) | number | Smallest angle between the weights of two classes
+    weight_norm_mean | Mean weight norm | number | Length of a class's classifier weight
+    weight_norm_cv | Weight norms, relative deviation | number | Near 0: disparity does not come from the head's norms
+    nc1 | Neural collapse NC1 | number | Variability within classes in units of that between them; 0 is collapse
+    within_between_ratio | Within / between variance | number | Traces of the two covariances
+    mean_equinorm_cv | Lengths of class means, relative deviation | number | 0 at neural collapse
+    mean_equiangularity | Cosines of class means, deviation | number | 0: all angles equal
+    mean_max_angle_gap | Class means, distance from a simplex | number | 0 at neural collapse
+    weight_equinorm_cv | Lengths of centred weights, relative deviation | number | 0 at neural collapse
+    weight_equiangularity | Cosines of weights, deviation | number | 0: all angles equal
+    weight_max_angle_gap | Weights, distance from a simplex | number | 0 at neural collapse
+    self_duality | Weights against class means | number | Squared distance once both are normalised; 0 at neural collapse
+    spread_to_mean_norm | Mean of ‖ŝ‖ / ‖μ̂‖ | number | The paper's measure of how far features are from collapse
+""")
 BOUND_WORDS = {
     "class_name": "Class",
     "bound": "Bound",
@@ -156,44 +126,138 @@ BOUND_WORDS = {
 }
 
 
+def audit_verdict(audit: Audit) -> str:
+    """Return the one sentence a reader should take home."""
+    present = int((audit.by_class["n"] > 0).sum())
+    accuracy = format_value(audit.overall, "percent")
+    if present < 2:
+        return f"The only class with samples is right {accuracy} of the time (n = {audit.num_samples})."
+    if audit.overall == 1.0:
+        return f"All {present} classes are classified without an error on {audit.num_samples} samples."
+    if audit.overall == 0.0:
+        return f"Not one of {audit.num_samples} samples of {present} classes is classified right."
+    if audit.ranking == "corrected" and audit.equal_classes > EQUAL_LEVEL:
+        most = audit.interval("gap")[1]
+        end = f"; the true gap between the easy and the hard third is at most {100 * most:.1f} points"
+        return (
+            f"No evidence that classes differ: {present} classes that are all right {accuracy} of the time would look like this "
+            f"(p = {audit.equal_classes:.2f}){'' if math.isnan(most) else end}."
+        )
+    thirds = ""
+    if not math.isnan(audit.gap):
+        hard = format_value(audit.hard, "percent")
+        # A ranking from elsewhere, or on other samples, may be upside down.
+        than = "less" if audit.gap >= 0 else "more"
+        thirds = (
+            f"; the hard third reaches {hard}, {100 * abs(audit.gap):.1f} points {than} than the easy third"
+        )
+    lagging = _lagging(audit, present)
+    worst = f"“{audit.disparity['worst_class']}”"
+    # Of the class that is named as worst; the lowest true accuracy, whichever class has it, is another number.
+    lowest = float(audit.by_class["estimate"].min()) if audit.ranking == "corrected" else audit.worst
+    value = format_value(lowest, "percent")
+    ending = "" if worst in lagging else f"; the worst class, {worst}, {value}"
+    return f"{lagging}{thirds}{ending}."
+
+
+def _lagging(audit: Audit, present: int) -> str:
+    """Say which classes lie below the overall accuracy by more than chance explains, and how many would by chance."""
+    accuracy = format_value(audit.overall, "percent")
+    order = "estimate" if audit.ranking == "corrected" else "accuracy"
+    frame = audit.by_class[audit.by_class["lags"].astype(bool)].sort_values(order, kind="stable")
+    names = [str(name) for name in frame["class_name"]]
+    by_chance = audit.lag_by_chance
+    if len(names) <= by_chance:
+        return f"No more classes lag behind the overall accuracy of {accuracy} than chance would give"
+    expected = "less than one" if by_chance < 0.95 else f"about {by_chance:.0f}"
+    verb = "lags" if len(names) == 1 else "lag"
+    return (
+        f"{len(names)} of {present} classes {verb} behind the overall accuracy of {accuracy}: "
+        f"{_named(names, format_value(float(frame[order].iloc[0]), 'percent'))} "
+        f"(chance would give {expected})"
+    )
+
+
+def _named(names: list[str], worst: str) -> str:
+    """Name some of the classes, the worst one with its accuracy."""
+    letters = 0
+    shown: list[str] = []
+    for name in names[:MOST_NAMES]:
+        letters += len(name)
+        if shown and letters > MOST_LETTERS:
+            break
+        shown.append(f"“{name}”" if shown else f"“{name}” ({worst})")
+    rest = len(names) - len(shown)
+    if rest:
+        return f"{', '.join(shown)} and {rest} more"
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def audit_text(audit: Audit) -> str:
+    """Return a short summary: verdict, headline numbers and, for each lagging class, the reason and the next step."""
+    lines = [audit_verdict(audit), "", headline(audit)]
+    frame = audit.by_class[audit.by_class["lags"].astype(bool)].sort_values("accuracy", kind="stable")
+    for row in frame.head(MOST_LINES).to_dict("records"):
+        words = f"{format_value(row['accuracy'], 'percent'):>6}  {row['class_name']} (n = {row['n']}): {row['verdict']}"
+        lines.append(words + (f" → {row['next_step']}" if row["next_step"] else ""))
+    if len(frame) > MOST_LINES:
+        lines.append(f"        … and {len(frame) - MOST_LINES} more")
+    lines += [
+        "",
+        "Which samples: .samples and .samples_of(class_name); a page: .to_html(path); all numbers: .by_class",
+    ]
+    return "\n".join(printable(line) for line in lines)
+
+
+def headline(audit: Audit) -> str:
+    """Return the headline numbers in one line."""
+    parts = [
+        f"{name} {format_value(getattr(audit, name), 'percent')}"
+        for name in ("overall", "easy", "medium", "hard", "worst")
+        if not math.isnan(getattr(audit, name))
+    ]
+    return f"{', '.join(parts)} ({audit.num_samples} samples, {audit.num_classes} classes)"
+
+
 def headline_table(audit: Audit) -> Table:
     """Return overall, thirds, worst and gap with their intervals."""
+    words = HEADLINES | {"worst": LOWEST[audit.ranking == "corrected"]}
     rows = [
-        {
-            "metric": LOWEST[audit.ranking == "corrected"] if key == "worst" else words,
-            "value": getattr(audit, key),
-            "interval": audit.interval(key),
-        }
-        for key, words in HEADLINES.items()
+        {"metric": metric, "value": getattr(audit, key), "interval": audit.interval(key)}
+        for key, metric in words.items()
     ]
-    columns = (
-        Column("metric", "Accuracy of"),
-        Column("value", "Value", "percent"),
-        Column("interval", "Interval", "interval"),
-    )
+    shown = columns("metric | Accuracy of\n value | Value | percent\n interval | Interval | interval")
     note = f"{audit.num_samples} samples, {audit.num_classes} classes, {RANKING_WORDS[audit.ranking]}"
-    return Table("Accuracy", columns, rows, note)
+    return Table("Accuracy", shown, rows, note)
 
 
 def class_rows(audit: Audit) -> list[dict[str, Any]]:
     """Return one dictionary per class, in class order, with the interval as a pair."""
-    rows: list[dict[str, Any]] = frame_rows(audit.by_class)
-    corrected = audit.ranking == "corrected"
+    rows = frame_rows(audit.by_class)
     for row in rows:
         # One interval per class and page: that of the true accuracy, or Wilson's where all else is observed, too.
-        if corrected:
+        if audit.ranking == "corrected":
             row["interval"] = (row["estimate_low"], row["estimate_high"])
         else:
-            row["interval"], row["estimate"] = (row["low"], row["high"]), None
-        row["lag"] = LAGS if row["lags"] else ""
+            row["estimate"] = None
+        row["lag"] = "lags" if row["lags"] else ""
     return rows
+
+
+def _with_values(shown: tuple[Column, ...], rows: list[dict[str, Any]]) -> tuple[Column, ...]:
+    """Return the columns in which some row has a value."""
+
+    def has_value(value: Any) -> bool:
+        parts = value if isinstance(value, tuple) else (value,)
+        return value != "" and not any(map(is_missing, parts))
+
+    return tuple(column for column in shown if any(has_value(row.get(column.key)) for row in rows))
 
 
 def class_table(audit: Audit) -> Table:
     """Return every class, worst first, with all that is known; columns without any value are left out."""
     rows = sorted(class_rows(audit), key=_accuracy_then_absent)
-    known = tuple(column for column in CLASS_COLUMNS if any(_has_value(row.get(column.key)) for row in rows))
-    return Table("All classes", known, rows)
+    return Table("All classes", _with_values(CLASS_COLUMNS, rows), rows)
 
 
 def _accuracy_then_absent(row: dict[str, Any]) -> float:
@@ -204,27 +268,20 @@ def _accuracy_then_absent(row: dict[str, Any]) -> float:
 def failing_table(audit: Audit, top: int, *, narrow: bool = False) -> Table:
     """Return the ``top`` classes that lag behind, worst first, with reason and next step; the worst ones where none lags.
 
-    Args:
-        audit: What is shown.
-        top: Most rows.
-        narrow: Whether the leading reason and the next step share a column, for 80 characters.
+    A ``narrow`` table, for 80 characters, has the leading reason and the next step in one column.
     """
     present = sorted((row for row in class_rows(audit) if row["n"] > 0), key=_accuracy_then_absent)
     lagging = [row for row in present if row["lags"]]
     rows = lagging or present
-    shown = rows[:top]
-    columns = tuple(
-        column
-        for column in CLASS_COLUMNS
-        if column.key in FAILING_COLUMNS and any(_has_value(row.get(column.key)) for row in shown)
-    )
+    top_rows = rows[:top]
+    wanted = NARROW_COLUMNS if narrow else FAILING_COLUMNS
+    shown = _with_values(tuple(column for column in CLASS_COLUMNS if column.key in wanted), top_rows)
     if narrow:
-        columns = (*(column for column in columns if column.key in NARROW_COLUMNS), NARROW_LAST)
-        shown = [
-            {**row, "both": " → ".join(filter(None, (row["reason"], row["next_step"])))} for row in shown
-        ]
+        shown = (*shown, NARROW_LAST)
+        for row in top_rows:
+            row["both"] = " → ".join(filter(None, (row["reason"], row["next_step"])))
     title = "Classes that lag behind" if lagging else "Worst classes (none lags behind)"
-    return Table(title, columns, shown, more_classes(len(rows) - len(shown)))
+    return Table(title, shown, top_rows, more_classes(len(rows) - len(top_rows)))
 
 
 def more_classes(rest: int) -> str:
@@ -235,107 +292,81 @@ def more_classes(rest: int) -> str:
 def tier_table(audit: Audit) -> Table:
     """Return the thirds: how many classes, which accuracy, which margin and spread."""
     rows = frame_rows(audit.tiers)
-    for row in rows:
-        row["interval"] = (row["low"], row["high"])
-    columns = (
-        Column("tier", "Third"),
-        Column("classes", "Classes", "count"),
-        Column("n", "Samples", "count"),
-        Column("accuracy", "Accuracy", "percent"),
-        Column("interval", "Interval", "interval"),
-        Column("output_margin", "Output margin", "number"),
-        Column("spread", "Spread ‖ŝ‖²", "number"),
-    )
-    return Table("Thirds", tuple(c for c in columns if any(_has_value(row.get(c.key)) for row in rows)), rows)
+    shown = columns("""
+        tier | Third
+        classes | Classes | count
+        n | Samples | count
+        accuracy | Accuracy | percent
+        interval | Interval | interval
+        output_margin | Output margin | number
+        spread | Spread ‖ŝ‖² | number
+    """)
+    return Table("Thirds", _with_values(shown, rows), rows)
+
+
+def _measure_table(title: str, measures: tuple[Column, ...], values: dict[str, Any]) -> Table:
+    """Return the measures that ``values`` has, one row each."""
+    rows = [
+        {"measure": each.title, "value": format_value(values[each.key], each.kind), "meaning": each.hint}
+        for each in measures
+        if each.key in values
+    ]
+    return Table(title, columns("measure | Measure\n value | Value | value\n meaning | Meaning"), rows)
 
 
 def disparity_table(audit: Audit) -> Table:
     """Return the measures of the gap between classes."""
-    rows = [
-        {"measure": words, "value": format_value(audit.disparity.get(key), kind), "meaning": meaning}  # type: ignore[arg-type]
-        for key, (words, kind, meaning) in DISPARITY.items()
-    ]
-    if not math.isnan(audit.ece):
-        rows.append(
-            {
-                "measure": "Calibration error (ECE)",
-                "value": format_value(audit.ece, "percent"),
-                "meaning": "Over all samples",
-            }
-        )
-    return Table(
-        "Disparity",
-        (Column("measure", "Measure"), Column("value", "Value", "value"), Column("meaning", "Meaning")),
-        rows,
-    )
+    ece = {} if is_missing(audit.ece) else {"ece": audit.ece}
+    return _measure_table("Disparity", DISPARITY, {**audit.disparity, **ece})
 
 
 def geometry_table(audit: Audit) -> Table:
     """Return margins, norms and neural-collapse diagnostics, as far as the given arrays tell them."""
-    rows = [
-        {"measure": words, "value": audit.geometry[key], "meaning": meaning}
-        for key, (words, meaning) in GEOMETRY.items()
-        if not is_missing(audit.geometry.get(key))
-    ]
-    return Table(
-        "Geometry",
-        (Column("measure", "Measure"), Column("value", "Value", "number"), Column("meaning", "Meaning")),
-        rows,
-    )
+    known = {key: value for key, value in audit.geometry.items() if not is_missing(value)}
+    return _measure_table("Geometry", GEOMETRY, known)
 
 
 def correlation_table(audit: Audit) -> Table:
     """Return correlations over classes with their intervals."""
-    rows = [
-        row | {"pair": f"{row['x']} – {row['y']}", "range": _correlation_range(row["low"], row["high"])}
-        for row in frame_rows(audit.correlations)
-        if not is_missing(row["value"])
-    ]
-    columns = (
-        Column("pair", "Over classes"),
-        Column("measure", "Correlation"),
-        Column("value", "Value", "number"),
-        Column("range", "Interval"),
-        Column("classes", "Classes", "count"),
-    )
-    return Table("Correlations", columns, rows)
-
-
-def _correlation_range(low: float, high: float) -> str:
-    return NO_VALUE if is_missing(low) or is_missing(high) else f"{low:+.2f} to {high:+.2f}"
+    rows = [row for row in frame_rows(audit.correlations) if not is_missing(row["value"])]
+    for row in rows:
+        unknown = any(map(is_missing, row["interval"]))
+        row["range"] = NO_VALUE if unknown else f"{row['low']:+.2f} to {row['high']:+.2f}"
+        row["pair"] = f"{row['x']} – {row['y']}"
+    shown = columns("""
+        pair | Over classes
+        measure | Correlation
+        value | Value | number
+        range | Interval
+        classes | Classes | count
+    """)
+    return Table("Correlations", shown, rows)
 
 
 def confusion_table(audit: Audit, top: int) -> Table:
     """Return the most frequent errors."""
-    rows = frame_rows(audit.top_confusions(top))
-    columns = (
-        Column("truth", "True class"),
-        Column("predicted", "Taken for"),
-        Column("count", "Samples", "count"),
-        Column("share", "Of the class", "percent"),
-    )
-    return Table("Most frequent errors", columns, rows)
+    shown = columns("""
+        truth | True class
+        predicted | Taken for
+        count | Samples | count
+        share | Of the class | percent
+    """)
+    return Table("Most frequent errors", shown, frame_rows(audit.top_confusions(top)))
 
 
 def bound_tables(audit: Audit) -> list[Table]:
     """Return the terms of Proposition 1 and the bounds of the classes (Eq. 15), greatest first."""
     if audit.bounds is None:
         return []
-    terms = [
-        {"term": BOUND_WORDS.get(name, name), "value": value}
-        for name, value in audit.bounds["terms"].items()
-        if isinstance(value, (int, float))
-    ]
-    term_columns = (Column("term", "Term"), Column("value", "Value", "number"))
+    terms = [{"term": BOUND_WORDS[name], "value": value} for name, value in audit.bounds["terms"].items()]
     frame = audit.bounds["by_class"]
     rows = frame_rows(frame.sort_values("bound", ascending=False, kind="stable"))
-    columns = tuple(
-        Column(key, BOUND_WORDS.get(key, key), "text" if key == "class_name" else "number")
-        for key in frame.columns
-    )
+    shown = [
+        Column(key, BOUND_WORDS[key], "text" if key == "class_name" else "number") for key in frame.columns
+    ]
     return [
-        Table("Terms of the bound (Proposition 1)", term_columns, terms),
-        Table("Bounds of the classes (Eq. 15)", columns, rows),
+        Table("Terms of the bound (Proposition 1)", columns("term | Term\n value | Value | number"), terms),
+        Table("Bounds of the classes (Eq. 15)", tuple(shown), rows),
     ]
 
 
@@ -345,12 +376,8 @@ def report_tables(audit: Audit, top: int, *, full: bool = False, narrow: bool = 
     if not full:
         return tables
     tables += [tier_table(audit), confusion_table(audit, top), disparity_table(audit)]
-    tables += [
-        table
-        for table in (cost_table(audit, top), geometry_table(audit), correlation_table(audit))
-        if table.rows
-    ]
-    return tables
+    further = (cost_table(audit, top), geometry_table(audit), correlation_table(audit))
+    return tables + [table for table in further if table.rows]
 
 
 def cost_table(audit: Audit, top: int) -> Table:
@@ -361,25 +388,19 @@ def cost_table(audit: Audit, top: int) -> Table:
         row["range"] = f"{row['cost_low']:.3g} to {row['cost_high']:.3g}"
         row["share"] = row["cost"] * row["n"] / total if total > 0 else None
     rows.sort(key=lambda row: -row["cost"])
-    columns = (
-        Column("class_name", "Class"),
-        Column("n", "n", "count"),
-        Column("cost", "Mean cost", "number"),
-        Column("range", "Interval"),
-        Column("share", "Of all costs", "percent"),
-    )
-    return Table("Costliest classes", columns, rows[:top], more_classes(max(0, len(rows) - top)))
-
-
-def _has_value(value: Any) -> bool:
-    if isinstance(value, tuple):
-        return not any(is_missing(part) for part in value)
-    return not is_missing(value) and value != ""
+    shown = columns("""
+        class_name | Class
+        n | n | count
+        cost | Mean cost | number
+        range | Interval
+        share | Of all costs | percent
+    """)
+    return Table("Costliest classes", shown, rows[:top], more_classes(max(0, len(rows) - top)))
 
 
 def audit_markdown(audit: Audit, top: int) -> str:
     """Return headline numbers, the ``top`` worst classes and the notes in Markdown."""
-    return markdown_report("", [headline_table(audit), failing_table(audit, top)], audit.notes) + "\n"
+    return markdown_report("", report_tables(audit, top), audit.notes) + "\n"
 
 
 def audit_fragment(audit: Audit) -> str:
@@ -395,41 +416,32 @@ def slice_table(slices: pd.DataFrame) -> Table:
     found = slices[slices["found"].astype(bool)]
     rows = frame_rows(found.head(MOST_SLICES))
     for row in rows:
-        row["interval"] = (row["low"], row["high"])
         row["class_name"] = row["class_name"] or "all classes"
         row["slice"] = f"{row['property']}: {row['value']}"
-    columns = (
-        Column("class_name", "Class"),
-        Column("slice", "Slice"),
-        Column("n", "n", "count"),
-        Column("accuracy", "Accuracy", "percent"),
-        Column("interval", "Interval", "interval"),
-        Column(
-            "elsewhere",
-            "Elsewhere",
-            "percent",
-            "Accuracy of the rest, or what the accuracies of its classes predict",
-        ),
-        Column("q_value", "q", "p_value", "p after control of the false discovery rate over all slices"),
-    )
+    shown = columns("""
+        class_name | Class
+        slice | Slice
+        n | n | count
+        accuracy | Accuracy | percent
+        interval | Interval | interval
+        elsewhere | Elsewhere | percent | Accuracy of the rest, or what the accuracies of its classes predict
+        q_value | q | p_value | p after control of the false discovery rate over all slices
+    """)
     note = f"{len(found)} of {len(slices)} slices that are worse than the rest are so by more than chance."
     if len(found) > MOST_SLICES:
         note += f" The first {MOST_SLICES} are shown."
-    return Table("Slices where the model is worse", columns, rows, note)
+    return Table("Slices where the model is worse", shown, rows, note)
 
 
 def group_table(groups: pd.DataFrame) -> Table:
     """Return the super-classes, the worst first."""
-    rows = frame_rows(groups)
-    for row in rows:
-        row["interval"] = (row["low"], row["high"])
-    columns = (
-        Column("group", "Group"),
-        Column("classes", "Classes", "count"),
-        Column("n", "n", "count"),
-        Column("accuracy", "Accuracy", "percent"),
-        Column("interval", "Interval", "interval"),
-        Column("group_accuracy", "Right group", "percent", "Share of samples whose group is right"),
-        Column("inside", "Errors inside", "percent", "Share of the errors that stay in the group"),
-    )
-    return Table("Groups of classes", columns, rows)
+    shown = columns("""
+        group | Group
+        classes | Classes | count
+        n | n | count
+        accuracy | Accuracy | percent
+        interval | Interval | interval
+        group_accuracy | Right group | percent | Share of samples whose group is right
+        inside | Errors inside | percent | Share of the errors that stay in the group
+    """)
+    return Table("Groups of classes", shown, frame_rows(groups))

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from classmargin._printable import printable
+from classmargin.evaluation.input_checks import FloatArray, IntArray
 from classmargin.report.figures import MOST_NAMED_CLASSES, Figure, axis_labels, empty_figure, titled_axis
 
 MOST_CLASSES_IN_ONE_MATRIX = 150
@@ -29,32 +29,17 @@ HEAT_SCALE = [
 
 @dataclass(frozen=True)
 class ConfusionView:
-    """What the page shows about confusions.
-
-    Attributes:
-        figures: ``"confusion"``, and where there are blocks ``"block"``, an empty figure that the page fills.
-        blocks: Words for each block; empty where one matrix is enough.
-        first_block: The block that is shown first, the one with most errors inside.
-        cells: What the page needs to draw a block: labels, samples, order and starts of blocks, and errors as
-            (true class, predicted class, count).
-        left_out: Kinds of error that are too many to be put in the file, rarest first.
-    """
+    """What the page shows about confusions."""
 
     figures: dict[str, Figure] = field(default_factory=dict)
-    blocks: list[str] = field(default_factory=list)
-    first_block: int = 0
+    blocks: list[str] = field(default_factory=list)  # words for each block; empty where one matrix is enough
+    first_block: int = 0  # the block that is shown first, the one with most errors inside
     cells: dict[str, Any] | None = None
-    left_out: int = 0
+    left_out: int = 0  # kinds of error that are too many to be put in the file, rarest first
 
 
-def confusion_view(confusion: NDArray[Any], names: Sequence[str]) -> ConfusionView:
-    """Return the view of a confusion matrix; an empty one where there is no error to show.
-
-    Args:
-        confusion: Counts ``[K, K]``, true class by predicted class.
-        names: Name of every class.
-    """
-    counts = np.asarray(confusion, dtype=np.int64)
+def confusion_view(counts: IntArray, names: Sequence[str]) -> ConfusionView:
+    """Return the view of a confusion matrix; an empty one where there is no error to show."""
     if counts.sum() == np.trace(counts):
         return ConfusionView()
     order = confusable_order(counts)
@@ -68,54 +53,40 @@ def confusion_view(confusion: NDArray[Any], names: Sequence[str]) -> ConfusionVi
     return ConfusionView(figures={"confusion": figure})
 
 
-def _blocks(counts: NDArray[np.int64], names: Sequence[str], order: NDArray[np.int64]) -> ConfusionView:
+def _blocks(counts: IntArray, names: Sequence[str], order: IntArray) -> ConfusionView:
     starts = block_starts(len(names))
     shares = block_shares(counts, order, starts)
     members = np.split(order, starts[1:])
-    cells, left_out = _cells(counts)
+    errors = counts.copy()
+    np.fill_diagonal(errors, 0)
+    rows, columns = np.nonzero(errors)
+    values = errors[rows, columns]
+    kept = np.sort(np.argsort(-values, kind="stable")[:MOST_CELLS])
     titles = [f"block {number}" for number in range(1, len(starts) + 1)]
+    words = []
+    for number, group in enumerate(members, start=1):
+        first = ", ".join(printable(names[cls])[:LABEL_LENGTH] for cls in group[:4])
+        words.append(f"{number}: {first} … ({len(group)} classes)")
     block = heat_figure(np.zeros((1, 1)), ["-"])
     block.data[0].update(hovertemplate="%{text}<extra></extra>")
     return ConfusionView(
         figures={"confusion": heat_figure(shares, titles), "block": block},
-        blocks=[
-            _block_words(number, [names[cls] for cls in group])
-            for number, group in enumerate(members, start=1)
-        ],
+        blocks=words,
         first_block=int(np.argmax(np.diag(shares))),
         cells={
             "labels": axis_labels(names, longest=LABEL_LENGTH),
             "n": counts.sum(axis=1),
             "order": order,
             "starts": starts,
-            "cells": cells,
+            "cells": np.column_stack([rows[kept], columns[kept], values[kept]]),
         },
-        left_out=left_out,
+        left_out=len(values) - len(kept),
     )
 
 
-def _block_words(number: int, names: Sequence[str]) -> str:
-    first = ", ".join(printable(name)[:LABEL_LENGTH] for name in names[:4])
-    return f"{number}: {first} … ({len(names)} classes)"
-
-
-def _cells(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
-    errors = counts.copy()
-    np.fill_diagonal(errors, 0)
-    rows, columns = np.nonzero(errors)
-    values = errors[rows, columns]
-    kept = np.sort(np.argsort(-values, kind="stable")[:MOST_CELLS])
-    return np.column_stack([rows[kept], columns[kept], values[kept]]), len(values) - len(kept)
-
-
-def heat_figure(shares: NDArray[np.float64], labels: Sequence[str]) -> Figure:
-    """Return shares of errors ``[n, n]`` as a heat map, true classes down, predictions across.
-
-    Labels are used as they are (see ``axis_labels``); axes are categories, so that zooming in shows more of
-    them.
-    """
+def heat_figure(shares: FloatArray, labels: Sequence[str]) -> Figure:
+    """Return shares of errors ``[n, n]`` as a heat map of categories, true classes down, predictions across; zooming in shows more."""
     few = len(labels) <= MOST_NAMED_CLASSES
-    gap = 1 if few else 0
     figure = empty_figure(min(960 if few else 760, max(340, 150 + 24 * len(labels))))
     figure.add_heatmap(
         z=np.round(shares, 4),
@@ -123,8 +94,8 @@ def heat_figure(shares: NDArray[np.float64], labels: Sequence[str]) -> Figure:
         y=list(labels),
         colorscale=HEAT_SCALE,
         zmin=0,
-        xgap=gap,
-        ygap=gap,
+        xgap=int(few),
+        ygap=int(few),
         colorbar={"tickformat": ".0%", "thickness": 10, "outlinewidth": 0, "len": 0.6},
         hovertemplate="true <b>%{y}</b><br>taken for <b>%{x}</b><br>%{z:.1%}<extra></extra>",
         hoverongaps=False,
@@ -142,37 +113,20 @@ def heat_figure(shares: NDArray[np.float64], labels: Sequence[str]) -> Figure:
 MOST_CLASSES_FOR_OPTIMAL_ORDER = 1500
 
 
-def confusion_shares(confusion: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return which share of each true class went to each prediction, rows of absent classes being zero.
-
-    Args:
-        confusion: Counts ``[K, K]``, true class by predicted class.
-
-    Example:
-        >>> confusion_shares(np.array([[3, 1], [0, 0]])).tolist()
-        [[0.75, 0.25], [0.0, 0.0]]
-    """
-    counts = np.asarray(confusion, dtype=np.float64)
-    shares: NDArray[np.float64] = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    return shares
+def confusion_shares(counts: IntArray) -> FloatArray:
+    """Return which share of each true class went to each prediction, rows of absent classes being zero."""
+    return np.asarray(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1))
 
 
-def confusable_order(confusion: NDArray[np.int64]) -> NDArray[np.int64]:
+def confusable_order(counts: IntArray) -> IntArray:
     """Return the classes in an order that makes blocks of confusable groups, a permutation ``[K]``.
 
-    Two classes are near when they send a large share of their samples to one another. The order is
-    deterministic; classes without any error keep their order at the end of the tree.
-
-    Example:
-        >>> counts = np.array([[8, 0, 2], [0, 9, 0], [3, 0, 7]])
-        >>> order = confusable_order(counts).tolist()
-        >>> abs(order.index(0) - order.index(2))
-        1
+    Two classes are near when they send a large share of their samples to one another.
     """
     from scipy.cluster.hierarchy import leaves_list, linkage
     from scipy.spatial.distance import squareform
 
-    shares = confusion_shares(confusion)
+    shares = confusion_shares(counts)
     num_classes = shares.shape[0]
     if num_classes < 3:
         return np.arange(num_classes, dtype=np.int64)
@@ -183,28 +137,16 @@ def confusable_order(confusion: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.asarray(leaves_list(tree), dtype=np.int64)
 
 
-def block_starts(num_classes: int, *, most_blocks: int = 40) -> NDArray[np.int64]:
-    """Return where at most ``most_blocks`` blocks of nearly equal size start.
-
-    Example:
-        >>> block_starts(10, most_blocks=4).tolist()
-        [0, 3, 6, 9]
-    """
+def block_starts(num_classes: int, *, most_blocks: int = 40) -> IntArray:
+    """Return where at most ``most_blocks`` blocks of nearly equal size start."""
     size = -(-num_classes // most_blocks)
     return np.arange(0, num_classes, size, dtype=np.int64)
 
 
-def block_shares(
-    confusion: NDArray[np.int64], order: NDArray[np.int64], starts: NDArray[np.int64]
-) -> NDArray[np.float64]:
+def block_shares(confusion: IntArray, order: IntArray, starts: IntArray) -> FloatArray:
     """Return the errors between blocks of classes as a share of the samples of the row's block.
 
     Right answers are left out, so the diagonal holds the confusions *within* a block.
-
-    Args:
-        confusion: Counts ``[K, K]``.
-        order: Permutation ``[K]`` of the classes.
-        starts: First position of each block, ``[blocks]``.
     """
     counts = np.asarray(confusion, dtype=np.float64)[np.ix_(order, order)]
     samples = np.add.reduceat(counts.sum(axis=1), starts)

@@ -1,4 +1,5 @@
-"""The figures about classes, as plotly figures made from arrays, and what all figures share: colours, axes, escaped names.
+"""The figures about classes, as plotly figures made from arrays, and what all figures share: colours, axes, escaped names. The last one
+is a map of features: a few thousand samples, reduced by PCA and placed by t-SNE.
 
 A figure carries no theme: backgrounds are transparent and text colours are set in the browser, which knows whether the reader wants
 light or dark. Trace colours are chosen to be read on both. Plotly reads some HTML in every text it shows, so all names pass
@@ -8,42 +9,31 @@ light or dark. Trace colours are chosen to be read on both. Plotly reads some HT
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from classmargin._checks import require_extra
 from classmargin._printable import printable
-from classmargin.evaluation.comparison import Comparison
-from classmargin.report.tables import format_value
+from classmargin._progress import progress
+from classmargin.evaluation.input_checks import AnyArray, FloatArray, IntArray
+from classmargin.report.tables import Kind, format_value
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Figure = Any  # plotly.graph_objects.Figure; plotly is an optional dependency and imported late
 TIER_COLOURS = {"easy": "#2a9d8f", "medium": "#d99a1c", "hard": "#d1495b"}
 NEUTRAL = "#8a93a3"
 ACCENT = "#4c78c8"
 SERIES_COLOURS = (
-    "#d1495b",
-    ACCENT,
-    "#d99a1c",
-    "#2a9d8f",
-    "#9b5fc0",
-    "#e377a8",
-    "#8c6d46",
-    "#17a2c4",
-    "#7f9c1f",
-    "#e8743b",
+    *("#d1495b", ACCENT, "#d99a1c", "#2a9d8f", "#9b5fc0"),
+    *("#e377a8", "#8c6d46", "#17a2c4", "#7f9c1f", "#e8743b"),
 )
 
 
 def plotly_text(text: str, *, longest: int | None = None) -> str:
-    """Return ``text`` such that plotly shows exactly its characters, cut in the middle where it is too long.
-
-    Example:
-        >>> plotly_text("<b>R&D</b>")
-        '&lt;b&gt;R&amp;D&lt;/b&gt;'
-        >>> plotly_text("american pit bull terrier", longest=12)
-        'americ…rrier'
-    """
+    """Return ``text`` such that plotly shows exactly its characters, cut in the middle where it is too long."""
     text = printable(text)
     if longest is not None and len(text) > longest:
         # Cut in the middle: names of related classes often differ only at the end.
@@ -53,12 +43,7 @@ def plotly_text(text: str, *, longest: int | None = None) -> str:
 
 
 def axis_labels(names: Sequence[str], *, longest: int = 20) -> list[str]:
-    """Return short labels, all different, because plotly merges equal categories of an axis.
-
-    Example:
-        >>> axis_labels(["cat", "cat", "dog"])
-        ['cat', 'cat (1)', 'dog']
-    """
+    """Return short labels, all different, because plotly merges equal categories of an axis."""
     seen: set[str] = set()
     labels = []
     for index, name in enumerate(names):
@@ -72,8 +57,6 @@ def axis_labels(names: Sequence[str], *, longest: int = 20) -> list[str]:
 
 def empty_figure(height: int, **layout: Any) -> Figure:
     """Return a figure without traces and without a theme."""
-    from classmargin._checks import require_extra
-
     graph_objects = require_extra("plotly.graph_objects", "report", "an HTML report")
     figure = graph_objects.Figure()
     figure.update_layout(
@@ -111,39 +94,13 @@ Estimates = Mapping[str, tuple[float, float, float]]
 
 
 def thirds_figure(series: Mapping[str, Estimates]) -> Figure:
-    """Return the accuracy of each group of classes with its interval, one row per group.
-
-    Args:
-        series: For each model, the groups (``"easy"``, ``"hard"`` …) with (value, low, high) in [0, 1].
-    """
-    texts = {
-        model: [
-            f"{group}: {format_value(value, 'percent')} ({format_value((low, high), 'interval')})"
-            for group, (value, low, high) in groups.items()
-        ]
-        for model, groups in series.items()
-    }
-    return _interval_rows(series, texts, percent_axis("accuracy", range=[-0.02, 1.02]))
+    """Return the accuracy of each group of classes with its interval for each model, one row per group."""
+    return _interval_rows(series, ("percent", "interval", ""), percent_axis("accuracy", range=[-0.02, 1.02]))
 
 
 def changes_figure(changes: Mapping[str, Estimates]) -> Figure:
-    """Return the change of each headline value with its interval, one row per value.
-
-    Args:
-        changes: For each model, the values (``"overall"`` …) with (difference, low, high) as fractions.
-    """
-    texts = {
-        model: [
-            f"{name}: {format_value(value, 'points')} ({format_value((low, high), 'points_interval')}) points"
-            for name, (value, low, high) in values.items()
-        ]
-        for model, values in changes.items()
-    }
-    points = {
-        model: {name: (100 * value, 100 * low, 100 * high) for name, (value, low, high) in values.items()}
-        for model, values in changes.items()
-    }
-    return _interval_rows(points, texts, _points_axis(zeroline=True))
+    """Return the change of each headline value with its interval for each model, one row per value."""
+    return _interval_rows(changes, ("points", "points_interval", " points"), _points_axis(zeroline=True), 100)
 
 
 def _points_axis(**more: Any) -> dict[str, Any]:
@@ -151,14 +108,16 @@ def _points_axis(**more: Any) -> dict[str, Any]:
 
 
 def _interval_rows(
-    series: Mapping[str, Estimates], texts: Mapping[str, list[str]], xaxis: dict[str, Any]
+    series: Mapping[str, Estimates], shown_as: tuple[Kind, Kind, str], xaxis: dict[str, Any], scale: int = 1
 ) -> Figure:
+    """Return a row per name; ``shown_as`` are the kinds of a value and of its interval, and what stands after both."""
     rows = list(dict.fromkeys(group for groups in series.values() for group in groups))
     step = 0.2 if len(series) < 4 else 0.7 / len(series)
     figure = empty_figure(90 + (30 + 14 * len(series)) * len(rows), xaxis=xaxis, showlegend=len(series) > 1)
     colours = (NEUTRAL, ACCENT, *SERIES_COLOURS[2:])
+    kind, interval_kind, unit = shown_as
     for position, (model, groups) in enumerate(series.items()):
-        values = np.array(list(groups.values()), dtype=float)
+        values = scale * np.array(list(groups.values()), dtype=float)
         colour = colours[position % len(colours)]
         points: Any = colour if len(series) > 1 else [TIER_COLOURS.get(group, NEUTRAL) for group in groups]
         figure.add_scatter(
@@ -169,22 +128,19 @@ def _interval_rows(
             mode="markers",
             name=plotly_text(model, longest=40),
             marker={"size": 12, "color": points},
-            text=texts[model],
+            text=[
+                f"{group}: {format_value(value, kind)} ({format_value(limits, interval_kind)}){unit}"
+                for group, (value, *limits) in groups.items()
+            ],
             hovertemplate="%{text}<extra></extra>",
         )
     figure.update_yaxes(**_named_rows(rows, first=0))
     return figure
 
 
-def _error_bar(value: NDArray[Any], low: NDArray[Any], high: NDArray[Any], **style: Any) -> dict[str, Any]:
-    return {
-        "type": "data",
-        "symmetric": False,
-        "array": high - value,
-        "arrayminus": value - low,
-        "width": 0,
-        **style,
-    }
+def _error_bar(value: AnyArray, low: AnyArray, high: AnyArray, **style: Any) -> dict[str, Any]:
+    reach = {"array": high - value, "arrayminus": value - low}
+    return {"type": "data", "symmetric": False, **reach, "width": 0, **style}
 
 
 def _named_rows(labels: Sequence[str], *, first: int) -> dict[str, Any]:
@@ -194,38 +150,38 @@ def _named_rows(labels: Sequence[str], *, first: int) -> dict[str, Any]:
     return {"tickvals": rows, "ticktext": list(labels), "range": span, "automargin": True, "zeroline": False}
 
 
-def _tier_members(tier: Sequence[str], classes: NDArray[Any]) -> dict[str, NDArray[np.int64]]:
+def _floats(column: Any) -> FloatArray:
+    return np.asarray(column, dtype=np.float64)
+
+
+def _tier_members(tier: Any, classes: AnyArray) -> dict[str, IntArray]:
     """Return the classes of each third, in order; one group without a name where there are no thirds."""
     names = np.asarray(tier, dtype=object)[classes]
     groups = {name: classes[names == name] for name in TIER_COLOURS}
     return {name: members for name, members in groups.items() if len(members)} or {"": classes}
 
 
-def class_accuracy_figure(
-    names: Sequence[str],
-    accuracy: NDArray[np.float64],
-    low: NDArray[np.float64],
-    high: NDArray[np.float64],
-    count: NDArray[np.int64],
-    tier: Sequence[str],
-) -> Figure:
+def class_accuracy_figure(names: Sequence[str], classes: pd.DataFrame) -> Figure:
     """Return the accuracy of every class with its interval, classes sorted (the paper's Fig. 1a).
 
-    Few classes are named on the axis; many are shown by rank, and named where the pointer is.
+    Few classes are named on the axis; many are shown by rank, and named where the pointer is. ``classes`` has the columns ``accuracy``,
+    ``low``, ``high``, ``n`` and ``tier``.
     """
+    accuracy, low, high = (_floats(classes[name]) for name in ("accuracy", "low", "high"))
+    count = classes["n"].to_numpy()
     present = np.flatnonzero(np.isfinite(accuracy))
     order = present[np.argsort(-accuracy[present], kind="stable")]
     rank = np.empty(len(accuracy), dtype=np.int64)
     rank[order] = np.arange(1, len(order) + 1)
     named = len(order) <= MOST_NAMED_CLASSES
+    along, across = ("x", "y") if named else ("y", "x")
     figure = empty_figure(120 + 22 * len(order) if named else 420)
-    for group, members in _tier_members(tier, order).items():
+    for group, members in _tier_members(classes["tier"], order).items():
         colour = TIER_COLOURS.get(group, ACCENT)
         value = accuracy[members]
         # Many intervals overlap: they become a pale band, so that the classes themselves stay visible.
         faint = colour if len(order) <= MOST_SEPARATE_INTERVALS else f"{colour}40"
         bar = _error_bar(value, low[members], high[members], color=faint, thickness=1.2)
-        along, across = ("x", "y") if named else ("y", "x")
         figure.add_scatter(
             **{along: value, across: rank[members], f"error_{along}": bar},
             mode="markers",
@@ -250,28 +206,19 @@ def class_accuracy_figure(
     )
 
 
-def class_scatter_figure(
-    names: Sequence[str],
-    x: NDArray[np.float64],
-    accuracy: NDArray[np.float64],
-    tier: Sequence[str],
-    *,
-    x_title: str,
-) -> Figure:
+def class_scatter_figure(names: Sequence[str], classes: pd.DataFrame, key: str, x_title: str) -> Figure:
     """Return accuracy against a property of the class, such as its spread (the paper's Fig. 1b)."""
     figure = empty_figure(400, xaxis=titled_axis(x_title), yaxis=percent_axis("accuracy"))
+    x, accuracy = _floats(classes[key]), _floats(classes["accuracy"])
     usable = np.flatnonzero(np.isfinite(x) & np.isfinite(accuracy))
-    for group, members in _tier_members(tier, usable).items():
+    for group, members in _tier_members(classes["tier"], usable).items():
+        size, colour = 8 if len(names) <= 200 else 5, TIER_COLOURS.get(group, ACCENT)
         figure.add_scatter(
             x=x[members],
             y=accuracy[members],
             mode="markers",
             name=group or "classes",
-            marker={
-                "size": 8 if len(names) <= 200 else 5,
-                "opacity": 0.85,
-                "color": TIER_COLOURS.get(group, ACCENT),
-            },
+            marker={"size": size, "opacity": 0.85, "color": colour},
             text=[plotly_text(names[cls], longest=60) for cls in members],
             customdata=members.tolist(),
             hovertemplate="<b>%{text}</b><br>" + x_title + " %{x:.3g}<br>accuracy %{y:.1%}<extra></extra>",
@@ -279,39 +226,30 @@ def class_scatter_figure(
     return figure
 
 
-def gains_figure(
-    names: Sequence[str],
-    difference: NDArray[np.float64],
-    q_value: NDArray[np.float64],
-    outcome: Sequence[str],
-) -> Figure:
+def gains_figure(classes: pd.DataFrame) -> Figure:
     """Return the change of accuracy of every class, greatest gain first; changes that may be noise are grey.
 
-    Args:
-        names: Name of every class.
-        difference: Change of accuracy as a fraction ``[K]``, NaN where a class is absent.
-        q_value: False discovery rate of each change ``[K]``.
-        outcome: ``"gained"``, ``"lost"``, ``"noise"`` or ``"absent"`` for each class.
+    ``classes`` are those of a :class:`~classmargin.evaluation.Comparison`.
     """
+    difference = _floats(classes["difference"])
     present = np.flatnonzero(np.isfinite(difference))
     order = present[np.argsort(-difference[present], kind="stable")]
-    found = np.asarray(outcome, dtype=object)[order]
+    sorted_classes = classes.iloc[order].assign(place=np.arange(1, len(order) + 1))
     figure = empty_figure(
         380, bargap=0.15, xaxis=titled_axis("classes, greatest gain first"), yaxis=_points_axis()
     )
     for key, (label, colour) in OUTCOMES.items():
-        places = np.flatnonzero(found == key)
-        members = order[places]
+        members = sorted_classes[sorted_classes["outcome"] == key]
         figure.add_bar(
-            x=places + 1,
-            y=100 * difference[members],
+            x=members["place"].to_numpy(),
+            y=100 * _floats(members["difference"]),
             name=f"{label} ({len(members)})",
             marker={"color": colour},
             text=[
-                f"<b>{plotly_text(names[cls], longest=60)}</b><br>"
-                f"{format_value(difference[cls], 'points')} points<br>"
-                f"q = {plotly_text(format_value(q_value[cls], 'p_value'))}"
-                for cls in members
+                f"<b>{plotly_text(row['class_name'], longest=60)}</b><br>"
+                f"{format_value(row['difference'], 'points')} points<br>"
+                f"q = {plotly_text(format_value(row['q_value'], 'p_value'))}"
+                for row in members.to_dict("records")
             ],
             textposition="none",
             hovertemplate="%{text}<extra></extra>",
@@ -319,12 +257,95 @@ def gains_figure(
     return figure
 
 
-def comparison_figure(comparison: Comparison) -> Figure:
-    """Return the change of accuracy of every class."""
-    frame = comparison.by_class
-    return gains_figure(
-        comparison.class_names,
-        np.asarray(frame["difference"], dtype=np.float64),
-        np.asarray(frame["q_value"], dtype=np.float64),
-        list(frame["outcome"]),
-    )
+# t-SNE on 2000 points takes about ten seconds on one core; twice as many points show no more on a screen.
+MOST_POINTS = 2000
+MOST_POINTS_A_CLASS = 80
+_STAGES = 3  # of 250 iterations each, the smallest number that scikit-learn accepts
+_FEWEST_POINTS = 10
+
+
+class FeatureMap(NamedTuple):
+    """Places of the chosen samples."""
+
+    points: FloatArray  # places [n, 2]
+    labels: IntArray  # true class of each point [n]
+    sample: IntArray  # position of each point in what was given [n]
+
+
+def choose_samples(
+    labels: IntArray,
+    highlighted: IntArray,
+    *,
+    seed: int = 0,
+    most: int = MOST_POINTS,
+    most_a_class: int = MOST_POINTS_A_CLASS,
+) -> IntArray:
+    """Return positions of samples: plenty of every highlighted class, the rest drawn from all other classes."""
+    shuffled = np.random.default_rng(seed).permutation(len(labels))
+    wanted = [shuffled[labels[shuffled] == cls][:most_a_class] for cls in highlighted]
+    focus = np.concatenate(wanted)[:most] if wanted else np.empty(0, dtype=np.int64)
+    others = shuffled[~np.isin(labels[shuffled], highlighted)][: most - len(focus)]
+    return np.sort(np.concatenate([focus, others]).astype(np.int64))
+
+
+def feature_map(
+    features: AnyArray, labels: IntArray, highlighted: IntArray, *, seed: int = 0
+) -> FeatureMap | None:
+    """Return the t-SNE map of a subsample, or ``None`` where there are too few samples for a neighbourhood."""
+    chosen = choose_samples(np.asarray(labels), np.asarray(highlighted), seed=seed)
+    if len(chosen) < _FEWEST_POINTS:
+        return None
+    points = _place(np.asarray(features[chosen], dtype=np.float32), seed)
+    return FeatureMap(points, np.asarray(labels)[chosen], chosen)
+
+
+def _place(features: AnyArray, seed: int) -> FloatArray:
+    """Run t-SNE in stages that continue one another, because scikit-learn's cannot report how far it is.
+
+    The first stage has early exaggeration; the others descend the same objective from where the last stopped.
+    """
+    decomposition = require_extra("sklearn.decomposition", "report", "a map of features")
+    manifold = require_extra("sklearn.manifold", "report", "a map of features")
+    if features.shape[1] < 2 or not np.ptp(features, axis=0).any():  # nothing to arrange in two dimensions
+        return np.column_stack([features[:, 0], np.zeros(len(features))]).astype(np.float64)
+    size = min(50, *features.shape)
+    reduced = decomposition.PCA(size, random_state=seed).fit_transform(features)
+    # The usual start: the first two components, small against the final size of the map.
+    points = (reduced[:, :2] / reduced[:, 0].std() * 1e-4).astype(np.float32)
+    for stage in progress(range(_STAGES), "placing features (t-SNE)"):
+        points = manifold.TSNE(
+            init=points,
+            perplexity=min(30.0, (len(reduced) - 1) / 3),
+            early_exaggeration=12.0 if stage == 0 else 1.0,
+            max_iter=250,
+            random_state=seed,
+        ).fit_transform(reduced)
+    return np.asarray(points, dtype=np.float64)
+
+
+def feature_map_figure(
+    placed: FeatureMap, correct: AnyArray, names: Sequence[str], highlighted: IntArray
+) -> Figure:
+    """Return the map with some classes in colour and the rest in grey; errors are crosses."""
+    figure = empty_figure(540, xaxis={"visible": False}, yaxis={"visible": False, "scaleanchor": "x"})
+    others = np.flatnonzero(~np.isin(placed.labels, highlighted))
+    groups: list[tuple[Any, str, dict[str, Any]]] = []
+    if len(others):
+        groups.append((others, "other classes", {"size": 5, "color": NEUTRAL, "opacity": 0.4}))
+    for position, cls in enumerate(highlighted):
+        colour = SERIES_COLOURS[position % len(SERIES_COLOURS)]
+        marker = {"size": 7, "color": colour, "opacity": 0.9}
+        groups.append((np.flatnonzero(placed.labels == cls), plotly_text(names[cls], longest=24), marker))
+    for members, name, marker in groups:
+        # Right ones first: the legend shows the sign of the first point.
+        shown = members[np.argsort(~correct[members], kind="stable")]
+        figure.add_scatter(
+            x=placed.points[shown, 0].astype(np.float32),
+            y=placed.points[shown, 1].astype(np.float32),
+            mode="markers",
+            name=name,
+            marker={"symbol": ["circle" if right else "x" for right in correct[shown]], **marker},
+            text=[plotly_text(names[cls], longest=40) for cls in placed.labels[shown]],
+            hovertemplate="%{text}<extra></extra>",
+        )
+    return figure

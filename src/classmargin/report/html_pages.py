@@ -1,25 +1,48 @@
-"""HTML pages: one self-contained file that opens offline, written whole or not at all."""
+"""HTML pages: what they show, and one self-contained file that opens offline, written whole or not at all."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from classmargin import __version__
 from classmargin._atomic import atomic_path
+from classmargin._checks import require_extra
 from classmargin._printable import printable
+from classmargin._progress import progress
 from classmargin.evaluation.audit_result import Audit
-from classmargin.evaluation.comparison import Comparison, ComparisonSet
+from classmargin.evaluation.class_reasons import STEPS
+from classmargin.evaluation.comparison import Comparison, ComparisonSet, compare
+from classmargin.evaluation.input_checks import IntArray
 from classmargin.evaluation.json_values import json_text
-from classmargin.report.audit_page import audit_page
-from classmargin.report.audit_words import RANKING_WORDS
+from classmargin.report import audit_tables
+from classmargin.report import figures as draw
+from classmargin.report.audit_tables import RANKING_WORDS
 from classmargin.report.comparison_tables import change_table, pairs_of, summary_table
-from classmargin.report.figures import Figure, changes_figure, comparison_figure
+from classmargin.report.confusion_matrix import ConfusionView, confusion_view
+from classmargin.report.sample_view import sample_view
 from classmargin.report.tables import Table, format_value, is_missing
 
 # A longer table shows its first rows until it is searched or asked for all: ten thousand rows take a browser many seconds.
 ROWS_AT_ONCE = 300
+MOST_ERRORS = 50
+MOST_FAILING = 25
+MARK = "▾ "
+MOST_HIGHLIGHTED = 8
+FEWEST_POINTS_IN_COLOUR = 4
+CARD_LABELS = {
+    "overall": "All samples",
+    "easy": "Easy third",
+    "medium": "Medium third",
+    "hard": "Hard third",
+    "worst": "Lowest accuracy",
+    "gap": "Gap, easy − hard",
+}
+THIRDS_AND_MORE = ("easy", "medium", "hard", "worst", "overall")
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -35,34 +58,144 @@ def write_audit_html(
     texts: Sequence[str] | None = None,
     tables: Sequence[Table] = (),
 ) -> Path:
-    """Write the audit as one HTML file and return where it is.
+    """Write the audit as one HTML file and return where it is; failing classes and their samples come first.
 
-    Args:
-        audit: What is shown.
-        path: The file to write; its folder is created. It is replaced only when the new one is complete.
-        baseline: Another model's audit on the same samples, shown beside.
-        comparison: Comparison of the two, where the caller has it already.
-        title: Words above the verdict and in the browser's tab.
-        feature_map: Whether to place features by t-SNE (some ten seconds; needs features in the audit).
-        images: Pictures of the samples: a folder, paths or an array, see :meth:`Audit.to_html`.
-        texts: Texts of the samples ``[N]``.
-        tables: Further tables, shown after the failing classes.
+    A ``baseline`` on the same samples is shown beside, with its ``comparison`` (made here unless given). ``feature_map`` places the
+    features by t-SNE, which takes some ten seconds. ``images`` and ``texts`` show the samples, see :meth:`Audit.to_html`; ``tables`` come
+    after the failing classes.
     """
     if comparison is None and baseline is not None:
-        from classmargin.evaluation.comparison import compare
-
         comparison = compare(baseline, audit)
-    content = audit_page(
-        audit,
-        title=title,
-        comparison=comparison,
-        baseline=baseline,
-        with_map=feature_map,
-        images=images,
-        texts=texts,
-        tables=tables,
-    )
+    hardest = _hardest(audit)
+    failing = audit_tables.failing_table(audit, MOST_FAILING)
+    samples = sample_view(audit, images=images, texts=texts) if len(audit.samples) else None
+    figures, confusion = _draw(audit, comparison, baseline)
+    sample = audit.feature_sample if feature_map else None
+    if sample is not None:  # shows a progress bar of its own
+        placed = draw.feature_map(sample.features, sample.labels, hardest)
+        if placed is not None:
+            correct = np.asarray(sample.correct, dtype=bool)[placed.sample]
+            figures["map"] = draw.feature_map_figure(placed, correct, _marked_names(audit), hardest)
+    figures = {name: figure for name, figure in figures.items() if figure is not None}
+    # The reasons that lead to a next step somewhere, in the order of the list of steps.
+    leading = set(audit.by_class["reason"][audit.by_class["next_step"] != ""])
+    steps = {reason: step for reason, step in STEPS.items() if reason in leading}
+    correlations, geometry = audit_tables.correlation_table(audit), audit_tables.geometry_table(audit)
+    lagging = failing.title.startswith("Classes that lag")
+    sections = {
+        "failing": ("Lagging classes" if lagging else "Worst classes", True),
+        "samples": ("Samples", samples is not None),
+        **{f"table-{place}": (table.title, True) for place, table in enumerate(tables, start=1)},
+        "comparison": ("Against the baseline", comparison is not None),
+        "thirds": ("Thirds", True),
+        "accuracy": ("Every class", True),
+        "classes": ("All numbers", True),
+        "spread": ("Spread", "spread" in figures or bool(correlations.rows)),
+        "confusion": ("Confusion", True),
+        "map": ("Map", "map" in figures),
+        "disparity": ("Disparity", True),
+        "geometry": ("Geometry", bool(geometry.rows)),
+        "bounds": ("Bounds", audit.bounds is not None),
+        "steps": ("What to do", bool(steps)),
+        "notes": ("How to read this", True),
+    }
+    absent = int((audit.by_class["n"] == 0).sum())
+    lowest = audit_tables.LOWEST[audit.ranking == "corrected"]
+    some_in_colour = len(hardest) < audit.num_classes - absent
+    content = {
+        "title": title,
+        "verdict": printable(audit.verdict),
+        "facts": (
+            f"{audit.num_samples:,} samples, {audit.num_classes:,} classes"
+            + (f" ({absent} without samples)" if absent else "")
+            + f"; {RANKING_WORDS[audit.ranking]}; intervals at {100 * audit.confidence:g}%."
+        ),
+        "cards": [
+            {
+                "key": key,
+                "label": label,
+                "value": format_value(getattr(audit, key), "percent"),
+                "range": format_value(audit.interval(key), "interval"),
+            }
+            for key, label in (CARD_LABELS | {"worst": lowest.capitalize()}).items()
+        ],
+        "level": f"{100 * audit.confidence:g}%",
+        "comparison": comparison,
+        "summary": None if comparison is None else summary_table(comparison),
+        "tiers": audit_tables.tier_table(audit),
+        "failing": failing,
+        "tables": list(tables),
+        "steps": steps,
+        "number": {name: k for k, name in enumerate(audit.class_names)},
+        "samples": samples,
+        "sample_words": "" if samples is None else samples["words"],
+        "classes": audit_tables.class_table(audit),
+        "correlations": correlations,
+        "errors": audit_tables.confusion_table(audit, MOST_ERRORS),
+        "confusion": confusion,
+        "disparity": audit_tables.disparity_table(audit),
+        "geometry": geometry,
+        "bounds": audit_tables.bound_tables(audit),
+        "bounds_statement": (audit.bounds or {}).get("statement"),
+        "notes": audit.notes,
+        "map_caption": (
+            "Features of a subsample of the test set, placed by t-SNE; crosses are classified wrong. "
+            + ("In colour: the hardest classes of which it holds enough samples. " if some_in_colour else "")
+            + "Neighbourhoods mean something in such a map, distances between groups do not."
+        ),
+        "figures": figures,
+        "cells": confusion.cells,
+        "sections": [(key, words) for key, (words, is_there) in sections.items() if is_there],
+    }
     return write_page(path, "audit.html.j2", content)
+
+
+def _draw(
+    audit: Audit, comparison: Comparison | None, baseline: Audit | None
+) -> tuple[dict[str, draw.Figure | None], ConfusionView]:
+    """Make all figures but the map; with a thousand classes that takes seconds."""
+    frame, names = audit.by_class, _marked_names(audit)
+    shown = frame
+    if audit.ranking == "corrected":
+        limits = {"low": frame["estimate_low"], "high": frame["estimate_high"]}
+        shown = frame.assign(accuracy=frame["estimate"], **limits)
+    old, new = "baseline", "this model"
+    if comparison is not None:
+        old, new = comparison.baseline_name, comparison.candidate_name
+    models = {new: audit} if baseline is None else {old: baseline, new: audit}
+    thirds = {
+        name: {group: (getattr(model, group), *model.interval(group)) for group in THIRDS_AND_MORE}
+        for name, model in models.items()
+    }
+    has_spread = bool(frame["spread"].notna().any())
+    makers: dict[str, Callable[[], Any]] = {
+        "gains": lambda: None if comparison is None else draw.gains_figure(comparison.by_class),
+        "thirds": lambda: draw.thirds_figure(thirds),
+        "accuracy": lambda: draw.class_accuracy_figure(names, shown),
+        "spread": lambda: (
+            draw.class_scatter_figure(names, frame, "spread", "class spread ‖ŝ‖²") if has_spread else None
+        ),
+        "confusion": lambda: confusion_view(audit.confusion, names),
+    }
+    made = {name: make() for name, make in progress(makers.items(), "drawing figures", total=len(makers))}
+    confusion: ConfusionView = made.pop("confusion")
+    return {**made, **confusion.figures}, confusion
+
+
+def _marked_names(audit: Audit) -> list[str]:
+    """Return the class names with a mark before those that lag, for the figures."""
+    lags = audit.by_class["lags"].tolist()
+    return [f"{MARK}{name}" if late else name for name, late in zip(audit.class_names, lags, strict=True)]
+
+
+def _hardest(audit: Audit) -> IntArray:
+    """Return the classes that the map shows in colour: all of ten or fewer, otherwise the hardest of which it holds some points."""
+    if audit.feature_sample is None:
+        return np.empty(0, dtype=np.int64)
+    points = np.bincount(audit.feature_sample.labels, minlength=audit.num_classes)
+    order = np.argsort(audit.by_class["accuracy"].to_numpy(dtype=np.float64), kind="stable")
+    seen = order[points[order] >= min(FEWEST_POINTS_IN_COLOUR, points.max())]
+    return np.asarray(seen if len(seen) <= 10 else seen[:MOST_HIGHLIGHTED], dtype=np.int64)
 
 
 def write_comparison_html(
@@ -72,76 +205,8 @@ def write_comparison_html(
     title: str = "Comparison of classifiers",
     tables: Sequence[Table] = (),
 ) -> Path:
-    """Write a comparison of two or more models as one HTML file and return where it is.
-
-    Args:
-        comparison: Two models, or several against one baseline.
-        path: Where the page goes.
-        title: Heading of the page.
-        tables: Further tables to show below the summary.
-    """
+    """Write a comparison of two or more models as one HTML file, ``tables`` below the summary, and return where it is."""
     return write_page(path, "comparison.html.j2", comparison_page(comparison, title=title, tables=tables))
-
-
-def write_page(path: str | os.PathLike[str], template: str, content: Mapping[str, Any]) -> Path:
-    """Fill a template of this package and write the page whole or not at all."""
-    text = _render(template, content)
-    with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-    return Path(path)
-
-
-def _render(template: str, content: Mapping[str, Any]) -> str:
-    from classmargin import __version__
-    from classmargin._checks import require_extra
-
-    jinja2 = require_extra("jinja2", "report", "an HTML report")
-    safe = require_extra("markupsafe", "report", "an HTML report").Markup
-    plotly = require_extra("plotly.offline", "report", "an HTML report")
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals["rows_at_once"] = ROWS_AT_ONCE
-    environment.filters |= {"shown": format_value, "sort_value": sort_value}
-    figures = content["figures"]
-    own_files = {
-        name: safe((_TEMPLATES / file).read_text("utf-8"))
-        for name, file in (("css", "report.css"), ("script", "report.js"))
-    }
-    payload = {
-        "figures": safe(
-            _script_json(
-                "{" + ",".join(f'"{key}":{figure.to_json()}' for key, figure in figures.items()) + "}"
-            )
-        ),
-        "figure_ids": set(figures),
-        **{
-            name: safe(_script_json(json_text(content[name], indent=None))) if content.get(name) else None
-            for name in ("cells", "samples")
-        },
-        "plotly": safe(plotly.get_plotlyjs()),
-        "version": __version__,
-    }
-    return str(environment.get_template(template).render({**content, **own_files, **payload}))
-
-
-def _script_json(text: str) -> str:
-    """Return JSON that cannot close the script element that holds it, whatever the class names are.
-
-    Inside JSON the sign "<" only occurs in strings, where its escape means the same.
-    """
-    return text.replace("<", "\\u003c")
-
-
-def sort_value(value: Any) -> str:
-    """Return what the page sorts a number by: the number itself, empty where there is none."""
-    if isinstance(value, tuple):  # an interval sorts by its lower end
-        value = value[0]
-    return "" if is_missing(value) else f"{float(value):.7g}"
 
 
 def comparison_page(
@@ -149,20 +214,38 @@ def comparison_page(
 ) -> dict[str, Any]:
     """Return everything the template ``comparison.html.j2`` shows."""
     pairs = pairs_of(comparison)
-    figures = {"changes": changes_figure({pair.candidate_name: pair.deltas for pair in pairs})}
-    figures |= {f"gains-{number}": comparison_figure(pair) for number, pair in enumerate(pairs, start=1)}
-    parts = [_model_section(number, pair) for number, pair in enumerate(pairs, start=1)]
+    first = pairs[0]
+    models = f"{len(pairs) + 1} models" if len(pairs) > 1 else "Two models"
+    parts = [
+        {
+            "id": number,
+            "title": f"{printable(pair.candidate_name)} against {printable(pair.baseline_name)}",
+            "verdict": printable(pair.verdict),
+            "alpha": pair.alpha,
+            "classes": change_table(pair),
+        }
+        for number, pair in enumerate(pairs, start=1)
+    ]
     return {
         "title": title,
         "verdict": printable(comparison.verdict),
-        "facts": _comparison_facts(pairs),
+        "facts": (
+            f"{models} on the same {first.num_samples:,} samples of {len(first.class_names):,} classes; "
+            f"{RANKING_WORDS[first.ranking]}; intervals at {100 * first.confidence:g}%."
+        ),
         "summary": summary_table(comparison),
         "tables": list(tables),
-        "baseline_name": pairs[0].baseline_name,
-        "level": f"{100 * pairs[0].confidence:g}%",
+        "baseline_name": first.baseline_name,
+        "level": f"{100 * first.confidence:g}%",
         "models": parts,
         "notes": comparison.notes,
-        "figures": figures,
+        "figures": {
+            "changes": draw.changes_figure({pair.candidate_name: pair.deltas for pair in pairs}),
+            **{
+                f"gains-{number}": draw.gains_figure(pair.by_class)
+                for number, pair in enumerate(pairs, start=1)
+            },
+        },
         "cells": None,
         "sections": [
             ("summary", "Summary"),
@@ -173,43 +256,18 @@ def comparison_page(
     }
 
 
-def _model_section(number: int, pair: Comparison) -> dict[str, Any]:
-    return {
-        "id": number,
-        "title": f"{printable(pair.candidate_name)} against {printable(pair.baseline_name)}",
-        "verdict": printable(pair.verdict),
-        "alpha": pair.alpha,
-        "classes": change_table(pair),
-    }
-
-
-def _comparison_facts(pairs: Sequence[Comparison]) -> str:
-    pair = pairs[0]
-    models = f"{len(pairs) + 1} models" if len(pairs) > 1 else "Two models"
-    return (
-        f"{models} on the same {pair.num_samples:,} samples of {len(pair.class_names):,} classes; "
-        f"{RANKING_WORDS[pair.ranking]}; intervals at {100 * pair.confidence:g}%."
-    )
-
-
 def write_tables_html(
     path: str | os.PathLike[str],
     *,
     title: str,
     verdict: str,
     tables: Sequence[Table],
-    figures: Mapping[str, tuple[Figure, str, str]] | None = None,
+    figures: Mapping[str, tuple[draw.Figure, str, str]] | None = None,
     notes: Sequence[str] = (),
 ) -> Path:
     """Write one self-contained HTML file and return where it is.
 
-    Args:
-        path: Where the page goes; replaced only when the new one is complete.
-        title: Heading.
-        verdict: The answer in a sentence or two, above everything else.
-        tables: Shown in this order.
-        figures: Plotly figures by id, each with words for readers who cannot see it and a caption.
-        notes: How to read the numbers.
+    The verdict stands above everything else; a figure comes with words for readers who cannot see it and a caption.
     """
     shown = dict(figures or {})
     sections = [(f"table-{number}", table.title) for number, table in enumerate(tables, start=1)]
@@ -224,3 +282,44 @@ def write_tables_html(
         "sections": [*sections, *([("figures", "Figures")] if shown else []), ("notes", "How to read this")],
     }
     return write_page(path, "tables.html.j2", content)
+
+
+def write_page(path: str | os.PathLike[str], template: str, content: Mapping[str, Any]) -> Path:
+    """Fill a template of this package and write the page whole or not at all."""
+    jinja2 = require_extra("jinja2", "report", "an HTML report")
+    markupsafe = require_extra("markupsafe", "report", "an HTML report")
+    plotly = require_extra("plotly.offline", "report", "an HTML report")
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals["rows_at_once"] = ROWS_AT_ONCE
+    environment.filters |= {"shown": format_value, "sort_value": sort_value}
+    figures = ",".join(f'"{key}":{figure.to_json()}' for key, figure in content["figures"].items())
+    data = {name: json_text(content[name], indent=None) for name in ("cells", "samples") if content.get(name)}
+    safe = {
+        # Inside JSON the sign "<" only occurs in strings, where its escape means the same: no class name can close the script element.
+        **{
+            name: text.replace("<", "\\u003c")
+            for name, text in (("figures", f"{{{figures}}}"), *data.items())
+        },
+        "css": (_TEMPLATES / "report.css").read_text("utf-8"),
+        "script": (_TEMPLATES / "report.js").read_text("utf-8"),
+        "plotly": plotly.get_plotlyjs(),
+    }
+    more = {"samples": None, "figure_ids": set(content["figures"]), "version": __version__}
+    payload = {name: markupsafe.Markup(text) for name, text in safe.items()}
+    text = environment.get_template(template).render({**content, **more, **payload})
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return Path(path)
+
+
+def sort_value(value: Any) -> str:
+    """Return what the page sorts a number by: the number itself, empty where there is none."""
+    if isinstance(value, tuple):  # an interval sorts by its lower end
+        value = value[0]
+    return "" if is_missing(value) else f"{float(value):.7g}"

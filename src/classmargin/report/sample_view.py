@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from classmargin._checks import require_extra
 from classmargin._printable import printable
 from classmargin._progress import progress_if_long
 from classmargin.evaluation.audit_result import Audit
+from classmargin.evaluation.input_checks import AnyArray, IntArray
 from classmargin.evaluation.samples import KINDS, places_in_groups
 
 # Of each class; a page of a thousand classes shows fewer of those that do not lag.
@@ -41,61 +41,61 @@ _ENLARGED = 32  # smaller pictures are enlarged without smoothing by the page
 
 
 def sample_view(audit: Audit, *, images: Any = None, texts: Sequence[str] | None = None) -> dict[str, Any]:
-    """Return what the page needs to show samples.
-
-    Args:
-        audit: Whose samples they are.
-        images: As in :meth:`Audit.to_html`, or :class:`Pictures`.
-        texts: One text per sample, or ``None``.
-
-    Returns:
-        ``names`` of the classes, ``kinds``, ``rows`` (class, kind, identity, predicted, its probability, probability of the
-        true class, second choice, picture, text; -1 or null where there is none), ``pictures``, ``texts``, ``totals`` (errors
-        and doubted labels of each class), ``first`` (the class to show at first) and ``words`` about what is left out.
-    """
+    """Return what the page needs to show samples."""
     if texts is not None and len(texts) != audit.num_samples:
         raise ValueError(f"texts must have one entry per sample ({audit.num_samples}), got {len(texts)}")
     frame = audit.samples
     number = {name: k for k, name in enumerate(audit.class_names)}
-    truth = audit.labels[frame["position"].to_numpy()]
-    predicted = audit.predictions[frame["position"].to_numpy()]
+    positions = frame["position"].to_numpy()
+    truth, predicted = audit.labels[positions], audit.predictions[positions]
     kind = np.array([KINDS.index(name) for name in frame["kind"]], dtype=np.int64)
     chosen = _choose(audit, truth, predicted, kind, frame["rank"].to_numpy())
-    shown = frame.iloc[chosen]
-    positions = [int(position) for position in shown["position"]]
+    # Room for pictures and texts goes to lagging classes first.
+    lags = audit.by_class["lags"].to_numpy(dtype=bool)
+    first = positions[chosen][np.argsort(~lags[truth[chosen]], kind="stable")].tolist()
     pictures = images if images is None or isinstance(images, Pictures) else Pictures(images, audit)
-    # Room for pictures goes to lagging classes first.
-    lags = audit.by_class["lags"].to_numpy(dtype=bool)[truth[chosen]]
-    first = [positions[row] for row in np.argsort(~lags, kind="stable").tolist()]
     uris = {} if pictures is None else data_uris(pictures, first)
-    places = {position: place for place, position in enumerate(uris)}
-    letters, kept = {}, 0
+    letters: dict[int, str] = {}
+    kept = 0
     for position in first if texts is not None else []:
-        words = printable(str(texts[position]))[: MOST_LETTERS + 1]  # type: ignore[index]
-        words = words if len(words) <= MOST_LETTERS else f"{words[:MOST_LETTERS]}…"
-        kept += len(words)
+        text = printable(str(texts[position]))[: MOST_LETTERS + 1]  # type: ignore[index]
+        text = text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]}…"
+        kept += len(text)
         if kept > MOST_LETTERS_IN_ALL:
             break
-        letters[position] = words
-    text_places = {position: place for place, position in enumerate(letters)}
+        letters[position] = text
+    picture_places, text_places = (
+        {position: place for place, position in enumerate(found)} for found in (uris, letters)
+    )
     rows = [
         [
             int(truth[row]),
             int(kind[row]),
             printable(str(record["sample_id"])),
             int(predicted[row]),
-            _rounded(record["probability"]),
-            _rounded(record["true_probability"]),
+            *(
+                None if value != value else round(float(value), 3)
+                for value in (record["probability"], record["true_probability"])
+            ),
             number.get(record["second_choice"], -1),
-            places.get(record["position"], -1),
+            picture_places.get(record["position"], -1),
             text_places.get(record["position"], -1),
         ]
-        for row, record in zip(chosen.tolist(), shown.to_dict("records"), strict=True)
+        for row, record in zip(chosen.tolist(), frame.iloc[chosen].to_dict("records"), strict=True)
     ]
     totals = [
         np.bincount(truth[kind == code], minlength=audit.num_classes).tolist()
         for code in range(len(KINDS) - 1)
     ]
+    # The class to show at first: the worst one, among those that lag where there are any.
+    accuracy = audit.by_class["accuracy"].where(lags | (not lags.any())).fillna(np.inf)
+    words = ""
+    if pictures is not None:
+        words = f"Pictures are re-encoded small; the page holds at most {MOST_BYTES / 2**20:.0f} MB of them"
+        if pictures.unreadable:
+            words += f"; {pictures.unreadable} could not be read or were refused"
+        left = len(set(first)) - len(uris) - pictures.unreadable
+        words += f"; {left} listed samples are without one." if left > 0 else "."
     return {
         "names": [printable(name) for name in audit.class_names],
         "kinds": list(KINDS),
@@ -103,18 +103,12 @@ def sample_view(audit: Audit, *, images: Any = None, texts: Sequence[str] | None
         "pictures": list(uris.values()),
         "texts": list(letters.values()),
         "totals": totals,
-        "first": _first(audit),
-        "words": _words(len(set(positions)), pictures, len(uris)),
+        "first": int(np.argmin(accuracy)),
+        "words": words,
     }
 
 
-def _choose(
-    audit: Audit,
-    truth: NDArray[np.int64],
-    predicted: NDArray[np.int64],
-    kind: NDArray[np.int64],
-    rank: NDArray[np.int64],
-) -> NDArray[np.int64]:
+def _choose(audit: Audit, truth: IntArray, predicted: IntArray, kind: IntArray, rank: IntArray) -> IntArray:
     """Return rows of the sample table: all kinds of error of a class get their turn, lagging classes first."""
     # The place among the errors of the same pair: a rare confusion is shown as well as the usual one. Rows come by rank.
     turn = np.where(kind == 0, places_in_groups(kind, truth, predicted), rank)
@@ -132,44 +126,13 @@ def _choose(
     return np.sort(best[:MOST_ROWS])  # as in the table: by class, kind and rank
 
 
-def _rounded(value: float) -> float | None:
-    return None if value != value else round(float(value), 3)
-
-
-def _first(audit: Audit) -> int:
-    frame = audit.by_class
-    lags = frame["lags"].to_numpy(dtype=bool)
-    accuracy = np.where(lags | (not lags.any()), frame["accuracy"].to_numpy(dtype=np.float64), np.inf)
-    return int(np.argmin(np.where(np.isnan(accuracy), np.inf, accuracy)))
-
-
-def _words(listed: int, pictures: Pictures | None, shown: int) -> str:
-    if pictures is None:
-        return ""
-    words = f"Pictures are re-encoded small; the page holds at most {MOST_BYTES / 2**20:.0f} MB of them"
-    if pictures.unreadable:
-        words += f"; {pictures.unreadable} could not be read or were refused"
-    left = listed - shown - pictures.unreadable
-    return f"{words}; {left} listed samples are without one." if left > 0 else f"{words}."
-
-
 class Pictures:
-    """Reads the picture of a sample by its position.
-
-    Args:
-        images: A folder that holds the samples under their ``sample_id`` as relative path, one path per sample, or an array
-            ``[N, H, W]``, ``[N, H, W, C]`` or ``[N, C, H, W]`` (bytes, or floats between 0 and 1), or an object whose
-            ``open(position)`` gives a path or a stream.
-        audit: Whose samples they are.
-
-    Raises:
-        ValueError: A folder that is not there, another number of samples, an array of another shape.
-    """
+    """Reads the picture of a sample by its position."""
 
     def __init__(self, images: Any, audit: Audit) -> None:
         self.folder: Path | None = None
         self.names: Sequence[str] | None = None
-        self.array: NDArray[Any] | None = None
+        self.array: AnyArray | None = None
         self.source: Any = None
         self.unreadable = 0
         if isinstance(images, (str, os.PathLike)):
@@ -206,23 +169,26 @@ class Pictures:
         try:
             image = self._image(position)
             image.thumbnail((SIDE, SIDE))
-            return _encode(image)
+            stream = io.BytesIO()
+            if max(image.size) <= _ENLARGED:
+                image.save(stream, "PNG", optimize=True)  # a few hundred bytes, and no blur
+            else:
+                image.convert("RGB").save(stream, "JPEG", quality=72, optimize=True)
+            return stream.getvalue()
         except Exception:  # damaged files raise nearly anything; the page says how many there were
             self.unreadable += 1
             return None
 
     def properties(self, count: int) -> dict[str, list[float]]:
         """Return size, brightness, contrast and sharpness of the first ``count`` pictures; NaN where one cannot be read."""
-        names = ("brightness", "contrast", "sharpness", "pixels")
-        columns: dict[str, list[float]] = {name: [] for name in names}
+        rows = []
         for position in progress_if_long(range(count), "measuring pictures"):
             try:
-                values = _measure(self._image(position))
+                rows.append(_measure(self._image(position)))
             except Exception:  # as above: anything may be wrong with a file
-                values = (math.nan, math.nan, math.nan, math.nan)
-            for name, value in zip(names, values, strict=True):
-                columns[name].append(value)
-        return columns
+                rows.append((math.nan,) * 4)
+        names = ("brightness", "contrast", "sharpness", "pixels")
+        return {name: [row[k] for row in rows] for k, name in enumerate(names)}
 
     def _image(self, position: int) -> Any:
         pillow = require_extra("PIL.Image", "report", "pictures in a report")
@@ -233,19 +199,15 @@ class Pictures:
             if image.width * image.height > LARGEST_PIXELS:
                 raise ValueError("too many pixels")
             image.info["size"] = image.size
-            image.draft(
-                "RGB", (2 * SIDE, 2 * SIDE)
-            )  # JPEG files are decoded small, which is ten times faster
+            image.draft("RGB", (2 * SIDE, 2 * SIDE))  # decodes a JPEG small, which is ten times faster
             return image.convert("RGB")
 
     def _path(self, position: int) -> Path:
         assert self.names is not None
-        name = self.names[position]
-        if self.folder is None:
-            path = Path(name)
-        else:
+        path = Path(self.names[position])
+        if self.folder is not None:
             root = self.folder.resolve()
-            path = (root / name).resolve()
+            path = (root / path).resolve()
             if root not in path.parents:
                 raise ValueError("outside of the folder")
         if not path.is_file():
@@ -263,7 +225,7 @@ def _measure(image: Any) -> tuple[float, float, float, float]:
     return float(grey.mean()), float(grey.std()), float(edges.var()), float(width * height)
 
 
-def _as_pixels(values: NDArray[Any]) -> NDArray[np.uint8]:
+def _as_pixels(values: AnyArray) -> AnyArray:
     if values.ndim == 3 and values.shape[0] in (1, 3, 4) and values.shape[2] not in (1, 3, 4):
         values = values.transpose(1, 2, 0)
     if values.ndim == 3:
@@ -275,15 +237,6 @@ def _as_pixels(values: NDArray[Any]) -> NDArray[np.uint8]:
         scale = (0.0, 255.0) if low == 0.0 and high > 1.0 and high <= 255.0 else (low, high)
         values = np.round(255 * (numbers - scale[0]) / (scale[1] - scale[0])).astype(np.uint8)
     return np.ascontiguousarray(values)
-
-
-def _encode(image: Any) -> bytes:
-    stream = io.BytesIO()
-    if max(image.size) <= _ENLARGED:
-        image.save(stream, "PNG", optimize=True)  # a few hundred bytes, and no blur
-    else:
-        image.convert("RGB").save(stream, "JPEG", quality=72, optimize=True)
-    return stream.getvalue()
 
 
 def data_uris(pictures: Pictures, positions: Sequence[int]) -> dict[int, str]:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table as RichTable
 
+# "percent" and "interval" hold fractions, shown as percent; "points" and "points_interval" differences of fractions; "value" numbers that
+# are text already; "count" a number of things, or its mean over runs.
 Kind = Literal[
     "text", "value", "count", "percent", "points", "number", "p_value", "interval", "points_interval"
 ]
@@ -28,22 +30,12 @@ NO_VALUE = "–"
 
 @dataclass(frozen=True)
 class Column:
-    """One column.
+    """One column."""
 
-    Attributes:
-        key: Where a row keeps the value.
-        title: Words above the column.
-        kind: What the value is: ``percent`` and ``interval`` hold fractions in [0, 1] shown as percent,
-            ``points`` and ``points_interval`` differences shown in percentage points with a sign,
-            ``value`` a number that is text already (a column of mixed kinds), ``count`` a number of things, or
-            its mean over runs, with one decimal where it is not whole.
-        hint: A longer explanation, for formats with room for it.
-    """
-
-    key: str
-    title: str
+    key: str  # where a row keeps the value
+    title: str  # words above the column
     kind: Kind = "text"
-    hint: str = ""
+    hint: str = ""  # A longer explanation, for formats with room for it
 
     @property
     def is_text(self) -> bool:
@@ -51,20 +43,20 @@ class Column:
         return self.kind == "text"
 
 
-@dataclass(frozen=True)
-class Table:
-    """A titled table of raw values.
+def columns(text: str) -> tuple[Column, ...]:
+    r"""Return columns that are written one per line: ``key | title | kind | hint``, without the last two where there are none.
 
     Example:
-        >>> table = Table("Classes", (Column("name", "Class"), Column("accuracy", "Accuracy", "percent")),
-        ...               [{"name": "cat", "accuracy": 0.5}])
-        >>> print(to_markdown(table))
-        **Classes**
-        <BLANKLINE>
-        | Class | Accuracy |
-        |:---|---:|
-        | cat | 50.0% |
+        >>> [(column.title, column.kind) for column in columns("name | Class\n n | Samples | count | Of the class")]
+        [('Class', 'text'), ('Samples', 'count')]
     """
+    lines = [[" ".join(field.split()) for field in line.split("|")] for line in text.strip().splitlines()]
+    return tuple(Column(*fields) for fields in lines)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A titled table of raw values."""
 
     title: str
     columns: tuple[Column, ...]
@@ -77,18 +69,13 @@ class Table:
 
 
 def format_value(value: Any, kind: Kind) -> str:
-    """Return ``value`` as a reader wants it.
-
-    Example:
-        >>> format_value(0.567, "percent"), format_value(-0.02, "points"), format_value(None, "number")
-        ('56.7%', '-2.0', '–')
-        >>> format_value((0.5, 0.625), "interval")
-        '50.0–62.5%'
-    """
-    if kind in ("interval", "points_interval"):
-        return _format_interval(value, signed=kind == "points_interval")
-    if is_missing(value):
+    """Return ``value`` as a reader wants it."""
+    if is_missing(value) or (kind in ("interval", "points_interval") and any(map(is_missing, value))):
         return NO_VALUE
+    if kind == "interval":
+        return f"{100 * value[0]:.1f}–{100 * value[1]:.1f}%"
+    if kind == "points_interval":
+        return f"{_format_points(value[0])} to {_format_points(value[1])}"
     if kind in ("text", "value"):
         return printable(str(value))
     if kind == "count":
@@ -100,23 +87,6 @@ def format_value(value: Any, kind: Kind) -> str:
         return _format_points(float(value))
     if kind == "p_value":
         return "<0.001" if float(value) < 0.001 else f"{float(value):.3f}"
-    return _format_number(float(value))
-
-
-def _format_interval(value: Any, *, signed: bool) -> str:
-    if value is None or any(is_missing(end) for end in value):
-        return NO_VALUE
-    low, high = (float(end) for end in value)
-    if signed:
-        return f"{_format_points(low)} to {_format_points(high)}"
-    return f"{100 * low:.1f}–{100 * high:.1f}%"
-
-
-def _format_points(value: float) -> str:
-    return f"{round(100 * value, 1) + 0.0:+.1f}"  # adding zero turns -0.0 into 0.0
-
-
-def _format_number(value: float) -> str:
     if math.isinf(value):
         return "∞" if value > 0 else "-∞"
     if value != 0 and not 1e-3 <= abs(value) < 1e5:
@@ -124,9 +94,17 @@ def _format_number(value: float) -> str:
     return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
 
 
+def _format_points(value: float) -> str:
+    return f"{round(100 * value, 1) + 0.0:+.1f}"  # adding zero turns -0.0 into 0.0
+
+
 def frame_rows(frame: Any) -> list[dict[str, Any]]:
-    """Return the rows of a data frame as dictionaries."""
-    return [{str(key): value for key, value in row.items()} for row in frame.to_dict("records")]
+    """Return the rows of a data frame as dictionaries, with ``low`` and ``high`` as a pair, too."""
+    rows = [{str(key): value for key, value in row.items()} for row in frame.to_dict("records")]
+    if {"low", "high"} <= set(frame.columns):
+        for row in rows:
+            row["interval"] = (row["low"], row["high"])
+    return rows
 
 
 def is_missing(value: Any) -> bool:
@@ -135,9 +113,7 @@ def is_missing(value: Any) -> bool:
         return True
     try:
         return bool(value != value)
-    except (
-        TypeError
-    ):  # pandas.NA refuses to be a truth value; importing pandas for it would cost half a second
+    except TypeError:  # pandas.NA refuses to be a truth value; importing pandas to ask costs half a second
         return True
 
 
@@ -166,29 +142,23 @@ def to_rich(table: Table) -> RichTable:
 def to_markdown(table: Table) -> str:
     """Return the table in Markdown (GitHub's pipes), with everything of the data escaped."""
     lines = [f"**{escape_markdown(table.title)}**", ""] if table.title else []
-    lines.append(_markdown_row(column.title for column in table.columns))
-    lines.append("|" + "|".join(":---" if column.is_text else "---:" for column in table.columns) + "|")
-    lines += [_markdown_row(table.cells(row)) for row in table.rows]
+    head, *rows = (
+        "| " + " | ".join(map(escape_markdown, cells)) + " |"
+        for cells in ([column.title for column in table.columns], *map(table.cells, table.rows))
+    )
+    under = "|" + "|".join(":---" if column.is_text else "---:" for column in table.columns) + "|"
+    lines += [head, under, *rows]
     if table.note:
         lines += ["", escape_markdown(table.note)]
     return "\n".join(lines)
-
-
-def _markdown_row(cells: Any) -> str:
-    return "| " + " | ".join(escape_markdown(cell) for cell in cells) + " |"
 
 
 def to_html(table: Table) -> str:
     """Return the table as a piece of HTML, with everything of the data escaped."""
 
     def line(tag: str, texts: Iterable[str]) -> str:
-        return "".join(
-            (
-                "<tr>",
-                *(f"<{tag} style='text-align:left'>{html.escape(text)}</{tag}>" for text in texts),
-                "</tr>",
-            )
-        )
+        cells = "".join(f"<{tag} style='text-align:left'>{html.escape(text)}</{tag}>" for text in texts)
+        return f"<tr>{cells}</tr>"
 
     head = line("th", (column.title for column in table.columns))
     rows = "".join(line("td", table.cells(row)) for row in table.rows)
@@ -222,33 +192,22 @@ def _latex_row(cells: Any) -> str:
 
 _LATEX = {
     "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
-    "–": "--",
-    "−": "$-$",
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+    **{
+        sign: rf"\text{name}{{}}"
+        for sign, name in {"~": "asciitilde", "^": "asciicircum", "|": "bar"}.items()
+    },
+    **{sign: rf"\text{name}{{}}" for sign, name in {"<": "less", ">": "greater", '"': "quotedbl"}.items()},
+    **{letter: rf"$\{name}$" for letter, name in {"α": "alpha", "γ": "gamma", "δ": "delta"}.items()},
+    **{letter: rf"$\{name}$" for letter, name in {"λ": "lambda", "Λ": "Lambda", "‖": "Vert"}.items()},
     "∞": r"$\infty$",
-    "α": r"$\alpha$",
-    "γ": r"$\gamma$",
-    "δ": r"$\delta$",
-    "λ": r"$\lambda$",
-    "Λ": r"$\Lambda$",
-    "μ\u0302": r"$\hat{\mu}$",  # letters with a combining accent count as one
-    "c\u0304": r"$\bar{c}$",
-    "‖": r"$\Vert$",
+    "→": r"$\rightarrow$",
     "²": "$^2$",
     "°": r"$^\circ$",
-    "→": r"$\rightarrow$",
+    "–": "--",
+    "−": "$-$",
+    "μ\u0302": r"$\hat{\mu}$",
+    "c\u0304": r"$\bar{c}$",  # letters with a combining accent count as one
 }
 _LATEX_SPECIAL = re.compile("|".join(map(re.escape, sorted(_LATEX, key=len, reverse=True))))
 
@@ -279,11 +238,9 @@ def terminal(stream: IO[str] | None = None) -> Console:
     """Return a console that writes colours and fits the width only where a person looks at it."""
     from rich.console import Console
 
-    stream = sys.stdout if stream is None else stream
-    console = Console(file=stream, highlight=False, markup=False, emoji=False)
-    if not console.is_terminal:
-        console = Console(file=stream, highlight=False, markup=False, emoji=False, width=_PIPED_WIDTH)
-    return console
+    options: Any = {"file": stream or sys.stdout, "highlight": False, "markup": False, "emoji": False}
+    console = Console(**options)
+    return console if console.is_terminal else Console(**options, width=_PIPED_WIDTH)
 
 
 def print_report(verdict: str, tables: Sequence[Table], notes: Sequence[str] = ()) -> None:

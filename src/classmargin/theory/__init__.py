@@ -1,7 +1,8 @@
 """The statements of the paper as checkable functions: margins, complexity, risk bounds, optimal margins.
 
-Every function states its lemma, proves the constant it uses and says where the paper prints another one.
-Everything is computed in float64 on the CPU.
+Every function states its lemma and proves the constant it uses; what the paper prints instead, and why it differs, is on
+the page Theory of the documentation. Everything is computed in float64 on the CPU. Arguments of a wrong type are a
+``TypeError``, shapes and values out of range a ``ValueError``.
 """
 
 from classmargin.theory.margin_losses import (

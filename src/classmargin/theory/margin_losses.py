@@ -23,10 +23,8 @@ from classmargin.theory._inputs import FloatArray, LabelArray, as_class_margins,
 def prediction_margin(logits: FloatArray, labels: LabelArray) -> Tensor:
     """Return γ_f(x, y) = z_y − max_{y' ≠ y} z_{y'} (Eq. 8): how far the true class leads the runner-up.
 
-    Not to be confused with the paper's two other margins, which are measured and not bounded: the
-    output-level margin (the same difference on probabilities) and the classifier-level margin, the smallest
-    angle between two weight vectors (printed with ``w_jᵀw_j`` in the numerator, where ``w_iᵀw_j`` is
-    meant).
+    Not to be confused with the paper's two other margins, which are measured and not bounded: the output-level margin (the
+    same difference on probabilities) and the classifier-level margin, the smallest angle between two weight vectors.
 
     Args:
         logits: Scores z, shape ``[N, K]`` with ``K >= 2``.
@@ -34,10 +32,6 @@ def prediction_margin(logits: FloatArray, labels: LabelArray) -> Tensor:
 
     Returns:
         Margins of shape ``[N]``, float64; negative where another class scores higher.
-
-    Raises:
-        TypeError: If the logits are not floating point or the labels not integer.
-        ValueError: If a shape, a label or a value is out of range.
 
     Example:
         >>> prediction_margin(torch.tensor([[3.0, 1.0, 2.0], [0.0, 4.0, 1.0]]), torch.tensor([0, 2])).tolist()
@@ -52,9 +46,8 @@ def prediction_margin(logits: FloatArray, labels: LabelArray) -> Tensor:
 def margin_loss(margins: FloatArray | float, gamma: FloatArray | float) -> Tensor:
     """Return Φ_γ(u) = min(1, max(0, 1 − u/γ)): 1 for wrong, 0 for right by γ or more, a ramp between.
 
-    Φ_γ lies in [0, 1], falls in u, is 1/γ-Lipschitz, and is at least the 0-1 loss 1[u <= 0]. ``gamma=1`` is
-    the usual ramp loss; ``gamma -> 0`` gives the 0-1 loss. Contrary to the cross-entropy (see
-    :func:`surrogate_loss`), Φ_γ(u) never falls when γ grows.
+    Φ_γ lies in [0, 1], falls in u, is 1/γ-Lipschitz, at least the 0-1 loss 1[u <= 0] (its limit for γ -> 0), and never
+    falls when γ grows.
 
     Args:
         margins: Prediction margins u, any shape.
@@ -119,12 +112,8 @@ def surrogate_loss(logits: FloatArray, labels: LabelArray, class_margins: FloatA
     1 − 1/((1 + e^t) ln 2) >= 1 − 1/(2 ln 2) > 0. And the largest of the terms e^{(z_k − z_y)/γ}, k ≠ y, is
     e^{−u/γ}, so that replacing it by their sum gives g(u/γ) <= ℓ_{γ,ce}/ln 2. ∎
 
-    The constant 1/ln 2 is the smallest possible: with two equal logits both sides are 1.
-
-    Where the paper contradicts itself: it says twice that ℓ_{γ,ce} grows monotonically with γ. The
-    derivative is (z_y − Σ_k q_k z_k)/γ² with q = softmax(z/γ), so this is so only while z_y is above the
-    average logit under q, e.g. whenever z_y is the largest. For z = (0, 1), y = 0 the loss falls from
-    1.313262 (γ = 1) to 0.974077 (γ = 2): where the true class scores low, a larger γ makes the loss smaller.
+    The constant 1/ln 2 is the smallest possible: with two equal logits both sides are 1. Contrary to the print, ℓ_{γ,ce}
+    falls in γ where z_y is below the average logit under softmax(z/γ).
 
     Args:
         logits: Scores z, shape ``[N, K]``.

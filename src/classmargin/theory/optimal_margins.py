@@ -13,7 +13,7 @@ which bound is minimised, hence α and the exponent a:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,13 +26,6 @@ from classmargin.theory._inputs import FloatArray, as_class_counts, as_positive
 
 Objective: TypeAlias = Literal["overall", "balanced"]
 CountArray: TypeAlias = "Tensor | npt.NDArray[np.generic] | Sequence[float]"
-
-
-class _Problem(NamedTuple):
-    """min Σ_k weights_k / γ_k^exponent."""
-
-    weights: Tensor
-    exponent: int
 
 
 def optimal_margins(
@@ -51,21 +44,17 @@ def optimal_margins(
         Σ_k α_k^e  =  Σ_k (α_k/γ_k^a)^e · γ_k^(1−e)  <=  (Σ_k α_k/γ_k^a)^e · (Σ_k γ_k)^(1−e)
 
     As Σ_k γ_k = c̄·K is fixed, the objective Σ_k α_k/γ_k^a is at least (Σ_k α_k^e)^(a+1)/(c̄·K)^a, with
-    equality only for γ_k ∝ α_k^e. ∎ The paper's case is a = 2. (A line of its own proof has (Σ_k α_k)^(1/3)
-    where Σ_k α_k^(1/3) is meant; its result is right.)
+    equality only for γ_k ∝ α_k^e. ∎ The paper's case is a = 2.
 
-    **Unequal class sizes.** The bound then weighs a class by its share N_k/N, so α_k = N_k·r²_k and γ_k ∝
-    (N_k·r²_k)^(1/3): for the risk over all samples *frequent* classes get the larger margins, as errors on
-    them cost more. If all classes should count alike, minimise the mean of the class bounds,
-    ``objective="balanced"``: γ_k ∝ r_k^(1/2)·N_k^(−1/4), larger for *rare* classes (the exponent of LDAM).
-    With equal sizes the two give r_k^(2/3) and r_k^(1/2). The constant C(p) is taken as the same for all
-    classes and does not matter.
+    **Unequal class sizes.** For the risk over all samples α_k = N_k·r²_k, so *frequent* classes get the larger margins, as
+    errors on them cost more. If all classes should count alike, minimise the mean of the class bounds,
+    ``objective="balanced"``: γ_k ∝ r_k^(1/2)·N_k^(−1/4), larger for *rare* classes (the exponent of LDAM). The constant
+    C(p) is taken as the same for all classes and does not matter.
 
     Args:
         class_sqnorm: r²_{k,p}, the mean of ‖φ‖_p² over each class (p = 2: ‖μ̂_k‖² + ‖ŝ_k‖²), shape ``[K]``,
             all above zero.
-        mean_margin: c̄ > 0, the mean of the margins (the paper's table has a row c̄ = 0, which would divide
-            by zero).
+        mean_margin: c̄ > 0, the mean of the margins.
         class_counts: N_k, shape ``[K]``, all above zero; None means equal sizes.
         objective: ``"overall"`` (Corollary 1) or ``"balanced"``.
 
@@ -74,18 +63,15 @@ def optimal_margins(
         another; :func:`~classmargin.mr2.equations.class_margins`, which training uses too, lifts
         smaller ones to that.
 
-    Raises:
-        ValueError: If a shape or a value is out of range.
-
     Example:
         >>> [round(g, 6) for g in optimal_margins(torch.tensor([3.0, 4.0, 10.0]), 2.0).tolist()]
         [1.669243, 1.83724, 2.493518]
         >>> [round(g, 6) for g in optimal_margins([1.0, 1.0], 1.0, class_counts=[8, 1]).tolist()]
         [1.333333, 0.666667]
     """
-    problem = _problem(class_sqnorm, class_counts, objective)
+    weights, exponent = _problem(class_sqnorm, class_counts, objective)
     mean = check_number("mean_margin", mean_margin, above=0.0)
-    return class_margins(problem.weights, mean, power=1 / (problem.exponent + 1))
+    return class_margins(weights, mean, power=1 / (exponent + 1))
 
 
 def minimise_margins(
@@ -121,9 +107,9 @@ def minimise_margins(
     """
     from scipy.optimize import minimize
 
-    problem = _problem(class_sqnorm, class_counts, objective)
-    budget = check_number("mean_margin", mean_margin, above=0.0) * problem.weights.shape[0]
-    log_weights, a = problem.weights.log().numpy(), problem.exponent
+    weights, a = _problem(class_sqnorm, class_counts, objective)
+    budget = check_number("mean_margin", mean_margin, above=0.0) * weights.shape[0]
+    log_weights = weights.log().numpy()
 
     def value_and_slope(theta: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
         log_terms, q = _log_sum_exp(log_weights - a * theta)
@@ -162,16 +148,15 @@ def margin_objective(
         >>> round(margin_objective(torch.tensor([3.0, 4.0, 10.0]), torch.ones(3)), 4)  # the mean of r²/γ²
         5.6667
     """
-    problem = _problem(class_sqnorm, class_counts, objective)
+    weights, exponent = _problem(class_sqnorm, class_counts, objective)
     margins = as_positive("class_margins", class_margins, dim=1)
-    if margins.shape != problem.weights.shape:
-        raise ValueError(
-            f"class_margins must have shape {tuple(problem.weights.shape)}, got {tuple(margins.shape)}"
-        )
-    return float((problem.weights / margins**problem.exponent).sum())
+    if margins.shape != weights.shape:
+        raise ValueError(f"class_margins must have shape {tuple(weights.shape)}, got {tuple(margins.shape)}")
+    return float((weights / margins**exponent).sum())
 
 
-def _problem(class_sqnorm: FloatArray, class_counts: CountArray | None, objective: str) -> _Problem:
+def _problem(class_sqnorm: FloatArray, class_counts: CountArray | None, objective: str) -> tuple[Tensor, int]:
+    """Return α and a of min Σ_k α_k/γ_k^a."""
     sqnorm = as_positive("class_sqnorm", class_sqnorm, dim=1).detach()
     num_classes = sqnorm.shape[0]
     if num_classes < 1:
@@ -182,8 +167,8 @@ def _problem(class_sqnorm: FloatArray, class_counts: CountArray | None, objectiv
     if not bool((counts > 0).all()):
         raise ValueError(f"class_counts must be > 0 everywhere, got {counts.tolist()}")
     if check_choice("objective", objective, ("overall", "balanced")) == "balanced":
-        return _Problem((sqnorm / counts).sqrt(), exponent=1)
-    return _Problem(counts / counts.sum() * sqnorm, exponent=2)
+        return (sqnorm / counts).sqrt(), 1
+    return counts / counts.sum() * sqnorm, 2
 
 
 def _log_sum_exp(x: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:

@@ -75,13 +75,8 @@ def norm_constant(
       d = 1 and sharp for d = 2. Likewise ‖u‖_p <= d^(1/p) ‖u‖_∞ and ‖v‖_∞ <= ‖v‖_p make d^(1/p)·√(2 ln 2d)
       valid. The smallest of all these is returned.
 
-    What is printed (``"paper"``), and why it differs:
-
-    * 1 for p <= 2 is **false below 2**: for the d unit vectors and p = 1, E‖u‖_1 = d, but B = √d.
-    * √(2 ln d) at p = ∞ counts d variables where its proof has 2d, and is **false for small d**: it is 0 for
-      d = 1, and for d = 2 and v = (1, 1), (1, −1), ‖u‖_∞ is always 2, but √(2 ln 2)·B = 1.67.
-    * H_p^p for 2 < p < ∞ lacks the p-th root: valid, as H_p >= 1, but loose. (Its proof passes through
-      Σ_j σ_j², which belongs to the L2 norm of the features and not to the Lp norm of the statement.)
+    What is printed (``"paper"``): 1 for p <= 2, **false below 2** (d unit vectors, p = 1: E‖u‖_1 = d, but B = √d);
+    √(2 ln d) at p = ∞, **false for small d** (0 for d = 1); H_p^p in between, valid but loose.
 
     Args:
         norm_order: p in [1, ∞]; ``math.inf`` is allowed.
@@ -112,7 +107,8 @@ def norm_constant(
     if p <= 2:
         smaller = feature_dim if num_samples is None else min(feature_dim, num_samples)
         return math.pow(smaller, 1 / p - 1 / 2)
-    return min(_through_lower_orders(p, feature_dim), _through_maximum(p, feature_dim))
+    through_maximum = math.pow(feature_dim, 1 / p) * math.sqrt(2 * math.log(2 * feature_dim))
+    return min(_through_lower_orders(p, feature_dim), through_maximum)
 
 
 def khintchine_constant(norm_order: float) -> float:
@@ -145,10 +141,6 @@ def _through_lower_orders(p: float, d: int) -> float:
     orders = [2.0 * (top / 2.0) ** (i / _ORDERS_TRIED) for i in range(_ORDERS_TRIED + 1)]
     finite_end = [] if math.isinf(p) else [p]
     return min(khintchine_constant(s) * math.pow(d, 1 / s - 1 / p) for s in [*orders, *finite_end])
-
-
-def _through_maximum(p: float, d: int) -> float:
-    return math.pow(d, 1 / p) * math.sqrt(2 * math.log(2 * d))
 
 
 def _printed_constant(p: float, d: int) -> float:
@@ -207,10 +199,6 @@ def rademacher_monte_carlo(
 
     Returns:
         Mean, standard error, number of draws and whether the value is exact.
-
-    Raises:
-        TypeError: If the features are not floating point or the labels not integer.
-        ValueError: If a shape or a value is out of range.
 
     Example:
         >>> unit_vectors, labels = torch.eye(4), torch.tensor([0, 0, 1, 1])
@@ -282,9 +270,8 @@ def rademacher_bound_from_statistics(
     C(p) is proved in :func:`~classmargin.theory.rademacher.norm_constant`; for p = 2 it is 1 and
     r²_k = ‖μ̂_k‖² + ‖ŝ_k‖², which is Lemma 2.
 
-    **Unequal class sizes.** The paper assumes N_k = N/K; the bound then is C(p)·Λ·√(K/N)·√(Σ_k r²_k/γ_k²), as
-    printed. In general a class counts by its share N_k/N of the sample, and a class without samples not at
-    all; K stays the number of weight vectors.
+    The paper assumes N_k = N/K. In general a class counts by its share N_k/N of the sample, and a class without samples
+    not at all; K stays the number of weight vectors.
 
     Args:
         class_sqnorm: r²_{k,p}, the mean of ‖φ‖_p² over each class, shape ``[K]``, >= 0.
@@ -298,9 +285,6 @@ def rademacher_bound_from_statistics(
 
     Returns:
         The bound on the complexity.
-
-    Raises:
-        ValueError: If a shape or a value is out of range.
 
     Example:
         >>> toy = torch.tensor([3.0, 4.0, 10.0])  # r² of three classes with 2, 1 and 1 samples
@@ -322,21 +306,19 @@ def rademacher_bound_from_statistics(
 
 def _random_signs(vectors: Tensor, draws: int, generator: torch.Generator | None) -> Iterator[Tensor]:
     num_samples = vectors.shape[0]
-    for start, stop in _pieces(draws, vectors):
-        bits = torch.randint(0, 2, (stop - start, num_samples), generator=generator, dtype=torch.int8)
+    for piece in _pieces(draws, vectors):
+        bits = torch.randint(0, 2, (len(piece), num_samples), generator=generator, dtype=torch.int8)
         yield bits.to(torch.float64).mul_(2.0).sub_(1.0)
 
 
 def _all_signs(vectors: Tensor) -> Iterator[Tensor]:
     """Yield the 2^(N−1) sign vectors whose last entry is +1."""
-    num_samples = vectors.shape[0]
-    places = torch.arange(num_samples)
-    for start, stop in _pieces(2 ** (num_samples - 1), vectors):
-        bits = (torch.arange(start, stop)[:, None] >> places) & 1
+    places = torch.arange(vectors.shape[0])
+    for piece in _pieces(2 ** (len(places) - 1), vectors):
+        bits = (torch.arange(piece.start, piece.stop)[:, None] >> places) & 1
         yield 1.0 - 2.0 * bits.to(torch.float64)
 
 
-def _pieces(total: int, vectors: Tensor) -> Iterator[tuple[int, int]]:
+def _pieces(total: int, vectors: Tensor) -> Iterator[range]:
     size = max(1, _CHUNK_ELEMENTS // sum(vectors.shape))
-    for start in range(0, total, size):
-        yield start, min(start + size, total)
+    return (range(start, min(start + size, total)) for start in range(0, total, size))

@@ -5,11 +5,9 @@ class_margins`` -> complexity term; ``delta`` and the sample size -> confidence 
 sum. ``constants="correct"`` (default) uses the smallest constants proved in the docstrings, ``"paper"`` the
 printed ones.
 
-What the bounds assume, and training breaks: the features φ, the margins γ and the weight bound Λ are fixed
-before the sample is drawn. If φ or γ were fitted on the same sample, evaluate on samples held out from that
-fit (the head may be trained on them), or read the bound as a description and not as a guarantee. The
-paper's remark that uniformity over γ costs "ln-ln terms" is for one number γ; for K margins each of them
-adds its own. Heads with a bias are covered by appending a constant 1 to the features.
+What the bounds assume, and training breaks: the features φ, the margins γ and the weight bound Λ are fixed before the sample
+is drawn. If φ or γ were fitted on the same sample, evaluate on samples held out from that fit (the head may be trained on
+them), or read the bound as a description. Heads with a bias are covered by appending a constant 1 to the features.
 """
 
 from __future__ import annotations
@@ -89,9 +87,7 @@ def risk_bound(
     (√2/γ_{y_i})-Lipschitz in the L2 norm, and the vector contraction inequality (Maurer 2016; Lemma 5 of
     Cortes et al. 2016) gives R̂ad(G) <= √2·√2·R̂ad^γ(F). Hence 2·R̂ad(G) <= 4·R̂ad^γ(F). ∎
 
-    ``constants="paper"`` has c = 4√(2K) instead: valid, but √(2K) times larger than needed, because the
-    proof bounds max_y|·| by √K times the L2 norm where 1 suffices. With N_k = N/K and p = 2 its complexity
-    term is the printed 4√2·Λ·K/√N·√(Σ_k r²_k/γ_k²).
+    ``constants="paper"`` has c = 4√(2K) instead: valid, but √(2K) times larger than needed.
 
     Args:
         logits: Scores of the head, shape ``[N, K]``.
@@ -107,10 +103,6 @@ def risk_bound(
 
     Returns:
         The bound and its three terms.
-
-    Raises:
-        TypeError: If logits or features are not floating point or labels not integer.
-        ValueError: If a shape or a value is out of range.
 
     Example:
         >>> features, labels = torch.eye(2).repeat(200, 1), torch.tensor([0, 1]).repeat(200)
@@ -158,23 +150,18 @@ def class_risk_bounds(
 
         (1/N_k)·E sup_{‖w‖_q<=Λ} wᵀ Σ_i ε_i φ_i  =  (Λ/N_k)·E‖Σ_i ε_i φ_i‖_p  <=  C(p)·Λ·r_{k,p}/√N_k  ∎
 
-    ``"paper"``: the complexity term as printed, (4/γ_k)·C(p)·Λ·r_{k,p}. The last line of the printed proof
-    **loses the factor 1/√N_k** of the line before, so that the term does not fall with more data. The
-    coefficient 4 also lacks the number of classes (it is 2K for two classes only): with the root restored,
-    (4/γ_k)·Λ·r_k/√N_k, the bound is **false** for many classes, because a head that has a weight vector for
-    every point outside the sample gets the sample right by γ_k and everything else wrong (tests/theory
-    builds it).
-
-    The paper says that γ_k ∝ r_k^(2/3) balances these bounds. It makes them less unequal, r_k/γ_k ∝
-    r_k^(1/3), but only γ_k ∝ r_k/√N_k makes them equal.
+    ``"paper"``: the complexity term as printed, (4/γ_k)·C(p)·Λ·r_{k,p}, which **loses the factor 1/√N_k** and therefore
+    does not fall with more data. With the root restored it is **false** for many classes, because 4 stands for 2K: a head
+    with a weight vector for every point outside the sample gets the sample right by γ_k and everything else wrong
+    (tests/theory builds it). Only γ_k ∝ r_k/√N_k makes the bounds equal.
 
     Args:
-        logits: Scores of the head, shape ``[N, K]``.
+        logits: Scores of the head, shape ``[N, K]``; this and what follows as in :func:`risk_bound`.
         labels: True classes, shape ``[N]``; class sizes may differ.
         features: φ(x_i), shape ``[N, d]``.
-        class_margins: γ, shape ``[K]``, all above zero, fixed independently of the sample.
-        weight_bound: Λ > 0 with ‖w_y‖_q <= Λ for every class, fixed independently of the sample.
-        norm_order: p in [1, ∞]; q is its conjugate.
+        class_margins: γ, shape ``[K]``.
+        weight_bound: Λ > 0.
+        norm_order: p in [1, ∞].
         delta: Probability with which the bound of one class may fail, in (0, 1).
         simultaneous: If True, ``delta`` is that any of the K bounds fails (each is then computed at δ/K).
         empirical_loss: ``"cross_entropy"`` (as in Eq. 15) or ``"margin"``.
@@ -182,10 +169,6 @@ def class_risk_bounds(
 
     Returns:
         The bounds and their three terms, each ``[K]``; NaN for a class without samples.
-
-    Raises:
-        TypeError: If logits or features are not floating point or labels not integer.
-        ValueError: If a shape or a value is out of range.
 
     Example:
         >>> features, labels = torch.eye(2).repeat(200, 1), torch.tensor([0, 1]).repeat(200)
@@ -225,10 +208,9 @@ def _class_factors(counts: Tensor, feature_dim: int, norm_order: float, constant
     if check_constants(constants) == "paper":
         printed = 4.0 * norm_constant(norm_order, feature_dim, constants="paper")
         return torch.where(counts.isnan(), counts, printed)
-    norms = [
-        math.nan if math.isnan(n) else norm_constant(norm_order, feature_dim, num_samples=int(n))
-        for n in counts.tolist()
-    ]
+    # A class without samples is NaN through its count, whatever its constant.
+    sizes = counts.nan_to_num(1.0).tolist()
+    norms = [norm_constant(norm_order, feature_dim, num_samples=int(size)) for size in sizes]
     return 2.0 * len(norms) * torch.tensor(norms, dtype=torch.float64) / counts.sqrt()
 
 

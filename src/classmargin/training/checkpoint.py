@@ -22,7 +22,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from classmargin._atomic import flush
@@ -39,12 +38,7 @@ class CorruptCheckpointError(ValueError):
 
 
 class CheckpointStore:
-    """The checkpoints of one run.
-
-    Args:
-        folder: Where they lie; created by the first save.
-        say: Called with one line when a checkpoint is passed over.
-    """
+    """The checkpoints of one run; ``say`` is called with a line for each that is passed over."""
 
     def __init__(
         self, folder: str | os.PathLike[str], say: Callable[[str], None] = lambda line: None
@@ -58,11 +52,7 @@ class CheckpointStore:
         return sorted(found, key=lambda path: int(path.name[5:]), reverse=True)
 
     def save(self, step: int, tree: dict[str, Any]) -> Path:
-        """Write ``tree`` as the checkpoint of optimiser step ``step`` and drop all but the newest two.
-
-        Raises:
-            OSError: It could not be written (disk full, no permission); earlier checkpoints are untouched.
-        """
+        """Write ``tree`` as the checkpoint of an optimiser step and drop all but the newest two; on an error they all stay."""
         final = self.folder / f"step-{step:08d}"
         try:
             write_tree(final, tree)
@@ -70,15 +60,12 @@ class CheckpointStore:
             kept = self.paths()
             rest = f"the checkpoint {kept[0].name} before it is intact" if kept else "there is no earlier one"
             raise _retold(error, f"could not save checkpoint {final} ({error}); {rest}") from error
-        self._prune(final)
-        return final
-
-    def _prune(self, newest: Path) -> None:
         # After a resume from an older checkpoint, folders of later steps are leftovers of the broken attempt:
         # they would be taken for the newest at the next resume, so they go as well.
-        by_age = [path for path in self.paths() if path.name <= newest.name]
+        by_age = [path for path in self.paths() if path.name <= final.name]
         for path in set(self.paths()) - set(by_age[:KEEP]):
             shutil.rmtree(path, ignore_errors=True)
+        return final
 
     def repair(self) -> None:
         """Put right what a kill in the middle of a save left behind; only the writer of the run may ask.
@@ -98,9 +85,8 @@ class CheckpointStore:
     def load_newest(self) -> tuple[int, dict[str, Any]] | None:
         """Return step and tree of the newest whole checkpoint, or None if there is none.
 
-        Raises:
-            OSError: It cannot be read (no permission, a disk or network that fails). It may be
-                whole, and going on from an earlier one would in time delete it.
+        One that cannot be read just now may be whole, and going on from an earlier one would in time delete it: that is
+        an ``OSError``.
         """
         for path in self.paths():
             try:
@@ -134,8 +120,9 @@ def write_tree(final: Path, tree: dict[str, Any]) -> None:
     try:
         try:
             save_file(tensors, working / "tensors.safetensors")
-        except SafetensorError as error:  # the library hides the errno of the failed write in its text
-            raise _as_os_error(error) from error
+        except SafetensorError as error:  # which hides the number of the failed write in its text
+            found = re.search(r"\(os error (\d+)\)", str(error))
+            raise (OSError(int(found[1]), str(error)) if found else OSError(str(error))) from error
         record = {"format": FORMAT, "sha256": _checksum(working / "tensors.safetensors"), "state": structure}
         (working / "state.json").write_text(json.dumps(record), encoding="utf-8")
         for path in (*working.iterdir(), working):
@@ -146,12 +133,6 @@ def write_tree(final: Path, tree: dict[str, Any]) -> None:
             flush(final.parent.parent)
     finally:
         shutil.rmtree(working, ignore_errors=True)
-
-
-def _as_os_error(error: Exception) -> OSError:
-    """Return the failed write that the library tells of in words alone, as ``… (os error 28)``, with its number."""
-    found = re.search(r"\(os error (\d+)\)", str(error))
-    return OSError(int(found[1]), str(error)) if found else OSError(str(error))
 
 
 def _swap_in(working: Path, final: Path) -> None:
@@ -167,11 +148,7 @@ def _swap_in(working: Path, final: Path) -> None:
 
 
 def read_tree(path: Path) -> dict[str, Any]:
-    """Read a folder written by :func:`write_tree`.
-
-    Raises:
-        CorruptCheckpointError: A part is missing, cut off or changed.
-    """
+    """Read a folder written by :func:`write_tree`; one that is not as it was written is a ``CorruptCheckpointError``."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -182,11 +159,11 @@ def read_tree(path: Path) -> dict[str, Any]:
         if _checksum(path / "tensors.safetensors") != record["sha256"]:
             raise CorruptCheckpointError("the tensors do not match their checksum")
         tree: dict[str, Any] = unpack(load_file(path / "tensors.safetensors"), record["state"])
+        return tree
     except CorruptCheckpointError:
         raise
     except (FileNotFoundError, LookupError, TypeError, ValueError, RecursionError, SafetensorError) as error:
         raise CorruptCheckpointError(f"{type(error).__name__}: {error}") from error
-    return tree
 
 
 def _checksum(path: Path) -> str:
@@ -201,18 +178,7 @@ _TENSOR, _PAIRS, _TUPLE = "__tensor__", "__pairs__", "__tuple__"
 
 
 def pack(tree: Any) -> tuple[dict[str, Tensor], Any]:
-    """Split ``tree`` into tensors by name and a JSON-able structure.
-
-    Raises:
-        TypeError: The tree holds something other than numbers, text, None, tensors and nests of these.
-
-    Example:
-        >>> tensors, structure = pack({"a": torch.ones(2), "step": 3})
-        >>> structure
-        {'a': {'__tensor__': 'a'}, 'step': 3}
-        >>> unpack(tensors, structure)["step"]
-        3
-    """
+    """Split a tree of numbers, text, None, tensors and nests of these into tensors by name and a JSON-able structure."""
     tensors: dict[str, Tensor] = {}
     return tensors, _pack(tree, "", tensors)
 
@@ -220,7 +186,8 @@ def pack(tree: Any) -> tuple[dict[str, Tensor], Any]:
 def _pack(tree: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(tree, Tensor):
         name = path or "value"
-        tensors[name] = _own_memory(tree)
+        # A contiguous copy: the file format refuses tensors that share memory.
+        tensors[name] = tree.detach().to("cpu", copy=True).contiguous()
         return {_TENSOR: name}
     if tree is None or isinstance(tree, (bool, int, float, str)):
         return tree
@@ -242,11 +209,6 @@ def _join(path: str, key: Any) -> str:
     return f"{path}.{key}" if path else str(key)
 
 
-def _own_memory(tensor: Tensor) -> Tensor:
-    """Return a contiguous CPU copy: the file format refuses tensors that share memory."""
-    return tensor.detach().to("cpu", copy=True).contiguous()
-
-
 def unpack(tensors: Mapping[str, Tensor], structure: Any) -> Any:
     """Rebuild the tree that :func:`pack` took apart."""
     if isinstance(structure, list):
@@ -260,19 +222,3 @@ def unpack(tensors: Mapping[str, Tensor], structure: Any) -> Any:
     if set(structure) == {_TUPLE}:
         return tuple(unpack(tensors, item) for item in structure[_TUPLE])
     return {key: unpack(tensors, value) for key, value in structure.items()}
-
-
-def same(left: Any, right: Any) -> bool:
-    """Return whether two trees are equal bit for bit (tensors: shape, type and every element)."""
-    tensors_left, structure_left = pack(left)
-    tensors_right, structure_right = pack(right)
-    if structure_left != structure_right:
-        return False
-    return all(
-        a.dtype == b.dtype and a.shape == b.shape and torch.equal(_bits(a), _bits(b))
-        for a, b in zip(tensors_left.values(), tensors_right.values(), strict=True)
-    )
-
-
-def _bits(tensor: Tensor) -> Tensor:
-    return tensor.reshape(-1).view(torch.uint8) if tensor.numel() else tensor

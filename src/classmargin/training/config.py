@@ -23,6 +23,8 @@ from classmargin._checks import LARGEST_SIDE, check_choice, check_int, check_num
 
 # Of the machine part, what changes the last bits and is kept when a run resumes.
 NUMERICS = ("threads", "memory_format")
+# Settings that came after runs had been named: a run that leaves them alone keeps its name.
+LATER_DATA = ("spared_classes", "left_out", "fold")
 # Larger numbers are typing errors that would otherwise surface after days, or inside a C library.
 MOST_EPOCHS = 1_000_000
 LARGEST_BATCH = 2**31 - 1
@@ -30,17 +32,11 @@ LARGEST_SEED = 2**63 - 1
 LARGEST_COUNT = 2**31 - 1
 # Processes and threads of one machine; thousands of them end in the C library, or with the machine.
 MOST_PROCESSES = 1024
-PRECISIONS = (
-    "default",
-    "auto",
-    "32-true",
-    "tf32",
-    "bf16-mixed",
-    "16-mixed",
-    "bf16-true",
-    "16-true",
-    "64-true",
-)
+
+
+Precision = Literal[
+    "default", "auto", "32-true", "tf32", "bf16-mixed", "16-mixed", "bf16-true", "16-true", "64-true"
+]
 
 
 def _limited(default: Any, **limits: Any) -> Any:
@@ -88,6 +84,11 @@ class DataConfig(_Part):
         soft_labels: Prediction file (``classmargin predict RUN DATA --split train``) whose probabilities replace the
             classes of the training samples, for distillation.
         allow_absent: Train although some classes have no test sample, so that their accuracy stays unknown.
+        spared_classes: Names of classes that are augmented less: not at all in place of ``standard``, by ``standard`` in place of a
+            policy.
+        left_out: CSV file with a column ``sample_id``: the indices of training samples that are not trained on.
+        fold: ``(k, n)``: part ``k`` (from 0) of ``n`` equal parts of every training class is not trained on and takes the place of
+            the validation samples, for predictions by networks that have not seen a sample.
     """
 
     name: str = "fashion-mnist-mini"
@@ -108,6 +109,16 @@ class DataConfig(_Part):
     mix_alpha: float = _limited(1.0, above=0.0)
     soft_labels: str | None = None
     allow_absent: bool = False
+    spared_classes: tuple[str, ...] = ()
+    left_out: str | None = None
+    fold: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.fold and not (len(self.fold) == 2 and 0 <= self.fold[0] < self.fold[1] > 1):
+            raise ValueError(
+                f"data.fold must be (k, n) with k from 0 to n - 1 and n of at least 2, got {self.fold}"
+            )
 
 
 @dataclass(frozen=True)
@@ -234,7 +245,7 @@ class LoopConfig(_Part):
     batch_size: int = _limited(128, minimum=1, maximum=LARGEST_BATCH)
     accumulate: int = _limited(1, minimum=1, maximum=LARGEST_COUNT)
     seed: int = _limited(0, minimum=0, maximum=LARGEST_SEED)
-    precision: str = "default"
+    precision: Precision = "default"
     compile: bool = False
     ema_decay: float | None = _limited(None, minimum=0.0, below=1.0)
     swa_start: float | None = _limited(None, minimum=0.0, below=1.0)
@@ -245,7 +256,6 @@ class LoopConfig(_Part):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("loop.precision", self.precision, PRECISIONS)
         if self.ema_decay is not None and self.swa_start is not None:
             raise ValueError("give loop.ema_decay or loop.swa_start, not both")
 
@@ -309,13 +319,12 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """Return plain nested dictionaries; ``options`` are spread into their table as in a file."""
-        return {part.name: _plain_part(getattr(self, part.name)) for part in dataclasses.fields(self)}
-
-
-def _plain_part(part: Any) -> dict[str, Any]:
-    values = {item.name: getattr(part, item.name) for item in dataclasses.fields(part)}
-    options = dict(values.pop("options", {}))
-    return {**values, **options}
+        tables = {}
+        for item in dataclasses.fields(self):
+            table = dict(vars(getattr(self, item.name)))
+            options = table.pop("options", {})
+            tables[item.name] = {**table, **options}
+        return tables
 
 
 def identity(config: RunConfig) -> str:
@@ -333,5 +342,6 @@ def identity(config: RunConfig) -> str:
     machine = config.machine
     numerics = {name: getattr(machine, name) for name in NUMERICS}
     parts = {**config.to_dict(), "machine": {**numerics, "processes": machine.devices * machine.nodes}}
+    parts["data"] = {name: value for name, value in parts["data"].items() if name not in LATER_DATA or value}
     text = json.dumps(parts, sort_keys=True, default=list)
     return hashlib.sha256(text.encode()).hexdigest()[:12]

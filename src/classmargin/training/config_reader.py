@@ -30,11 +30,7 @@ MAX_BYTES = 64 * 1024
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """Return the tables of a configuration file.
-
-    Raises:
-        ValueError: The file is not TOML; the message carries line and column.
-    """
+    """Return the tables of a configuration file."""
     try:
         return tomllib.loads(read_text(path, max_bytes=MAX_BYTES))
     except UnfitFileError as error:
@@ -84,10 +80,6 @@ def build(tables: Mapping[str, Mapping[str, Any]]) -> RunConfig:
     Raises:
         ValueError: Unknown table or key (with the nearest known one), or a value out of range.
         TypeError: A value of another type than the key's.
-
-    Example:
-        >>> build({"loop": {"epochs": 3}}).loop.epochs
-        3
     """
     parts = typing.get_type_hints(RunConfig)
     for name in tables:
@@ -102,7 +94,7 @@ def _build_part(part: str, cls: Any, table: Mapping[str, Any]) -> Any:
     hints = typing.get_type_hints(cls)
     is_open = "options" in hints
     values: dict[str, Any] = {}
-    options: dict[str, Any] = dict(table["options"]) if is_open and "options" in table else {}
+    options: dict[str, Any] = dict(table.get("options", {})) if is_open else {}
     for key, value in table.items():
         if key == "options" and is_open:
             continue
@@ -143,24 +135,18 @@ def _typed(name: str, value: Any, hint: Any) -> Any:
     return _expect(name, value, hint)
 
 
+_TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+
+
 def _expect(name: str, value: Any, cls: type) -> Any:
     if not isinstance(value, cls) or (isinstance(value, bool) and cls is not bool):
-        raise TypeError(f"{name} must be {_type_name(cls)}, got {type(value).__name__} ({value!r})")
+        expected = _TYPE_NAMES.get(cls, cls.__name__)
+        raise TypeError(f"{name} must be {expected}, got {type(value).__name__} ({value!r})")
     return value
 
 
-def _type_name(cls: type) -> str:
-    known = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-    return known.get(cls, cls.__name__)
-
-
 def to_toml(config: RunConfig) -> str:
-    """Return the configuration as the text of a TOML file; None, which TOML lacks, is left out.
-
-    Example:
-        >>> build(tomllib.loads(to_toml(RunConfig()))) == RunConfig()
-        True
-    """
+    """Return the configuration as the text of a TOML file; None, which TOML lacks, is left out."""
     lines: list[str] = []
     for part, table in config.to_dict().items():
         lines.append(f"[{part}]")
@@ -177,11 +163,8 @@ def _literal(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_literal(item) for item in value) + "]"
     if isinstance(value, Mapping):
-        return (
-            "{"
-            + ", ".join(f"{_quoted(str(k))} = {_literal(v)}" for k, v in value.items() if v is not None)
-            + "}"
-        )
+        pairs = [f"{_quoted(str(k))} = {_literal(v)}" for k, v in value.items() if v is not None]
+        return "{" + ", ".join(pairs) + "}"
     return _quoted(str(value))
 
 
@@ -208,12 +191,7 @@ def differences(old: RunConfig, new: RunConfig) -> list[str]:
 
 
 def with_values(config: RunConfig, tables: Mapping[str, Mapping[str, Any]]) -> RunConfig:
-    """Return a copy with the values of ``tables`` in place.
-
-    Example:
-        >>> with_values(RunConfig(), {"loop": {"seed": 4}}).loop.seed
-        4
-    """
+    """Return a copy with the values of ``tables`` in place."""
     return build(merge(config.to_dict(), tables))
 
 

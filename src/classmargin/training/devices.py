@@ -26,7 +26,7 @@ from torch import nn
 
 from classmargin._checks import require_extra
 from classmargin._distributed import world_size
-from classmargin.training.config import RunConfig
+from classmargin.training.config import Precision, RunConfig
 
 
 def start(config: RunConfig) -> Any:
@@ -37,6 +37,7 @@ def start(config: RunConfig) -> Any:
     """
     fabric_module = require_extra("lightning.fabric", "train", "training")
     machine = config.machine
+    precision = choose_precision(config.loop.precision, machine.accelerator)
     devices, nodes = launched_layout() or (machine.devices, machine.nodes)
     # Which process has which rank is of no interest beside a progress bar.
     for name in ("lightning.fabric", "lightning.pytorch"):
@@ -51,15 +52,10 @@ def start(config: RunConfig) -> Any:
             devices=devices,
             num_nodes=nodes,
             strategy=_strategy(devices * nodes, machine.accelerator),
-            precision=_fabric_precision(config),
+            precision="32-true" if precision == "tf32" else precision,
         )
         fabric.launch()
     return fabric
-
-
-def _fabric_precision(config: RunConfig) -> str:
-    precision = choose_precision(config.loop.precision, config.machine.accelerator)
-    return "32-true" if precision == "tf32" else precision
 
 
 @contextlib.contextmanager
@@ -119,12 +115,9 @@ def launched_layout() -> tuple[int, int] | None:
         local = int(os.environ["LOCAL_WORLD_SIZE"])
         return local, int(os.environ["WORLD_SIZE"]) // local
     tasks = int(os.environ.get("SLURM_NTASKS", "1"))
-    # Lightning takes a job of this name for an interactive shell.
-    if (
-        "SLURM_PROCID" in os.environ
-        and tasks > 1
-        and os.environ.get("SLURM_JOB_NAME") not in ("bash", "interactive")
-    ):
+    # Lightning takes a job of these names for an interactive shell.
+    is_interactive = os.environ.get("SLURM_JOB_NAME") in ("bash", "interactive")
+    if "SLURM_PROCID" in os.environ and tasks > 1 and not is_interactive:
         nodes = int(os.environ.get("SLURM_NNODES", "1"))
         return tasks // nodes, nodes
     return None
@@ -139,7 +132,7 @@ def launched_rank() -> tuple[int, int]:
         slurm = module.SLURMEnvironment()
     except (
         RuntimeError
-    ) as error:  # a job script that Lightning cannot work with; the message says what to write instead
+    ) as error:  # a job script that Lightning cannot work with; it says what to write instead
         raise ValueError(str(error)) from error
     os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = slurm.main_address, str(slurm.main_port)
     return slurm.global_rank(), slurm.world_size()
@@ -157,45 +150,32 @@ def _strategy(processes: int, accelerator: str) -> Any:
             self._ddp_kwargs["find_unused_parameters"] = getattr(module, "may_skip_parameters", True)
             return super().setup_module(module)
 
-    options: dict[str, Any] = {_buffer_argument(): False}
+    # No copies of rank 0's buffers at each step: the statistics' own sums and average_running_statistics keep them equal.
+    known = inspect.signature(nn.parallel.DistributedDataParallel.__init__).parameters
+    switch = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+    options: dict[str, Any] = {switch: False}
     if accelerator == "cpu" or not torch.cuda.is_available():
         options["process_group_backend"] = "gloo"
     return OneModuleDDP(**options)
 
 
-def _buffer_argument() -> str:
-    """Return the name of the argument that stops copies of rank 0's buffers at each step.
-
-    Buffers are kept equal by the statistics' own sums and by ``average_running_statistics``.
-    """
-    known = inspect.signature(nn.parallel.DistributedDataParallel.__init__).parameters
-    return "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
-
-
-def choose_precision(precision: str, accelerator: str) -> str:
+def choose_precision(precision: Precision, accelerator: str) -> Precision:
     """Return ``precision``, with ``auto`` and ``default`` decided for this machine.
 
     A processor without bfloat16 instructions emulates them and is ten times slower than in float32, so there
     it is never the choice.
-
-    Example:
-        >>> choose_precision("64-true", "cpu")
-        '64-true'
     """
+    on_cuda = accelerator != "cpu" and torch.cuda.is_available()
     if precision == "default":
-        return "tf32" if _has_tf32(accelerator) else "32-true"
+        return "tf32" if on_cuda and torch.cuda.get_device_capability() >= (8, 0) else "32-true"
     if precision != "auto":
         return precision
-    if accelerator != "cpu" and torch.cuda.is_available():
+    if on_cuda:
         native = torch.cuda.is_bf16_supported(including_emulation=False)
     else:
         checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
         native = any(getattr(torch.cpu, name, lambda: False)() for name in checks)
     return "bf16-mixed" if native else "32-true"
-
-
-def _has_tf32(accelerator: str) -> bool:
-    return accelerator != "cpu" and torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)
 
 
 def usable_cores() -> int:
@@ -224,33 +204,21 @@ def settled(config: RunConfig, *, images: bool) -> RunConfig:
 
     One thread, because its bits are the same on machines with more cores, and because a second one is many times
     slower than none as soon as something else runs. Channels-last is what convolutions compute in fastest.
-
-    Args:
-        config: With or without open settings.
-        images: Whether the network reads images.
-
-    Example:
-        >>> settled(RunConfig(), images=True).machine.memory_format
-        'channels_last'
     """
     machine = config.machine
-    layout = machine.memory_format
+    threads, layout = machine.threads, machine.memory_format
     if layout == "auto":
         layout = "channels_last" if images else "contiguous"
-    own = dataclasses.replace(
-        machine, threads=machine.threads or _default_threads(config), memory_format=layout
-    )
+    if not threads:
+        processes, _ = launched_layout() or (machine.devices, 1)
+        on_cpu = device_kind(machine.accelerator) == "cpu"
+        threads = 1 if on_cpu else max(1, usable_cores() // processes)
     precision = choose_precision(config.loop.precision, machine.accelerator)
     return dataclasses.replace(
-        config, machine=own, loop=dataclasses.replace(config.loop, precision=precision)
+        config,
+        machine=dataclasses.replace(machine, threads=threads, memory_format=layout),
+        loop=dataclasses.replace(config.loop, precision=precision),
     )
-
-
-def _default_threads(config: RunConfig) -> int:
-    if device_kind(config.machine.accelerator) == "cpu":
-        return 1
-    processes, _ = launched_layout() or (config.machine.devices, 1)
-    return max(1, usable_cores() // processes)
 
 
 def numerics(config: RunConfig) -> dict[str, Any]:

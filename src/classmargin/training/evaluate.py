@@ -1,12 +1,15 @@
-"""Passes without gradient: accuracies on validation, and the scores, audit and report of the test set."""
+"""Passes without gradient: over the training set for hooks of methods, accuracies on validation, scores and audit of the test set.
+
+``fabric`` is Lightning's, which knows the device and in which precision the network runs.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,25 +20,19 @@ from classmargin._distributed import all_reduce_sum, gather_rows, rank
 from classmargin._types import Batch, ModelOutput
 from classmargin.evaluation.audit_result import Audit
 from classmargin.evaluation.auditing import audit
-from classmargin.evaluation.tiers import tier_codes, tier_means
-from classmargin.methods.base import Method
+from classmargin.evaluation.class_metrics import tier_codes, tier_means
+from classmargin.methods.base import Method, Step
+from classmargin.training.process_state import average_running_statistics
 from classmargin.training.run_folder import RunFolder, write_json
 from classmargin.training.run_progress import say
+
+HEADLINES = ("overall", "easy", "medium", "hard", "worst")
+Arrays = dict[str, np.ndarray[Any, Any]]
 
 
 @dataclass(frozen=True)
 class Accuracies:
-    """Accuracy on one split, in [0, 1]; thirds are ranked by these same accuracies.
-
-    Attributes:
-        overall: Over samples.
-        easy: Mean over the best third of classes.
-        medium: Mean over the middle third.
-        hard: Mean over the worst third.
-        worst: Lowest class accuracy.
-        worst_class: Its position.
-        by_class: ``[K]``, NaN for classes without samples.
-    """
+    """Accuracy on one split, in [0, 1]; thirds are ranked by ``by_class`` ``[K]``, which is NaN for classes without samples."""
 
     overall: float
     easy: float
@@ -47,17 +44,11 @@ class Accuracies:
 
     def scalars(self) -> dict[str, float]:
         """Return the six numbers of a log record, with the gap between easy and hard."""
-        names = ("overall", "easy", "medium", "hard", "worst")
-        return {**{name: getattr(self, name) for name in names}, "gap": self.easy - self.hard}
+        return {**{name: getattr(self, name) for name in HEADLINES}, "gap": self.easy - self.hard}
 
 
 def accuracies_of(correct: Tensor, counts: Tensor) -> Accuracies:
-    """Return all accuracies from the number of correct and of all samples of each class, both ``[K]``.
-
-    Example:
-        >>> accuracies_of(torch.tensor([9, 5, 8]), torch.tensor([10, 10, 10])).worst_class
-        1
-    """
+    """Return all accuracies from the number of correct and of all samples of each class, both ``[K]``."""
     correct, counts = correct.cpu(), counts.cpu()
     by_class = (correct.double() / counts).numpy()  # 0 / 0 is NaN: a class without samples has none
     easy, medium, hard = tier_means(by_class, tier_codes(by_class)).tolist()
@@ -80,21 +71,8 @@ def evaluation_mode(*modules: nn.Module) -> Iterator[None]:
             part.training = training
 
 
-class Place(Protocol):
-    """The two things of Lightning Fabric that a pass needs."""
-
-    @property
-    def device(self) -> torch.device:
-        """Where the network is."""
-        ...
-
-    def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        """Return the context in which the network runs."""
-        ...
-
-
 def forward_batches(
-    network: nn.Module, batches: Iterable[Batch], place: Place
+    network: nn.Module, batches: Iterable[Batch], fabric: Any
 ) -> Iterator[tuple[Batch, ModelOutput]]:
     """Yield each batch, which is on the device, with the network's output. The caller has set evaluation mode.
 
@@ -105,58 +83,73 @@ def forward_batches(
     for batch in batches:
         # Token numbers stay whole.
         inputs = batch.inputs if batch.inputs.dtype == torch.int64 else batch.inputs.to(dtype)
-        with place.autocast():
+        with fabric.autocast():
             output = network.forward(inputs)
         yield batch, output
 
 
+@dataclass
+class HookContext:
+    """The :class:`classmargin.methods.base.LoopContext` of the loop; ``batches`` starts a pass over the training set."""
+
+    model: nn.Module
+    epoch: int
+    epochs: int
+    stage: int
+    global_step: int
+    batches: Callable[[], Iterator[Batch]]
+    fabric: Any
+
+    def training_pass(self) -> Iterator[Step]:
+        """Forward this process's share of the training set: evaluation mode, no gradient, in index order."""
+        average_running_statistics(self.model)
+        with evaluation_mode(self.model):
+            for batch, output in forward_batches(self.model, self.batches(), self.fabric):
+                yield Step(
+                    output.logits, output.features, batch.labels, batch.index, batch.inputs, model=self.model,
+                    epoch=self.epoch, global_step=self.global_step, stage=self.stage,
+                )  # fmt: skip
+
+
 def measure_accuracies(
-    network: nn.Module, method: Method, batches: Iterable[Batch], num_classes: int, place: Place
+    network: nn.Module, method: Method, batches: Iterable[Batch], num_classes: int, fabric: Any
 ) -> Accuracies:
     """Return the accuracies over all processes' batches, by the method's own prediction rule.
 
     Counted on the device: nothing is read from it before the last batch, and nothing grows with the square of classes.
     """
-    table = torch.zeros(2, num_classes, dtype=torch.long, device=place.device)
+    table = torch.zeros(2, num_classes, dtype=torch.long, device=fabric.device)
     with evaluation_mode(network, method):
-        for batch, output in forward_batches(network, batches, place):
+        for batch, output in forward_batches(network, batches, fabric):
             right = method.predict(output).argmax(dim=1) == batch.labels
             table.index_add_(1, batch.labels, torch.stack([right.long(), torch.ones_like(batch.labels)]))
     correct, counts = all_reduce_sum(table)
     return accuracies_of(correct, counts)
 
 
-def collect_outputs(
-    network: nn.Module, method: Method, batches: Iterable[Batch], place: Place
-) -> dict[str, np.ndarray[Any, Any]]:
+def collect_outputs(network: nn.Module, method: Method, batches: Iterable[Batch], fabric: Any) -> Arrays:
     """Return scores, features, labels and ids of all samples of all processes, in the order of the ids."""
     columns: dict[str, list[Tensor]] = {"logits": [], "features": [], "labels": [], "sample_id": []}
     with evaluation_mode(network, method):
-        for batch, output in forward_batches(network, batches, place):
+        for batch, output in forward_batches(network, batches, fabric):
             columns["logits"].append(method.predict(output).float().cpu())
             columns["features"].append(output.features.float().cpu())
             columns["labels"].append(batch.labels.cpu())
             columns["sample_id"].append(batch.index.cpu())
-    gathered = {name: _of_all_processes(parts, place.device) for name, parts in columns.items()}
+    gathered: Arrays = {
+        name: gather_rows(torch.cat(parts).to(fabric.device))[0].cpu().numpy()
+        for name, parts in columns.items()
+    }
     # Samples that a loader repeats to give every process the same number of batches count once.
     _, first = np.unique(gathered["sample_id"], return_index=True)
     return {name: values[first] for name, values in gathered.items()}
 
 
-def _of_all_processes(parts: list[Tensor], device: torch.device) -> np.ndarray[Any, Any]:
-    rows, _ = gather_rows(torch.cat(parts).to(device))
-    values: np.ndarray[Any, Any] = rows.cpu().numpy()
-    return values
-
-
-Arrays = dict[str, np.ndarray[Any, Any]]
-
-
 def predict_arrays(
-    network: nn.Module, method: Method, batches: Iterable[Batch], class_names: tuple[str, ...], place: Place
+    network: nn.Module, method: Method, batches: Iterable[Batch], class_names: tuple[str, ...], fabric: Any
 ) -> Arrays:
     """Return everything a prediction file holds: logits, labels, features, ids, head weights, class names."""
-    arrays = collect_outputs(network, method, batches, place)
+    arrays = collect_outputs(network, method, batches, fabric)
     weight = getattr(network, "classifier_weight", None)
     if isinstance(weight, Tensor):
         arrays["classifier_weight"] = weight.detach().float().cpu().numpy()
@@ -172,11 +165,8 @@ def write_predictions(path: Path, arrays: Arrays) -> None:
 
 def audit_arrays(arrays: Arrays, **options: Any) -> Audit:
     """Audit what :func:`predict_arrays` returned."""
-    given: dict[str, Any] = {
-        name: values for name, values in arrays.items() if name not in ("labels", "class_names")
-    }
-    names = [str(name) for name in arrays["class_names"]]
-    return audit(arrays["labels"], class_names=names, **given, **options)
+    given: dict[str, Any] = {**arrays, "class_names": [str(name) for name in arrays["class_names"]]}
+    return audit(given.pop("labels"), **given, **options)
 
 
 def finish_run(
@@ -190,15 +180,8 @@ def finish_run(
 ) -> Audit | None:
     """Write predictions, audit and report of a run and mark it as done; only one process writes.
 
-    A missing report package costs the report, with a line that names the extra, and nothing else.
-
-    Args:
-        folder: Where the run is.
-        arrays: What :func:`predict_arrays` returned.
-        report: Whether to write the report.
-        summary: What is kept in the mark.
-        norm_order: p of the norm in the class table.
-        images: Pictures of the samples for the report, in their order, or ``None``.
+    A missing report package costs the report, with a line that names the extra, and nothing else. ``norm_order`` is p of
+    the norm in the class table, ``images`` the pictures of the samples for the report, in their order.
     """
     if rank() != 0:
         return None
@@ -210,6 +193,6 @@ def finish_run(
             result.to_html(folder.report_file, images=images)
         except ImportError as error:
             say(f"no report.html: {error}")
-    names = ("overall", "easy", "medium", "hard", "worst", "gap")
-    folder.mark_done({**summary, "test": {name: getattr(result, name) for name in names}})
+    test = {name: getattr(result, name) for name in (*HEADLINES, "gap")}
+    folder.mark_done({**summary, "test": test})
     return result

@@ -13,9 +13,10 @@ nothing had happened::
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -23,11 +24,10 @@ from torch import Tensor, nn
 from classmargin._checks import check_int
 from classmargin._distributed import gather_objects, rank, world_size
 from classmargin._types import Batch
-from classmargin.methods.base import Method, Stage
+from classmargin.methods.base import Method, SamplerKind, Stage
 from classmargin.training.config import RunConfig
 from classmargin.training.devices import apply_memory_format, memory_format
-from classmargin.training.evaluate import Accuracies, measure_accuracies
-from classmargin.training.ingredients import BatchLoader, HookContext, Ingredients, Position
+from classmargin.training.evaluate import HEADLINES, Accuracies, HookContext, measure_accuracies
 from classmargin.training.metric_logs import Evaluation, LossMeter, few_scalars
 from classmargin.training.process_state import (
     average_running_statistics,
@@ -39,9 +39,10 @@ from classmargin.training.process_state import (
 )
 from classmargin.training.recorder import Recorder
 from classmargin.training.run_progress import Watchers, words_of
-from classmargin.training.soft_labels import make_soft_labels
+from classmargin.training.soft_labels import SoftLabels
 from classmargin.training.step import (
     NotFiniteError,
+    Position,
     Stepper,
     TrainedModule,
     state_kept_precise,
@@ -49,10 +50,8 @@ from classmargin.training.step import (
 )
 from classmargin.training.stopping import DivergedError, StoppedError, StopRequest
 from classmargin.training.weights import (
-    Schedule,
     WeightKeeper,
     choose_trainable,
-    is_probe,
     load_optimizer,
     load_weights,
     make_optimizer,
@@ -61,16 +60,54 @@ from classmargin.training.weights import (
 )
 
 
-class Loop:
-    """One training, from its first step or from its newest checkpoint to the last.
+class BatchLoader(Protocol):
+    """Batches of a split; the same seed, epoch and step give the same batch, wherever one starts."""
 
-    Args:
-        config: The run.
-        ingredients: Data, network and method.
-        fabric: Devices and precision (see :mod:`classmargin.training.devices`).
-        recorder: Files of the run.
-        watchers: Progress file and bar.
+    def __len__(self) -> int: ...
+
+    def epoch(
+        self,
+        epoch: int,
+        start_step: int = 0,
+        *,
+        device: torch.device | str = "cpu",
+        memory_format: torch.memory_format = torch.contiguous_format,
+    ) -> Iterator[Batch]:
+        """Yield the batches of an epoch from ``start_step`` on, on a device and (of images) in a memory format."""
+        ...
+
+
+class Loaders(Protocol):
+    """Where the loop gets its batches from (this process's share of them)."""
+
+    def training(
+        self, *, sampler: SamplerKind | None, views: int | None, multiplicity: Tensor | None
+    ) -> BatchLoader:
+        """Return shuffled, augmented training batches; None takes what the method asked for."""
+        ...
+
+    def evaluation(self, split: str) -> BatchLoader | None:
+        """Return a split in index order without augmentation, or None if it has no samples."""
+        ...
+
+
+@dataclass(frozen=True)
+class Ingredients:
+    """What arrives as arguments; the network is freshly built, ``new_network`` builds another for stages that start afresh.
+
+    ``teacher`` holds class probabilities of each training sample by its index, ``[N, K]``, in place of the classes.
     """
+
+    network: nn.Module
+    method: Method
+    new_network: Callable[[], nn.Module]
+    loaders: Loaders
+    class_names: tuple[str, ...]
+    teacher: Tensor | None = None
+
+
+class Loop:
+    """One training, from its first step or from its newest checkpoint to the last."""
 
     def __init__(
         self,
@@ -91,12 +128,28 @@ class Loop:
         self.stop = StopRequest()
         self._new_network = ingredients.new_network
         self._validation = self.loaders.evaluation("validation")
-        self._soft_labels = make_soft_labels(config, ingredients, rank())
+        data, classes = config.data, len(ingredients.class_names)
+        self._soft_labels = SoftLabels(
+            classes, data.mix, data.mix_alpha, config.loop.seed, rank(), ingredients.teacher
+        )
         self._last: Accuracies | None = None
         self._meter = LossMeter()
         self._check_every = steps_between_checks(fabric.device)
         self._saved_statistics: list[dict[str, Any]] = []
         self._use_network(ingredients.network)
+        self._check_settings()
+
+    def _check_settings(self) -> None:
+        """Refuse settings that do not go with one another, or with the method."""
+        config = self.config
+        if (config.data.mix != "none" or self._soft_labels.teacher is not None) and (
+            not self.method.requirements.soft_labels
+        ):
+            asked = f"data.mix={config.data.mix}" if config.data.mix != "none" else "data.soft_labels"
+            raise ValueError(
+                f"method {config.method.name} needs one class per sample, so it cannot be trained with {asked}; "
+                "ERM, balanced softmax, logit adjustment and MR² take class probabilities"
+            )
         if self._validation is None and config.loop.select != "last":
             raise ValueError(
                 f"loop.select={config.loop.select!r} needs validation samples, and data.validation left none"
@@ -111,16 +164,18 @@ class Loop:
     def run(self) -> nn.Module:
         """Train to the end and return the network with the weights that count.
 
-        Raises:
-            DivergedError: The loss is no longer a number.
-            StoppedError: A signal asked to stop; the state is saved.
-            OSError: A checkpoint could not be written.
+        A loss that is no longer a number raises ``DivergedError``; a signal raises ``StoppedError`` once the state is saved.
         """
         try:
             with self.stop.listening():
                 self._restore()
                 while self.position.stage < len(self.stages):
-                    self._run_stage(self.stages[self.position.stage])
+                    stage = self.stages[self.position.stage]
+                    self._enter_stage(stage)
+                    ended = False
+                    while not ended:
+                        self._train_epoch()
+                        ended = self._end_epoch(stage)
         finally:
             self.watchers.close()
             self.recorder.close()
@@ -139,13 +194,6 @@ class Loop:
                 f"the checkpoint was not written by this run ({type(error).__name__}: {error})"
             ) from error
 
-    def _run_stage(self, stage: Stage) -> None:
-        self._enter_stage(stage)
-        while self.position.stage_epoch < stage.epochs and self.position.stage < len(self.stages):
-            self._train_epoch(stage)
-            if self._end_epoch(stage):
-                return
-
     # Stages
 
     def _use_network(self, network: nn.Module) -> None:
@@ -154,7 +202,8 @@ class Loop:
         network = apply_memory_format(network.to(self.fabric.device), layout)
         # Before optimiser and checkpoint come to it: what they hold is of the type of the weights.
         self.network = self.fabric.strategy.precision.convert_module(network)
-        self._probe = is_probe(network)
+        # An encoder that was frozen before the training began has to stay so.
+        self._probe = bool(getattr(network, "encoder_frozen", False))
         self.optimizer = make_optimizer(
             self.config.optimizer, self.network, self.method, self.config.learning_rate
         )
@@ -178,10 +227,23 @@ class Loop:
             views=stage.views,
             multiplicity=self.method.sample_multiplicity(at.stage),
         )
-        self._schedule = self._make_schedule(stage)
+        self._schedule = make_schedule(
+            self.config.schedule,
+            peak=self.config.learning_rate * stage.learning_rate_scale,
+            epochs=stage.epochs,
+            steps_per_epoch=len(self._loader),
+        )
         # The rate of the last finished step: an epoch that was stopped at its very end only has to be closed.
         self._rate = self._schedule(max(0, at.stage_epoch * len(self._loader) + at.step - 1))
-        self._stepper = self._make_stepper()
+        module = TrainedModule(self.network, self.method, staged=len(self.stages) > 1)
+        # Not through self: a circle would keep data and network of a finished run until Python looks for
+        # circles, and with this many modules loaded that is after dozens of runs.
+        stop, recorder = self.stop, self.recorder
+
+        def wishes() -> tuple[bool, bool]:
+            return bool(stop), recorder.save_due
+
+        self._stepper = Stepper(self.fabric, module, self.optimizer, self.config, wishes)
         # Only now: the data-parallel wrapper gives every process the buffers of rank 0 when it is made.
         restore_own(self._with_statistics(), self._saved_statistics)
         self._saved_statistics = []
@@ -189,46 +251,18 @@ class Loop:
         total = at.global_step - at.step + epochs_left * len(self._loader)
         self.watchers.start(total, at.global_step)
 
-    def _make_schedule(self, stage: Stage) -> Schedule:
-        peak = self.config.learning_rate * stage.learning_rate_scale
-        steps = len(self._loader)
-        return make_schedule(self.config.schedule, peak=peak, epochs=stage.epochs, steps_per_epoch=steps)
-
-    def _make_stepper(self) -> Stepper:
-        module = TrainedModule(self.network, self.method, staged=len(self.stages) > 1)
-        with state_kept_precise(self.method):
-            wrapped, optimizer = self.fabric.setup(module, self.optimizer)
-        # Not through self: a circle would keep data and network of a finished run until Python looks for
-        # circles, and with this many modules loaded that is after dozens of runs.
-        stop, recorder = self.stop, self.recorder
-        return Stepper(
-            self.fabric,
-            wrapped,
-            optimizer,
-            self.method,
-            self.network,
-            accumulate=self.config.loop.accumulate,
-            clip_norm=self.config.optimizer.clip_norm,
-            wishes=lambda: (bool(stop), recorder.save_due),
-        )
-
     def _context(self) -> HookContext:
         at = self.position
         loader = self.loaders.evaluation("train")
         assert loader is not None, "a training set is never empty"
+        batches = partial(self.batches, loader)
         return HookContext(
-            self.network,
-            at.epoch,
-            self.epochs,
-            at.stage,
-            at.global_step,
-            partial(self.batches, loader),
-            self.fabric,
+            self.network, at.epoch, self.epochs, at.stage, at.global_step, batches, self.fabric
         )
 
     # Epochs and steps
 
-    def _train_epoch(self, stage: Stage) -> None:
+    def _train_epoch(self) -> None:
         if self.position.step == 0:
             self._meter.reset()
             self.method.on_epoch_start(self._context())
@@ -247,10 +281,13 @@ class Loop:
         self._rate = self._schedule(at.stage_epoch * len(self._loader) + at.step)
         set_learning_rate(self.optimizer, self._rate)
         after = at._replace(step=at.step + 1, global_step=at.global_step + 1)
-        last, saves = after.step == len(self._loader), self._saves_after(after.global_step)
+        every = self.config.loop.checkpoint_steps
+        last, saves = after.step == len(self._loader), every > 0 and after.global_step % every == 0
         check = last or saves or after.global_step % self._check_every == 0
+        # A compiled network would be compiled again for a batch of another size; it is called plainly then.
+        full = batch.labels.shape[0] * world_size() == self.config.loop.batch_size * batch.views
         try:
-            loss, agreed = self._stepper.step(batch, at, full=self._is_full(batch), check=check)
+            loss, agreed = self._stepper.step(batch, at, full=full, check=check)
         except NotFiniteError as error:
             raise self._diverged(error, error.position, error.index) from error
         self.weights.after_step()
@@ -263,14 +300,6 @@ class Loop:
             raise self._stopped()
         if not last and (agreed.save or saves):
             self._save()
-
-    def _is_full(self, batch: Batch) -> bool:
-        # A compiled network would be compiled again for a batch of another size; it is called plainly then.
-        return batch.labels.shape[0] * world_size() == self.config.loop.batch_size * batch.views
-
-    def _saves_after(self, step: int) -> bool:
-        every = self.config.loop.checkpoint_steps
-        return every > 0 and step % every == 0
 
     def _stopped(self) -> StoppedError:
         number = self.stop.signal_number or 15  # another process got the signal
@@ -319,8 +348,7 @@ class Loop:
     def _report_progress(self) -> None:
         accuracies: dict[str, Any] = {}
         if self._last is not None:
-            names = ("overall", "easy", "medium", "hard", "worst")
-            accuracies = {name: getattr(self._last, name) for name in names}
+            accuracies = {name: getattr(self._last, name) for name in HEADLINES}
             accuracies["class"] = self.class_names[self._last.worst_class]
         words = words_of(self.position.epoch, self.epochs, self._meter.means(), accuracies)
         self.watchers.advance(self.position.global_step, words)
@@ -335,10 +363,12 @@ class Loop:
     ) -> DivergedError:
         at = at or self.position
         indices: list[int] = [] if index is None else index.tolist()
+        named = ", ".join(map(str, indices[:16]))
+        named += f" and {len(indices) - 16} more" if len(indices) > 16 else ""
         place = self.recorder.save_failure(
             at.global_step, self._tree(), {"sample_index": indices, "error": str(why)}
         )
-        samples = f" on the samples with index {_some(indices)}" if indices else ""
+        samples = f" on the samples with index {named}" if indices else ""
         return DivergedError(
             f"{why} at step {at.global_step} (epoch {at.epoch + 1}, learning rate {self._rate:g}){samples}; "
             f"{place}. A smaller learning rate, a warm-up or optimizer.clip_norm may help."
@@ -370,7 +400,10 @@ class Loop:
         }
 
     def _load(self, tree: dict[str, Any]) -> None:
-        self.position = self._checked(Position(**tree["position"]))
+        self.position = Position(**tree["position"])
+        for name, value in self.position._asdict().items():
+            check_int(f"{name} in the checkpoint", value, minimum=0, maximum=2**53)
+        check_int("stage in the checkpoint", self.position.stage, minimum=0, maximum=len(self.stages))
         load_weights(self.network, tree["network"], "the network")
         load_weights(self.method, tree["method"], "the method")
         load_optimizer(self.optimizer, tree["optimizer"])
@@ -378,15 +411,3 @@ class Loop:
         self.weights.load_state_dict(tree["weights"])
         self._saved_statistics = tree.get("rank_statistics", [])
         self._meter.load_state_dict(tree["meter"], self.fabric.device)
-
-    def _checked(self, position: Position) -> Position:
-        """Return a position that a run like this one can be in."""
-        for name, value in position._asdict().items():
-            check_int(f"{name} in the checkpoint", value, minimum=0, maximum=2**53)
-        check_int("stage in the checkpoint", position.stage, minimum=0, maximum=len(self.stages))
-        return position
-
-
-def _some(indices: list[int]) -> str:
-    text = ", ".join(map(str, indices[:16]))
-    return text if len(indices) <= 16 else f"{text} and {len(indices) - 16} more"

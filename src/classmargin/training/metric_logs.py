@@ -12,7 +12,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from classmargin._checks import require_extra
-from classmargin._files import open_regular, read_csv_header
+from classmargin._files import check_regular, open_regular, read_csv_header
 from classmargin._printable import escape_markdown
 from classmargin.evaluation.json_values import to_plain
 from classmargin.methods.base import MethodLoss
@@ -33,19 +33,17 @@ MLFLOW_RUN_FILE = "mlflow_run_id.txt"  # so that the report of the finished run 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One evaluation as loggers get it.
-
-    Attributes:
-        epoch: Epochs finished.
-        step: Optimiser steps finished.
-        scalars: At most ten numbers by name.
-        class_accuracy: Accuracy of each class, in class order; empty where there are no validation samples.
-    """
+    """One evaluation as loggers get it: epochs and steps finished, at most ten scalars, an accuracy for each class or none."""
 
     epoch: int
     step: int
     scalars: Mapping[str, float]
     class_accuracy: Sequence[float]
+
+    def rows(self, class_names: Sequence[str]) -> list[tuple[str, float]]:
+        """Return each class with its accuracy."""
+        accuracies = [float(value) for value in self.class_accuracy]
+        return list(zip(class_names, accuracies, strict=True)) if accuracies else []
 
 
 class Logger(Protocol):
@@ -58,64 +56,87 @@ class Logger(Protocol):
         """Send what is still held."""
 
 
-class FileLogger:
-    """``metrics.jsonl``, ``metrics.csv`` and ``class_accuracy.csv`` of the run folder."""
+class LogFiles:
+    """``metrics.jsonl``, ``metrics.csv`` and ``class_accuracy.csv`` of a run folder, to which lines are appended."""
 
-    def __init__(self, files: LogFiles, class_names: Sequence[str]) -> None:
-        self._files = files
+    def __init__(self, folder: Path, class_names: Sequence[str]) -> None:
+        self._folder = folder
         self._class_names = [safe_cell(name) for name in class_names]
 
     def log(self, evaluation: Evaluation) -> None:
         """Append a line to each file."""
-        row = {"epoch": evaluation.epoch, "step": evaluation.step, **evaluation.scalars}
+        place = {"epoch": evaluation.epoch, "step": evaluation.step}
+        row = {**place, **evaluation.scalars}
         accuracy = [float(value) for value in evaluation.class_accuracy]
-        self._files.append("metrics.jsonl", json_line({**row, "class_accuracy": accuracy}))
-        self._csv("metrics.csv", row)
-        if accuracy:
-            self._csv(
-                "class_accuracy.csv",
-                dict(
-                    zip(
-                        ["epoch", "step", *self._class_names],
-                        [evaluation.epoch, evaluation.step, *accuracy],
-                        strict=True,
-                    )
-                ),
-            )
-
-    def _csv(self, name: str, row: Mapping[str, Any]) -> None:
+        self.append("metrics.jsonl", json_line({**row, "class_accuracy": accuracy}))
         # Loss parts may differ from stage to stage; columns are those of the first line, the JSON has all.
-        if self._files.is_empty(name):
-            self._files.append(name, csv_line(list(row)))
-        self._files.append(name, csv_line([row.get(column, "") for column in self._files.csv_header(name)]))
+        path = self._folder / "metrics.csv"
+        if _length(path) == 0:
+            self.append(path.name, csv_line(list(row)))
+        self.append(path.name, csv_line([row.get(column, "") for column in read_csv_header(path)]))
+        if accuracy:
+            if _length(self._folder / "class_accuracy.csv") == 0:
+                self.append("class_accuracy.csv", csv_line([*place, *self._class_names]))
+            self.append("class_accuracy.csv", csv_line([*place.values(), *accuracy]))
 
     def close(self) -> None:
         """Nothing is held open."""
+
+    def append(self, name: str, line: str) -> None:
+        """Add one line; an error of the disk names the file."""
+        path = self._folder / name
+        try:
+            if path.exists():  # opening a pipe would wait for its reader
+                check_regular(path)
+            with path.open("a", encoding="utf-8", newline="") as file:
+                file.write(line)
+        except OSError as error:
+            error.filename = error.filename or str(path)
+            raise
+
+    def lengths(self) -> dict[str, int]:
+        """Return the length of each file in bytes, after flushing them to the disk."""
+        for path in (self._folder / name for name in FILES):
+            if path.exists():
+                with open_regular(path) as file:
+                    os.fsync(file.fileno())
+        return {name: _length(self._folder / name) for name in FILES}
+
+    def cut(self, lengths: Mapping[str, int]) -> None:
+        """Cut every file back to the given length (0 where none is given).
+
+        A link is refused: the folder may come from somebody else, and what it leads to is not ours to cut.
+        """
+        for name in FILES:
+            path = self._folder / name
+            if path.is_symlink():
+                raise ValueError(f"{path} is a link, and a run writes only inside its own folder; remove it")
+            if _length(path) > lengths.get(name, 0):
+                os.truncate(path, lengths.get(name, 0))
+
+
+def _length(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 class TensorBoardLogger:
     """Scalars and a text table for TensorBoard, in ``RUN/tensorboard``."""
 
-    def __init__(self, folder: Path, class_names: Sequence[str], *, first_step: int) -> None:
+    def __init__(self, folder: Path, class_names: Sequence[str], config: Any, first_step: int) -> None:
         module = require_extra("torch.utils.tensorboard", "tensorboard", "the TensorBoard logger")
-        self._writer = module.SummaryWriter(
-            str(folder / "tensorboard"), purge_step=first_step + 1 if first_step else None
-        )
-        self._class_names = list(class_names)
+        purge = first_step + 1 if first_step else None
+        self._writer = module.SummaryWriter(str(folder / "tensorboard"), purge_step=purge)
+        self._class_names = class_names
 
     def log(self, evaluation: Evaluation) -> None:
         """Write scalars and table."""
         for name, value in evaluation.scalars.items():
             self._writer.add_scalar(name, value, evaluation.step)
-        if not evaluation.class_accuracy:
-            return
-        rows = [
-            f"| {escape_markdown(name)} | {100 * value:.1f} |"
-            for name, value in zip(self._class_names, evaluation.class_accuracy, strict=True)
-        ]
-        self._writer.add_text(
-            "class accuracy", "\n".join(["| class | accuracy |", "|---|---|", *rows]), evaluation.step
-        )
+        rows = evaluation.rows(self._class_names)
+        if rows:
+            lines = [f"| {escape_markdown(name)} | {100 * value:.1f} |" for name, value in rows]
+            table = "\n".join(["| class | accuracy |", "|---|---|", *lines])
+            self._writer.add_text("class accuracy", table, evaluation.step)
 
     def close(self) -> None:
         """Flush to the disk."""
@@ -125,23 +146,20 @@ class TensorBoardLogger:
 class WandbLogger:
     """Scalars and a table for Weights & Biases; offline unless ``WANDB_MODE`` says otherwise."""
 
-    def __init__(self, folder: Path, class_names: Sequence[str], *, config: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, class_names: Sequence[str], config: Any, first_step: int) -> None:
         self._wandb = require_extra("wandb", "wandb", "the W&B logger")
         mode = os.environ.get("WANDB_MODE", "offline")  # nothing leaves the machine unless asked for
         self._run = self._wandb.init(
             project="classmargin", name=folder.name, dir=str(folder), config=dict(config), mode=mode
         )
-        self._class_names = list(class_names)
+        self._class_names = class_names
 
     def log(self, evaluation: Evaluation) -> None:
         """Send scalars and table."""
         record: dict[str, Any] = dict(evaluation.scalars)
-        if evaluation.class_accuracy:
-            rows = [
-                [name, float(value)]
-                for name, value in zip(self._class_names, evaluation.class_accuracy, strict=True)
-            ]
-            record["class_accuracy"] = self._wandb.Table(columns=["class", "accuracy"], data=rows)
+        if rows := evaluation.rows(self._class_names):
+            data = [list(row) for row in rows]
+            record["class_accuracy"] = self._wandb.Table(columns=["class", "accuracy"], data=data)
         self._run.log(record, step=evaluation.step)
 
     def close(self) -> None:
@@ -156,7 +174,7 @@ class MLflowLogger:
     process, a next run among it, logs to.
     """
 
-    def __init__(self, folder: Path, class_names: Sequence[str], *, config: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, class_names: Sequence[str], config: Any, first_step: int) -> None:
         mlflow = require_extra("mlflow", "mlflow", "the MLflow logger")
         self._entities = mlflow.entities
         inside = "MLFLOW_TRACKING_URI" not in os.environ
@@ -172,10 +190,9 @@ class MLflowLogger:
         self._run_id = self._client.create_run(experiment_id, run_name=folder.name).info.run_id
         (folder / MLFLOW_RUN_FILE).write_text(f"{self._run_id}\n", encoding="utf-8")
         settings = {f"{part}.{key}": value for part, table in config.items() for key, value in table.items()}
-        self._client.log_batch(
-            self._run_id, params=[self._entities.Param(key, str(value)) for key, value in settings.items()]
-        )
-        self._class_names = list(class_names)
+        params = [self._entities.Param(key, str(value)) for key, value in settings.items()]
+        self._client.log_batch(self._run_id, params=params)
+        self._class_names = class_names
 
     def log(self, evaluation: Evaluation) -> None:
         """Send scalars and table."""
@@ -185,120 +202,37 @@ class MLflowLogger:
             for name, value in evaluation.scalars.items()
         ]
         self._client.log_batch(self._run_id, metrics=metrics)
-        if not evaluation.class_accuracy:
-            return
-        table = {
-            "class": self._class_names,
-            "accuracy": [float(value) for value in evaluation.class_accuracy],
-        }
-        self._client.log_table(self._run_id, table, f"class_accuracy_{evaluation.step:08d}.json")
+        if rows := evaluation.rows(self._class_names):
+            names, accuracies = (list(column) for column in zip(*rows, strict=True))
+            table, file = (
+                {"class": names, "accuracy": accuracies},
+                f"class_accuracy_{evaluation.step:08d}.json",
+            )
+            self._client.log_table(self._run_id, table, file)
 
     def close(self) -> None:
         """End the MLflow run."""
         self._client.set_terminated(self._run_id)
 
 
-def make_loggers(
-    names: Sequence[str],
-    folder: Path,
-    files: LogFiles,
-    class_names: Sequence[str],
-    config: Mapping[str, Any],
-    first_step: int,
-) -> list[Logger]:
-    """Return the file logger and those of ``names``.
-
-    Raises:
-        ImportError: The package of a named logger is missing; the message names the extra.
-    """
-    loggers: list[Logger] = [FileLogger(files, class_names)]
-    for name in names:
-        if name == "tensorboard":
-            loggers.append(TensorBoardLogger(folder, class_names, first_step=first_step))
-        elif name == "wandb":
-            loggers.append(WandbLogger(folder, class_names, config=config))
-        else:
-            loggers.append(MLflowLogger(folder, class_names, config=config))
-    return loggers
+# The services of ``machine.loggers``; a package that is missing is an ImportError that names the extra.
+SERVICES: dict[str, Callable[[Path, Sequence[str], Any, int], Logger]] = {
+    "tensorboard": TensorBoardLogger,
+    "wandb": WandbLogger,
+    "mlflow": MLflowLogger,
+}
 
 
 def few_scalars(
     accuracies: Mapping[str, float], losses: Mapping[str, float], learning_rate: float
 ) -> dict[str, float]:
-    """Return at most ten scalars: accuracies, learning rate, the loss and as many of its parts as fit.
-
-    Example:
-        >>> few_scalars({"overall": 0.5}, {"loss": 1.0}, 0.1)
-        {'overall': 0.5, 'learning_rate': 0.1, 'loss': 1.0}
-    """
+    """Return at most ten scalars: accuracies, learning rate, the loss and as many of its parts as fit."""
     scalars = {**accuracies, "learning_rate": learning_rate, **losses}
     return dict(list(scalars.items())[:MOST_SCALARS])
 
 
-class LogFiles:
-    """Append-only text files of a folder, by name."""
-
-    def __init__(self, folder: Path, names: Sequence[str]) -> None:
-        self._folder = folder
-        self._names = tuple(names)
-
-    def append(self, name: str, line: str) -> None:
-        """Add one line.
-
-        Raises:
-            OSError: The disk does not take it; the message names the file.
-        """
-        path = self._folder / name
-        try:
-            with path.open("a", encoding="utf-8", newline="") as file:
-                file.write(line)
-        except OSError as error:
-            error.filename = error.filename or str(path)
-            raise
-
-    def is_empty(self, name: str) -> bool:
-        """Whether nothing has been written yet."""
-        path = self._folder / name
-        return not path.exists() or path.stat().st_size == 0
-
-    def csv_header(self, name: str) -> list[str]:
-        """Return the column names of a CSV file."""
-        return read_csv_header(self._folder / name)
-
-    def lengths(self) -> dict[str, int]:
-        """Return the length of each file in bytes, after flushing them to the disk."""
-        return {name: self._flushed_length(self._folder / name) for name in self._names}
-
-    @staticmethod
-    def _flushed_length(path: Path) -> int:
-        if not path.exists():
-            return 0
-        with open_regular(path) as file:
-            os.fsync(file.fileno())
-            return file.seek(0, os.SEEK_END)
-
-    def cut(self, lengths: Mapping[str, int]) -> None:
-        """Cut every file back to the given length (0 where none is given).
-
-        Raises:
-            ValueError: One of them is a link: the folder may come from somebody else, and what the link leads to
-                is not ours to cut.
-        """
-        for name in self._names:
-            path = self._folder / name
-            if path.is_symlink():
-                raise ValueError(f"{path} is a link, and a run writes only inside its own folder; remove it")
-            if path.exists() and path.stat().st_size > lengths.get(name, 0):
-                os.truncate(path, lengths.get(name, 0))
-
-
 def json_line(record: Mapping[str, Any]) -> str:
-    r"""Return a record as one line of JSON; numbers that JSON lacks become null.
-
-    Example:
-        >>> json_line({"epoch": 1, "loss": float("nan")})
-        '{"epoch": 1, "loss": null}\n'
-    """
+    r"""Return a record as one line of JSON; numbers that JSON lacks become null."""
     return json.dumps(to_plain(record)) + "\n"
 
 
@@ -321,26 +255,14 @@ def safe_cell(text: str) -> str:
 
 
 def csv_line(values: Sequence[Any]) -> str:
-    r"""Return values as one line of CSV.
-
-    Example:
-        >>> csv_line(["shirt, white", 0.5])
-        '"shirt, white",0.5\r\n'
-    """
+    r"""Return values as one line of CSV."""
     text = io.StringIO()
     csv.writer(text).writerow(values)
     return text.getvalue()
 
 
 class LossMeter:
-    """Mean of each loss part over the steps seen since the last :meth:`reset`.
-
-    Example:
-        >>> meter = LossMeter()
-        >>> meter.add(MethodLoss(torch.tensor(2.0), {"margin": torch.tensor(1.5)}))
-        >>> meter.means()
-        {'loss': 2.0, 'margin': 1.5}
-    """
+    """Mean of each loss part over the steps seen since the last :meth:`reset`."""
 
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}

@@ -10,26 +10,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from classmargin._checks import did_you_mean
-
-Values = Mapping[str, Mapping[str, Any]]
+from classmargin._checks import check_choice
 
 
 @dataclass(frozen=True)
 class Preset:
-    """A named set of values.
+    """A named set of values, tables as in a configuration file.
 
-    Attributes:
-        name: On the command line.
-        title: One line.
-        values: Tables as in a configuration file.
-        mr2: Hyper-parameters for the methods of the MR² family alone.
-        notes: What the paper does not say, and what was taken instead.
+    ``mr2`` are hyper-parameters for the methods of the MR² family alone; ``notes`` say what the paper does not, and what
+    was taken instead.
     """
 
     name: str
     title: str
-    values: Values
+    values: Mapping[str, Mapping[str, Any]]
     mr2: Mapping[str, Any] = field(default_factory=dict)
     notes: str = ""
 
@@ -142,11 +136,7 @@ PRESETS: dict[str, Preset] = {
 
 
 def preset_values(name: str, method: str) -> dict[str, dict[str, Any]]:
-    """Return the tables of a preset for a method.
-
-    Args:
-        name: Name of the preset.
-        method: Name of the method; the MR² family gets its own hyper-parameters on top.
+    """Return the tables of a preset for a method; the MR² family gets its own hyper-parameters on top.
 
     Example:
         >>> preset_values("cifar", "erm")["loop"]
@@ -154,11 +144,7 @@ def preset_values(name: str, method: str) -> dict[str, dict[str, Any]]:
         >>> preset_values("clip-finetune", "mr2")["method"]
         {'norm_order': 3.0}
     """
-    if name not in PRESETS:
-        raise ValueError(
-            f"preset must be one of {', '.join(PRESETS)}; got {name!r}{did_you_mean(name, PRESETS)}"
-        )
-    preset = PRESETS[name]
+    preset = PRESETS[check_choice("preset", name, PRESETS)]
     tables = {part: dict(table) for part, table in preset.values.items()}
     if preset.mr2 and method.removeprefix("sam+").startswith("mr2"):
         tables["method"] = dict(preset.mr2)

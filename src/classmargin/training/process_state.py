@@ -27,14 +27,7 @@ from classmargin.training.run_progress import say
 
 
 def seed_for(seed: int, *purpose: object) -> int:
-    """Return a seed that depends on ``seed`` and on what it is for.
-
-    Example:
-        >>> seed_for(0, "weights", 1) == seed_for(0, "weights", 1)
-        True
-        >>> seed_for(0, "weights", 1) == seed_for(0, "weights", 2)
-        False
-    """
+    """Return a seed that depends on ``seed`` and on what it is for."""
     text = "/".join([str(seed), *map(str, purpose)])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
 
@@ -51,14 +44,10 @@ def capture() -> dict[str, Any]:
     """Return the state of all generators as numbers and tensors."""
     version, words, gauss = random.getstate()
     _, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002
+    numbers = {"position": int(position), "has_gauss": int(has_gauss), "cached": float(cached)}
     return {
         "python": {"version": version, "words": list(words), "gauss": gauss},
-        "numpy": {
-            "keys": torch.from_numpy(np.asarray(keys).astype(np.int64)),
-            "position": int(position),
-            "has_gauss": int(has_gauss),
-            "cached": float(cached),
-        },
+        "numpy": {"keys": torch.from_numpy(np.asarray(keys).astype(np.int64)), **numbers},
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
@@ -78,30 +67,18 @@ def restore(state: dict[str, Any]) -> None:
         torch.cuda.set_rng_state_all(state["cuda"])
 
 
-def gather_random_states() -> list[dict[str, Any]]:
-    """Return the random state of every process."""
-    return gather_objects(capture())
-
-
 def restore_random_state(states: list[dict[str, Any]], seed: int, step: int) -> None:
     """Put this process's random numbers back, or draw new ones if the number of processes changed."""
     if len(states) == world_size():
         restore(states[rank()])
-        return
-    say(
-        f"the run was saved by {len(states)} processes and resumes with {world_size()}: "
-        "random numbers are drawn anew"
-    )
-    seed_process(seed, "resumed", step, rank())
+    else:
+        saved = f"the run was saved by {len(states)} processes and resumes with {world_size()}"
+        say(f"{saved}: random numbers are drawn anew")
+        seed_process(seed, "resumed", step, rank())
 
 
 def running_statistics(module: nn.Module) -> dict[str, Tensor]:
-    """Return the running means and variances of the layers of ``module``, by name.
-
-    Example:
-        >>> list(running_statistics(nn.Sequential(nn.BatchNorm1d(2))))
-        ['0.running_mean', '0.running_var']
-    """
+    """Return the running means and variances of the layers of ``module``, by name."""
     found = {
         f"{name}.{kind}": getattr(layer, kind, None)
         for name, layer in module.named_modules()
@@ -122,9 +99,7 @@ def average_running_statistics(module: nn.Module) -> None:
 
 def refresh_running_statistics(network: nn.Module, batches: Iterable[Batch], place: Any) -> None:
     """Make the running statistics those of a pass over ``batches``: averaged weights have seen none of their own."""
-    layers = [
-        layer for layer in network.modules() if isinstance(getattr(layer, "running_mean", None), Tensor)
-    ]
+    layers = [m for m in network.modules() if isinstance(getattr(m, "running_mean", None), Tensor)]
     if not layers:
         return
     momenta = [layer.momentum for layer in layers]

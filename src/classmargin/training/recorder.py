@@ -15,21 +15,14 @@ import torch.distributed as dist
 from classmargin._distributed import gather_objects, is_distributed, rank
 from classmargin.training.checkpoint import CheckpointStore, write_tree
 from classmargin.training.config import RunConfig
-from classmargin.training.metric_logs import FILES, Evaluation, LogFiles, Logger, make_loggers
-from classmargin.training.process_state import gather_random_states
+from classmargin.training.metric_logs import SERVICES, Evaluation, LogFiles, Logger
+from classmargin.training.process_state import capture
 from classmargin.training.run_folder import RunFolder, add_session, write_json
 from classmargin.training.run_progress import say
 
 
 class Recorder:
-    """Writer of one run folder.
-
-    Args:
-        folder: The run; its lock is held by the caller.
-        config: Its effective configuration.
-        class_names: In label order.
-        observers: Further takers of evaluations, told after the files are written.
-    """
+    """Writer of one run folder, whose lock the caller holds; ``observers`` are told of evaluations after the files."""
 
     def __init__(
         self,
@@ -42,7 +35,7 @@ class Recorder:
         self._config = config
         self._class_names = class_names
         self._store = CheckpointStore(folder.checkpoint_folder, say)
-        self._files = LogFiles(folder.path, FILES)
+        self._files = LogFiles(folder.path, class_names)
         self._observers = observers
         self._loggers: list[Logger] = []
         self._last_save = time.monotonic()
@@ -54,21 +47,23 @@ class Recorder:
         _wait_for_all()
         found = self._store.load_newest()
         step, tree = found if found is not None else (0, None)
-        _check_same_step(step)
+        steps = gather_objects(step)
+        if len(set(steps)) > 1:
+            raise OSError(
+                f"the processes of this run see different checkpoints (steps {steps}): "
+                "the run folder must be on a file system that all of them share"
+            )
         if rank() == 0:
             if tree is None and self._store.paths():
                 say("no checkpoint can be read; starting from the beginning")
             self._files.cut(tree["log_lengths"] if tree is not None else {})
             add_session(self.folder, self._config, None if tree is None else step)
-            self._loggers = make_loggers(
-                self._config.machine.loggers,
-                self.folder.path,
+            settings, services = self._config.to_dict(), self._config.machine.loggers
+            self._loggers = [
                 self._files,
-                self._class_names,
-                self._config.to_dict(),
-                step,
-            )
-            self._loggers += self._observers
+                *(SERVICES[name](self.folder.path, self._class_names, settings, step) for name in services),
+                *self._observers,
+            ]
         _wait_for_all()
         return tree
 
@@ -79,19 +74,21 @@ class Recorder:
         return rank() == 0 and seconds > 0 and time.monotonic() - self._last_save >= seconds
 
     def save(self, step: int, tree: dict[str, Any]) -> None:
-        """Write a checkpoint; every rank calls this.
-
-        Raises:
-            OSError: It could not be written; earlier checkpoints are intact.
-        """
-        states = gather_random_states()
+        """Write a checkpoint; every rank calls this. An ``OSError`` leaves the earlier ones intact."""
+        states = gather_objects(capture())
         problem: OSError | None = None
         if rank() == 0:
             try:
                 self._store.save(step, {**tree, "random": states, "log_lengths": self._files.lengths()})
             except OSError as error:
                 problem = error
-        _fail_together(problem)
+        # Every process learns how the writing went and waits for it: otherwise the others would proceed to the next step and
+        # hang there, and one that leaves while rank 0 still writes makes its launcher kill rank 0.
+        words = gather_objects(None if problem is None else str(problem))
+        if problem is not None:
+            raise problem
+        if words[0] is not None:
+            raise OSError(words[0])
         self._last_save = time.monotonic()
 
     def log(self, evaluation: Evaluation) -> None:
@@ -102,7 +99,7 @@ class Recorder:
     def save_failure(self, step: int, tree: dict[str, Any], record: dict[str, Any]) -> str:
         """Keep the state of a failed step beside the run and say where; checkpoints stay as they are."""
         target = self.folder.failure_folder / f"step-{step:08d}"
-        states = gather_random_states()
+        states = gather_objects(capture())
         records = gather_objects(record)
         if rank() == 0:
             try:
@@ -117,28 +114,6 @@ class Recorder:
         for logger in self._loggers:
             logger.close()
         self._loggers = []
-
-
-def _fail_together(problem: OSError | None) -> None:
-    """Let every process know how the writing of rank 0 went, and wait for it.
-
-    Otherwise the others would proceed to the next step and hang there; and one that leaves while rank 0 still
-    writes makes its launcher kill rank 0.
-    """
-    words = gather_objects(None if problem is None else str(problem))
-    if problem is not None:
-        raise problem
-    if words[0] is not None:
-        raise OSError(words[0])
-
-
-def _check_same_step(step: int) -> None:
-    steps = gather_objects(step)
-    if len(set(steps)) > 1:
-        raise OSError(
-            f"the processes of this run see different checkpoints (steps {steps}): "
-            "the run folder must be on a file system that all of them share"
-        )
 
 
 def _wait_for_all() -> None:

@@ -42,11 +42,7 @@ PACKAGES = ("classmargin", "torch", "numpy", "lightning", "safetensors")
 
 
 class RunFolder:
-    """Paths and small files of one run.
-
-    Args:
-        path: The folder; created when something is first written.
-    """
+    """Paths and small files of one run."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -107,11 +103,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the right to write here.
-
-        Raises:
-            ValueError: Another living process holds it.
-        """
+        """Hold the right to write here."""
         with hold_lock(self.path / LOCK_FILE):
             remove_leftovers(self.path)
             yield
@@ -122,10 +114,8 @@ def hold_lock(path: Path) -> Iterator[None]:
     """Hold the lock at ``path`` while the block runs.
 
     On file systems without ``flock`` the file itself is the lock, with process and machine in it: ``filelock`` takes that of
-    a dead process over, unless it ran on another machine, of which nothing can be known.
-
-    Raises:
-        ValueError: Another process holds it; the message says which.
+    a dead process over, unless it ran on another machine, of which nothing can be known. Whoever else holds it is named in
+    a ``ValueError``.
     """
     import filelock
 
@@ -133,16 +123,6 @@ def hold_lock(path: Path) -> Iterator[None]:
     if path.is_symlink():  # the lock is written to, and a link may lead anywhere
         raise ValueError(f"{path} is a link, and a run writes only inside its own folder; remove it")
     lock = filelock.FileLock(path)
-    _acquire(lock, path)
-    try:
-        if not isinstance(lock, filelock.SoftFileLock):  # which writes the same itself
-            path.write_text(f"{os.getpid()}\n{platform.node()}\n", encoding="utf-8")
-        yield
-    finally:
-        lock.release()
-
-
-def _acquire(lock: Any, path: Path) -> None:
     try:
         lock.acquire(timeout=0)
     except TimeoutError as error:
@@ -153,6 +133,12 @@ def _acquire(lock: Any, path: Path) -> None:
             lock.acquire(timeout=PATIENCE)
         except TimeoutError:
             raise _in_use(path, owner) from error
+    try:
+        if not isinstance(lock, filelock.SoftFileLock):  # which writes the same itself
+            path.write_text(f"{os.getpid()}\n{platform.node()}\n", encoding="utf-8")
+        yield
+    finally:
+        lock.release()
 
 
 class Owner(NamedTuple):
@@ -208,19 +194,11 @@ def write_json(path: Path, value: Any, *, durable: bool = False) -> None:
 
 
 def add_session(folder: RunFolder, config: RunConfig, resumed_step: int | None) -> None:
-    """Append this start to ``run.json``.
-
-    Args:
-        folder: The run.
-        config: Its effective configuration.
-        resumed_step: Optimiser step that the run resumes from; None for a first start.
-    """
+    """Append this start to ``run.json``; ``resumed_step`` is None for a first one."""
     record: dict[str, Any] = {"identity": identity(config), "seed": config.loop.seed, "sessions": []}
     if folder.record_file.exists():
-        record = _read(folder.record_file) or {
-            **record,
-            "note": "an earlier record was unreadable and is lost",
-        }
+        lost = {**record, "note": "an earlier record was unreadable and is lost"}
+        record = _read(folder.record_file) or lost
     record["sessions"].append({**session(resumed_step), "numerics": numerics(config)})
     write_json(folder.record_file, record)
 
@@ -265,10 +243,8 @@ def git_state() -> dict[str, Any] | None:
     commit = _git("rev-parse", "HEAD")
     if commit is None:
         return None
-    return {
-        "commit": commit.strip(),
-        "modified": bool((_git("status", "--porcelain", "--untracked-files=no") or "").strip()),
-    }
+    changes = _git("status", "--porcelain", "--untracked-files=no") or ""
+    return {"commit": commit.strip(), "modified": bool(changes.strip())}
 
 
 def _git(*words: str) -> str | None:

@@ -21,42 +21,15 @@ from torch.nn import functional
 
 from classmargin._types import Batch
 from classmargin.evaluation.prediction_files import read_predictions
-from classmargin.training.config import RunConfig
-from classmargin.training.ingredients import Ingredients
 from classmargin.training.process_state import seed_for
-
-
-def make_soft_labels(config: RunConfig, ingredients: Ingredients, rank: int) -> SoftLabels:
-    """Return what a run asks for.
-
-    Raises:
-        ValueError: Its method needs one class per sample.
-    """
-    data = config.data
-    asked = f"data.mix={data.mix}" if data.mix != "none" else "data.soft_labels"
-    if (data.mix != "none" or ingredients.teacher is not None) and (
-        not ingredients.method.requirements.soft_labels
-    ):
-        raise ValueError(
-            f"method {config.method.name} needs one class per sample, so it cannot be trained with {asked}; "
-            "ERM, balanced softmax, logit adjustment and MR² take class probabilities"
-        )
-    return SoftLabels(
-        len(ingredients.class_names), data.mix, data.mix_alpha, config.loop.seed, rank, ingredients.teacher
-    )
 
 
 @dataclass(frozen=True)
 class SoftLabels:
     """Turns the classes of a training batch into class probabilities, and mixes its samples.
 
-    Attributes:
-        num_classes: ``K``.
-        mix: ``none``, ``mixup``, ``cutmix`` (images only) or ``both``.
-        alpha: ``α`` of the Beta distribution.
-        seed: Of what is drawn.
-        rank: Number of this process; each mixes its own share of a batch.
-        teacher: Class probabilities of each training sample by its index, ``[N, K]``, in place of the classes.
+    ``alpha`` is α of the Beta distribution, ``rank`` the number of this process, as each mixes its own share of a batch;
+    ``teacher`` holds class probabilities of each training sample by its index, ``[N, K]``, in place of the classes.
     """
 
     num_classes: int
@@ -68,13 +41,11 @@ class SoftLabels:
 
     def __call__(self, batch: Batch, step: int) -> Batch:
         """Return the batch with class probabilities ``[B, K]`` as labels; unchanged where nothing asks for them."""
-        if self.mix == "none" and self.teacher is None:
-            return batch
         labels = batch.labels
         if self.teacher is not None:
             labels = self.teacher.to(labels.device)[batch.index]
         if self.mix == "none":
-            return dataclasses.replace(batch, labels=labels)
+            return batch if self.teacher is None else dataclasses.replace(batch, labels=labels)
         if not labels.is_floating_point():
             labels = functional.one_hot(labels, self.num_classes).float()
         random = np.random.default_rng(seed_for(self.seed, "mix", step, self.rank))
@@ -95,20 +66,9 @@ class SoftLabels:
 def read_teacher(
     path: str, *, labels: Tensor, index: Tensor, full_size: int, class_names: Sequence[str]
 ) -> Tensor:
-    """Return the class probabilities of a prediction file for the training samples.
+    """Return the class probabilities of a prediction file for the training samples with these labels and indices.
 
-    Args:
-        path: File with probabilities or logits, and ``sample_id``: the index of each sample.
-        labels: Classes of the training samples ``[n]``.
-        index: Their index ``[n]``.
-        full_size: Length of the result.
-        class_names: In label order.
-
-    Returns:
-        float32 ``[full_size, K]``; rows of samples that are not trained on are 0.
-
-    Raises:
-        ValueError: The file lacks samples, or was made for other classes or labels.
+    float32 ``[full_size, K]``; rows of samples that are not trained on are 0.
     """
     found = read_predictions(path)
     scores = found.probabilities if found.probabilities is not None else found.logits
@@ -136,22 +96,9 @@ def read_teacher(
 
 
 def cutmix(images: Tensor, order: Tensor, kept: float, random: np.random.Generator) -> tuple[Tensor, float]:
-    """Paste one box of ``images[order]`` into ``images``, at the same place.
+    """Paste one box of ``images[order]`` into ``images`` ``[B, C, H, W]``; return them and the share of the area that is left.
 
-    Args:
-        images: ``[B, C, H, W]``.
-        order: Permutation ``[B]``.
-        kept: Share of the area that should be left of each image; a box that crosses the border leaves more.
-        random: Draws the centre of the box.
-
-    Returns:
-        New images, and the share of the area that is left.
-
-    Example:
-        >>> images = torch.stack([torch.zeros(1, 4, 4), torch.ones(1, 4, 4)])
-        >>> mixed, kept = cutmix(images, torch.tensor([1, 0]), 0.75, np.random.default_rng(0))
-        >>> kept, float(mixed[0].mean())
-        (0.75, 0.25)
+    ``kept`` is the share that should be left; a box that crosses the border leaves more.
     """
     height, width = images.shape[2:]
     side = (1.0 - kept) ** 0.5

@@ -14,8 +14,8 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -24,28 +24,29 @@ from torch import Tensor, nn
 from classmargin._distributed import all_reduce_sum, is_distributed
 from classmargin._types import Batch
 from classmargin.methods.base import Method, MethodLoss, Step
-from classmargin.training.ingredients import Position
+from classmargin.training.config import RunConfig
+
+
+class Position(NamedTuple):
+    """Where the training is, counted in finished things."""
+
+    stage: int = 0
+    stage_epoch: int = 0
+    step: int = 0
+    epoch: int = 0
+    global_step: int = 0
 
 
 class TrainedModule(nn.Module):
-    """Forward pass and loss in one call.
-
-    Args:
-        network: Maps inputs to ``ModelOutput``.
-        method: Maps the step to a loss.
-        staged: Whether the method trains different parts in different stages.
-
-    Attributes:
-        may_skip_parameters: Whether a step may leave trainable parameters without gradient; data-parallel
-            wrappers then have to look for them, which costs a little at each step.
-    """
+    """Forward pass and loss in one call; ``staged`` methods train different parts in different stages."""
 
     def __init__(self, network: nn.Module, method: Method, *, staged: bool = False) -> None:
         super().__init__()
         self.network = network
         self.method = method
+        # Data-parallel wrappers then look for parameters without gradient, which costs a little at each step.
         self.may_skip_parameters = staged or any(p.requires_grad for p in method.parameters())
-        self._keep_step = type(method).on_step_end is not Method.on_step_end
+        self._keep_step = getattr(method.on_step_end, "__func__", None) is not Method.on_step_end
 
     def forward(
         self,
@@ -59,35 +60,22 @@ class TrainedModule(nn.Module):
     ) -> tuple[MethodLoss, tuple[Tensor, Tensor] | None]:
         """Return the loss and, for methods that look at a step after it, detached features and logits.
 
-        Args:
-            inputs: ``[V*B, ...]``.
-            labels: ``[V*B]``.
-            index: ``[V*B]``.
-            views: ``V``.
-            position: Where the training is.
-            update_state: Whether the method may change its state.
-            plain: Leave a compiled network out of it (a batch of unusual size would be compiled anew).
+        ``plain`` leaves a compiled network out of it: a batch of unusual size would be compiled anew.
         """
         output = self.network.forward(inputs) if plain else self.network(inputs)
         step = Step(
             output.logits, output.features, labels, index, inputs, views, self.network,
             position.epoch, position.global_step, position.stage,
         )  # fmt: skip
-        loss = self._loss_of(step, update_state)
-        return loss, (output.features.detach(), output.logits.detach()) if self._keep_step else None
-
-    def _loss_of(self, step: Step, update_state: bool) -> MethodLoss:
-        """Return the method's loss; NaN if the method refused features that are not finite.
-
-        An exception on one process would leave the others waiting; NaN is something that all of them can
-        agree on, and the state is saved.
-        """
         try:
-            return self.method.loss(step, update_state)
+            loss = self.method.loss(step, update_state)
         except ValueError:
             if bool(torch.isfinite(step.features).all() and torch.isfinite(step.logits).all()):
                 raise
-            return MethodLoss(step.logits.sum() * float("nan"), {})
+            # An exception on one process would leave the others waiting; NaN is something that all of them can agree on,
+            # and the state is saved.
+            loss = MethodLoss(step.logits.sum() * float("nan"), {})
+        return loss, (output.features.detach(), output.logits.detach()) if self._keep_step else None
 
 
 @contextlib.contextmanager
@@ -107,8 +95,7 @@ def state_kept_precise(method: Method) -> Iterator[None]:
             setattr(module, name, buffer.to(getattr(module, name).device))
 
 
-@dataclass(frozen=True)
-class MicroBatch:
+class MicroBatch(NamedTuple):
     """A part of one rank's share of a batch, and its weight in the loss of the whole batch."""
 
     batch: Batch
@@ -121,19 +108,19 @@ def split_batch(batch: Batch, parts: int, *, even: bool = False) -> list[MicroBa
     All views of a sample stay together. Under several processes the number of parts is what the smallest
     share allows, and weights are those of the global batch, so that every process makes the same calls; where all
     shares are equal (``even``), nothing has to be asked.
-
-    Example:
-        >>> batch = Batch(torch.arange(5.0)[:, None], torch.zeros(5, dtype=torch.long), torch.arange(5))
-        >>> [(len(micro.batch.labels), micro.weight) for micro in split_batch(batch, 2)]
-        [(3, 0.6), (2, 0.4)]
     """
     if parts == 1:
         return [MicroBatch(batch, 1.0)]
     samples = batch.labels.shape[0] // batch.views
     device = batch.labels.device  # collective operations of accelerators need their own tensors
     alone = even or not is_distributed()
+    smallest = samples
+    if not alone:
+        shared = torch.tensor(samples, device=device)
+        dist.all_reduce(shared, op=dist.ReduceOp.MIN)
+        smallest = int(shared)
     # Two samples at least: batch normalisation cannot train on one.
-    parts = max(1, min(parts, (samples if alone else _smallest(samples, device)) // 2))
+    parts = max(1, min(parts, smallest // 2))
     rows = torch.arange(samples, device=device).tensor_split(parts)
     lengths = [float(len(part)) for part in rows]
     if not alone:
@@ -142,12 +129,6 @@ def split_batch(batch: Batch, parts: int, *, even: bool = False) -> list[MicroBa
         MicroBatch(_rows(batch, part, samples), length / sum(lengths))
         for part, length in zip(rows, lengths, strict=True)
     ]
-
-
-def _smallest(samples: int, device: torch.device) -> int:
-    smallest = torch.tensor(samples, device=device)
-    dist.all_reduce(smallest, op=dist.ReduceOp.MIN)
-    return int(smallest)
 
 
 def _rows(batch: Batch, rows: Tensor, samples: int) -> Batch:
@@ -160,12 +141,7 @@ CHECK_EVERY = 16
 
 
 class NotFiniteError(ArithmeticError):
-    """The loss of a batch is not a finite number.
-
-    Attributes:
-        position: Of the step that broke.
-        index: Its samples.
-    """
+    """The loss of a step is not a finite number; ``index`` are its samples."""
 
     def __init__(self, value: float, position: Position, index: Tensor) -> None:
         super().__init__(f"the loss is {value}")
@@ -173,17 +149,11 @@ class NotFiniteError(ArithmeticError):
 
 
 def steps_between_checks(device: torch.device) -> int:
-    """Return every how many steps the host reads what the device has computed.
-
-    Example:
-        >>> steps_between_checks(torch.device("cpu")), steps_between_checks(torch.device("cuda"))
-        (1, 16)
-    """
+    """Return every how many steps the host reads what the device has computed."""
     return 1 if device.type == "cpu" else CHECK_EVERY
 
 
-@dataclass(frozen=True)
-class Agreement:
+class Agreement(NamedTuple):
     """What the processes agreed on at a step."""
 
     stop: bool = False
@@ -191,28 +161,27 @@ class Agreement:
 
 
 class Stepper:
-    """Steps network and method over one batch.
-
-    Args:
-        fabric: Backward, clipping and gradient synchronisation.
-        wrapped: The :class:`TrainedModule` as Fabric wrapped it.
-        optimizer: The optimiser as Fabric wrapped it.
-        method: Whose ``optimizer_step`` is called.
-        network: The bare network, for methods that move its weights.
-        accumulate: Micro-batches of a step.
-        clip_norm: Largest gradient norm, or None.
-        wishes: Says whether this process wants to stop and wants to save.
-    """
+    """Steps network and method over one batch; ``wishes`` says whether this process wants to stop and wants to save."""
 
     def __init__(
-        self, fabric: Any, wrapped: Any, optimizer: Any, method: Method, network: nn.Module, *,
-        accumulate: int, clip_norm: float | None, wishes: Callable[[], tuple[bool, bool]],
-    ) -> None:  # fmt: skip
-        self._fabric, self._wrapped, self._optimizer = fabric, wrapped, optimizer
-        self._method, self._network = method, network
-        self._accumulate, self._clip_norm, self._wishes = accumulate, clip_norm, wishes
-        self._forward = wrapped.module if _wrapper_adds_nothing(fabric) else wrapped
-        self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        self,
+        fabric: Any,
+        module: TrainedModule,
+        optimizer: torch.optim.Optimizer,
+        config: RunConfig,
+        wishes: Callable[[], tuple[bool, bool]],
+    ) -> None:
+        self._method, self._network, self._wishes = module.method, module.network, wishes
+        self._accumulate, self._clip_norm = config.loop.accumulate, config.optimizer.clip_norm
+        with state_kept_precise(module.method):
+            self._wrapped, self._optimizer = fabric.setup(module, optimizer)
+        self._fabric = fabric
+        # In one process in full precision Fabric's wrapper only hands the call on, for a tenth of the time of a small step.
+        adds_nothing = fabric.world_size == 1 and fabric.strategy.precision.precision == "32-true"
+        self._forward = self._wrapped.module if adds_nothing else self._wrapped
+        self._parameters = [
+            parameter for group in self._optimizer.param_groups for parameter in group["params"]
+        ]
         self._agreement = Agreement()
         self._seen: list[tuple[Tensor, Tensor]] = []
         self._unread: list[tuple[Tensor, Position, list[Tensor]]] = []
@@ -220,27 +189,15 @@ class Stepper:
     def step(
         self, batch: Batch, position: Position, *, full: bool, check: bool
     ) -> tuple[MethodLoss, Agreement]:
-        """Do one optimiser step on this process's share of a batch.
+        """Do one optimiser step on this process's share of a batch, which is ``full`` on every process or on none.
 
-        Args:
-            batch: The share.
-            position: Where the training is.
-            full: Whether the batch has its full size, the same on every process.
-            check: Whether to read losses and wishes now (every process at the same steps).
-
-        Raises:
-            NotFiniteError: The loss of a step since the last check is not a number; if it is this one, no weight has
-                moved.
+        Losses and wishes are read only at a ``check``, the same for every process. A ``NotFiniteError`` is then about any
+        step since the last one; if it is about this step, no weight has moved.
         """
         micro_batches = split_batch(batch, self._accumulate, even=full)
         self._seen, self._agreement = [], Agreement()
-        loss = self._method.optimizer_step(
-            lambda update_state: self._closure(
-                micro_batches, position, update_state, plain=not full, check=check
-            ),
-            self._apply,
-            self._network,
-        )
+        closure = partial(self._closure, micro_batches, position, not full, check)
+        loss = self._method.optimizer_step(closure, self._apply, self._network)
         if self._seen:
             with torch.no_grad():
                 self._method.on_step_end(self._finished_step(micro_batches, position))
@@ -250,10 +207,9 @@ class Stepper:
         self,
         micro_batches: list[MicroBatch],
         position: Position,
-        update_state: bool,
-        *,
         plain: bool,
         check: bool,
+        update_state: bool,
     ) -> MethodLoss:
         # As zero_grad does, without its hooks: they take a twentieth of the time of a small step.
         for parameter in self._parameters:
@@ -316,18 +272,13 @@ class Stepper:
     def _finished_step(self, micro_batches: list[MicroBatch], position: Position) -> Step:
         batches = [micro.batch for micro in micro_batches]
         features, logits = (torch.cat(parts) for parts in zip(*self._seen, strict=True))
-        labels, index, inputs = (
-            torch.cat([getattr(b, name) for b in batches]) for name in ("labels", "index", "inputs")
-        )
+        labels = torch.cat([batch.labels for batch in batches])
+        index = torch.cat([batch.index for batch in batches])
+        inputs = torch.cat([batch.inputs for batch in batches])
         return Step(
             logits, features, labels, index, inputs, batches[0].views, self._network,
             position.epoch, position.global_step, position.stage,
         )  # fmt: skip
-
-
-def _wrapper_adds_nothing(fabric: Any) -> bool:
-    """Return whether Fabric's wrapper would only hand the call on: it takes a tenth of the time of a small step."""
-    return bool(fabric.world_size == 1 and fabric.strategy.precision.precision == "32-true")
 
 
 def _weighted(losses: list[tuple[float, MethodLoss]]) -> MethodLoss:

@@ -30,8 +30,7 @@ class StopRequest:
     def listening(self) -> Iterator[None]:
         """Listen while the block runs (in the main thread; elsewhere signals cannot be caught).
 
-        A signal that is ignored stays ignored: shells start background jobs of a script that way, so that Ctrl-C, which is
-        meant for the job in the foreground, does not reach them.
+        A signal that is ignored stays ignored: shells start background jobs that way, so that Ctrl-C does not reach them.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -39,18 +38,20 @@ class StopRequest:
         before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         before = {number: handler for number, handler in before.items() if handler != signal.SIG_IGN}
 
+        def put_back() -> None:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
         def note(number: int, frame: FrameType | None) -> None:
             self.signal_number = number
-            for known, handler in before.items():
-                signal.signal(known, handler)
+            put_back()
 
         for number in before:
             signal.signal(number, note)
         try:
             yield
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            put_back()
 
 
 class DivergedError(RuntimeError):
@@ -58,11 +59,7 @@ class DivergedError(RuntimeError):
 
 
 class StoppedError(RuntimeError):
-    """The run was asked to stop and has saved its state.
-
-    Attributes:
-        exit_code: What schedulers expect: 128 + the number of the signal.
-    """
+    """The run was asked to stop and has saved its state; ``exit_code`` is 128 + the number of the signal."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)

@@ -34,21 +34,7 @@ Group = dict[str, Any]
 def make_optimizer(
     config: OptimizerConfig, network: nn.Module, method: Method, learning_rate: float
 ) -> torch.optim.Optimizer:
-    """Return the optimiser of a run.
-
-    Args:
-        config: Name and settings.
-        network: Whose parameters move.
-        method: Whose own parameters move with them, by the groups it declares.
-        learning_rate: Peak learning rate.
-
-    Example:
-        >>> from classmargin.methods.base import TaskInfo
-        >>> task = TaskInfo(2, 3, torch.ones(2), torch.zeros(2))
-        >>> optimizer = make_optimizer(OptimizerConfig("adamw"), nn.Linear(3, 2), Method(task), 0.001)
-        >>> type(optimizer).__name__, optimizer.param_groups[0]["lr_scale"]
-        ('AdamW', 1.0)
-    """
+    """Return the optimiser of a run, over the groups of the network and those that the method declares."""
     groups = _network_groups(network, config) + _method_groups(method, config)
     for group in groups:
         group["params"] = list(group["params"])
@@ -105,11 +91,7 @@ _KEPT = {"AdamW": {"step", "exp_avg", "exp_avg_sq"}, "SGD": {"momentum_buffer"}}
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: Group) -> None:
-    """Put a saved state back; settings stay those of this run, only the rates of the last step come with it.
-
-    Raises:
-        ValueError: It belongs to other parameters.
-    """
+    """Put a saved state back, if it belongs to these parameters; settings stay those of this run, only the rates come with it."""
     moving = ("params", "lr")
     own = [{k: v for k, v in group.items() if k not in moving} for group in optimizer.param_groups]
     optimizer.load_state_dict(state)
@@ -117,29 +99,20 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: Group) -> None:
         group.update(settings)
         check_number("the learning rate in the checkpoint", group["lr"], minimum=0.0)
     for parameter, kept in optimizer.state.items():
-        _lay_out_like(parameter, kept)
-        fits = set(kept) == _KEPT[type(optimizer).__name__] and all(
-            _fits(name, value, parameter) for name, value in kept.items() if value is not None
-        )
+        fits = set(kept) == _KEPT[type(optimizer).__name__]
+        for name, value in kept.items():
+            if value is None:
+                continue
+            shape = torch.Size([]) if name == "step" else parameter.shape
+            fits &= isinstance(value, Tensor) and value.shape == shape and value.is_floating_point()
+            if fits and name != "step":
+                # Fused kernels walk through the memory of weights and state side by side, and files hold tensors in plain
+                # order: beside channels-last weights that would be the moments of other weights.
+                kept[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
         if not fits:
             raise ValueError(
                 "the checkpoint does not fit the optimiser: its state is of another shape or kind"
             )
-
-
-def _lay_out_like(parameter: torch.Tensor, kept: Group) -> None:
-    """Give the state of a parameter its strides: fused kernels walk through the memory of both side by side.
-
-    Files hold tensors in plain order. Beside channels-last weights that would be the moments of other weights.
-    """
-    for name, value in kept.items():
-        if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
-            kept[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
-
-
-def _fits(name: str, value: Any, parameter: torch.Tensor) -> bool:
-    shape = torch.Size([]) if name == "step" else parameter.shape
-    return isinstance(value, torch.Tensor) and value.shape == shape and value.is_floating_point()
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
@@ -152,19 +125,7 @@ Schedule = Callable[[int], float]
 
 
 def make_schedule(config: ScheduleConfig, *, peak: float, epochs: int, steps_per_epoch: int) -> Schedule:
-    """Return the learning rate of each optimiser step of a stage (0-based).
-
-    Args:
-        config: Name and shape.
-        peak: Largest learning rate.
-        epochs: Length of the stage.
-        steps_per_epoch: Optimiser steps in an epoch.
-
-    Example:
-        >>> rate = make_schedule(ScheduleConfig("cosine"), peak=1.0, epochs=2, steps_per_epoch=5)
-        >>> rate(0), round(rate(5), 6)
-        (1.0, 0.5)
-    """
+    """Return the learning rate of each optimiser step of a stage (0-based)."""
     total = max(1, epochs * steps_per_epoch)
     warmup = config.warmup_steps or round(config.warmup_epochs * steps_per_epoch)
     # A warm-up longer than the whole stage (a smoke run of a paper preset) would never reach the peak.
@@ -184,22 +145,10 @@ def make_schedule(config: ScheduleConfig, *, peak: float, epochs: int, steps_per
     return rate
 
 
-def is_probe(network: nn.Module) -> bool:
-    """Whether the encoder was frozen before the training began, and has to stay so."""
-    return bool(getattr(network, "encoder_frozen", False))
-
-
 def choose_trainable(network: nn.Module, which: str, *, probe: bool) -> None:
-    """Let all parameters move, or only those of the encoder, or only those of the head.
+    """Let ``all`` parameters move, or those of the ``encoder`` or the ``head`` alone.
 
-    Args:
-        network: Has ``head``, ``freeze_encoder()`` and ``unfreeze_encoder()`` unless ``which`` is ``"all"``
-            throughout. A frozen encoder stays in evaluation mode while the rest trains.
-        which: ``all``, ``encoder`` or ``head``.
-        probe: Keep the encoder frozen whatever the stage says.
-
-    Raises:
-        ValueError: A stage that trains the encoder alone, in a probe.
+    In a probe the encoder stays frozen whatever the stage says; frozen, it stays in evaluation mode while the rest trains.
     """
     if probe and which == "encoder":
         raise ValueError("this method has a stage that trains the encoder, so it cannot probe a frozen one")
@@ -223,11 +172,7 @@ class WeightKeeper:
     """An average of the weights (if asked for) and the best weights on validation (if asked for).
 
     The average moves at each step (exponential, ``ema_decay``) or at the end of each late epoch (equal shares,
-    ``swa_start``).
-
-    Args:
-        network: The network that is trained; a later stage with a fresh one has a keeper of its own.
-        config: Which average, and the accuracy on validation that decides.
+    ``swa_start``). A later stage with a fresh network has a keeper of its own.
     """
 
     def __init__(self, network: nn.Module, config: LoopConfig) -> None:
@@ -270,9 +215,8 @@ class WeightKeeper:
         value = float(getattr(accuracies, self._select))
         if self._best_value is None or value > self._best_value:
             self._best_value, self.best_epoch = value, epoch
-            self._best_weights = {
-                name: tensor.detach().clone() for name, tensor in self.evaluated.state_dict().items()
-            }
+            weights = self.evaluated.state_dict()
+            self._best_weights = {name: tensor.detach().clone() for name, tensor in weights.items()}
 
     def final_network(self) -> nn.Module:
         """Return the network with the weights that count, ready for the test set."""
@@ -299,11 +243,7 @@ class WeightKeeper:
 
 
 def load_weights(module: nn.Module, state: Mapping[str, Any], what: str) -> None:
-    """Load a saved state.
-
-    Raises:
-        ValueError: It belongs to another module; the message says what does not fit.
-    """
+    """Load a saved state; the error for one of another module says what does not fit."""
     try:
         module.load_state_dict(state)
     except (RuntimeError, TypeError, AttributeError, LookupError) as error:
@@ -313,13 +253,10 @@ def load_weights(module: nn.Module, state: Mapping[str, Any], what: str) -> None
 def final_weights(state: dict[str, Any]) -> dict[str, Tensor]:
     """Return the weights that count from the tree of a checkpoint, without building anything."""
     kept = state["weights"]
+    average, prefix = kept["average"], "module."
     if isinstance(kept["best_weights"], Mapping) and kept["best_weights"]:
         return dict(kept["best_weights"])
-    if kept["average"] is not None and bool(kept["average"]["n_averaged"]):
-        prefix = "module."
-        return {
-            name.removeprefix(prefix): value
-            for name, value in kept["average"].items()
-            if name.startswith(prefix)
-        }
+    if average is not None and bool(average["n_averaged"]):
+        names = [name for name in average if name.startswith(prefix)]
+        return {name.removeprefix(prefix): average[name] for name in names}
     return dict(state["network"])

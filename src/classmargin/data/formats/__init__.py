@@ -1,4 +1,8 @@
-"""Readers of file formats, and the one that finds out which of them understands a path."""
+"""Readers of file formats, and the one that finds out which of them understands a path.
+
+A folder or file that is refused before it is read (a pipe, a bomb) ends in the error of ``_files`` or ``_array_files``, which
+``load_data`` turns into a :class:`~classmargin.data.raw.DataError`.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +15,16 @@ from classmargin.data.raw import DataError, RawData
 Reader = Callable[[Path], RawData]
 
 # Asked in this order; the image tree comes last because it is satisfied with any folder of folders.
-_FOLDER_READERS: tuple[tuple[Callable[[Path], bool], Reader], ...] = (
-    (arrays.looks_like_idx, arrays.read_idx_folder),
-    (cifar.looks_like_cifar10, cifar.read_cifar10),
-    (cifar.looks_like_cifar100, cifar.read_cifar100),
-    (arrays.looks_like_npy_folder, arrays.read_npy),
+_FOLDER_READERS: tuple[tuple[Callable[[Path], object], Reader], ...] = (
+    (lambda folder: arrays.find_idx(folder, "train-images-idx3"), arrays.read_idx_folder),
+    (cifar.CIFAR10.looks_right, cifar.CIFAR10.read),
+    (cifar.CIFAR100.looks_right, cifar.CIFAR100.read),
+    (
+        lambda folder: any((folder / f"{name}.npy").is_file() for name in ("x_train", "inputs")),
+        arrays.read_npy,
+    ),
     (arrow_tables.looks_like_saved_dataset, arrow_tables.read_saved_dataset),
-    (arrow_tables.looks_like_parquet, arrow_tables.read_parquet),
+    (arrow_tables.parquet_files, arrow_tables.read_parquet),
     (image_folder.looks_like_image_tree, image_folder.read_image_tree),
 )
 _FILE_READERS: dict[str, Reader] = {
@@ -28,11 +35,7 @@ _FILE_READERS: dict[str, Reader] = {
 
 
 def read_any(path: Path) -> RawData:
-    """Read a file or folder in whichever known format it is.
-
-    Raises:
-        DataError: no reader knows it; the message lists what would be known.
-    """
+    """Read a file or folder in whichever known format it is."""
     if path.is_file():
         reader = _FILE_READERS.get(path.suffix.lower())
         if reader is None:

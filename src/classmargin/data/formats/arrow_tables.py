@@ -11,16 +11,14 @@ import json
 import re
 import shutil
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from classmargin._array_files import ArrayFileError
+from classmargin._array_files import read_parquet_table
 from classmargin._checks import require_extra
 from classmargin._files import check_folder, memory_budget
-from classmargin._parquet_files import read_parquet_table
 from classmargin.data.images import EncodedImages
 from classmargin.data.raw import DataError, DataNotFoundError, RawData, RawPart, name_some
 
@@ -46,11 +44,6 @@ def looks_like_saved_dataset(folder: Path) -> bool:
     return any((folder / name).is_file() for name in ("dataset_dict.json", "state.json"))
 
 
-def looks_like_parquet(place: Path) -> bool:
-    """Return whether ``place`` is a parquet file or a folder with some."""
-    return bool(_parquet_files(place))
-
-
 def read_saved_dataset(folder: Path) -> RawData:
     """Read a folder written by ``Dataset.save_to_disk`` or ``DatasetDict.save_to_disk``."""
     datasets = require_extra("datasets", "data", _PURPOSE)
@@ -73,35 +66,34 @@ def read_parquet(place: Path) -> RawData:
     Files that name no part are the training part, unless others name it: then they are ignored.
     """
     arrow = require_extra("pyarrow", "data", _PURPOSE)
-    named = {file: _split_of(file, place) for file in _parquet_files(place)}
+
+    def used(schema: Any) -> list[str]:  # all other columns are not even read
+        label = _label_column(schema, str(place))
+        return [name for name in schema.names if name in {label, *_input_columns(schema, label, str(place))}]
+
+    named = {file: _split_of(file, place) for file in parquet_files(place)}
     other = None if "train" in named.values() else "train"
     grouped: dict[str, list[Any]] = {}
+    ignored = []
     left = memory_budget(LARGEST)
     for file, split in named.items():
         part = split or other
         if part is None:
+            ignored.append(file.name)
             continue
-        try:
-            table = read_parquet_table(file, max_bytes=left, columns=partial(_used_columns, place=str(file)))
-        except (ArrayFileError, OSError) as error:
-            raise DataError(f"{error}") from error
+        table = read_parquet_table(file, max_bytes=left, columns=used)
         left -= table.nbytes
         grouped.setdefault(part, []).append(table)
     try:
         joined = {name: arrow.concat_tables(tables) for name, tables in grouped.items()}
     except arrow.ArrowException as error:
         raise DataError(f"the parquet files of {place} do not fit together: {error}") from error
-    ignored = [file.name for file, split in named.items() if split is None and other is None]
     raw = tables_to_raw(joined, str(place))
     return replace(raw, notes=(*raw.notes, *_note_ignored("the files", ignored)))
 
 
 def hub_folder(root: Path, name: str) -> Path:
-    """Return where a hub data set is kept after its download.
-
-    Raises:
-        ValueError: Not a name of the hub; it could point anywhere on the disk.
-    """
+    """Return where a hub data set is kept after its download; other names could point anywhere on the disk."""
     if not _HUB_NAME.fullmatch(name) or set(name) <= {"."}:
         raise DataError(f"a hub data set is named NAME or OWNER/NAME, got {name!r}")
     return root / "hub" / name.replace("/", "--")
@@ -133,39 +125,36 @@ def tables_to_raw(tables: dict[str, Any], place: str) -> RawData:
     if "train" not in named:
         raise DataError(f"{place} must have a part called train, got {', '.join(tables) or 'nothing'}")
     schema = named["train"].schema
-    features = _features(schema)
-    label = _label_column(schema, features, place)
+    label = _label_column(schema, place)
     columns = _input_columns(schema, label, place)
     parts = {name: _part(table, label, columns[0], f"{place} ({name})") for name, table in named.items()}
-    notes = _note_ignored(
-        "the parts", [name for name in tables if name not in _SPLIT_NAMES and len(tables) > 1]
-    )
+    ignored = [name for name in tables if name not in _SPLIT_NAMES and len(tables) > 1]
+    notes = [*_note_ignored("the parts", ignored)]
     if len(columns) > 1:
-        notes = (*notes, f"the inputs are the column {columns[0]!r}, not {', '.join(map(repr, columns[1:]))}")
+        notes.append(f"the inputs are the column {columns[0]!r}, not {', '.join(map(repr, columns[1:]))}")
     if "test" in parts and len(parts["test"]) and np.all(parts["test"].labels == -1):
         del parts["test"]
-        notes = (*notes, "the test part has no labels and is ignored")
-    names = features.get(label, {}).get("names")
+        notes.append("the test part has no labels and is ignored")
+    names_of = {part: _features(table.schema).get(label, {}).get("names") for part, table in named.items()}
+    names = names_of["train"]
     if names is not None and not isinstance(names, list):
         raise DataError(f"{place}: the names of the classes must be a list, got {type(names).__name__}")
-    _check_same_names(named, label, names, place)
-    return RawData(
-        parts["train"],
-        parts.get("validation"),
-        parts.get("test"),
-        class_names=None if names is None else tuple(str(name) for name in names),
-        notes=notes,
-    )
+    for part, others in names_of.items():
+        if others not in (None, names) and names is not None:  # a number would mean different classes
+            raise DataError(
+                f"{place}: the {part} part has other class names, or in another order, than the training part"
+            )
+    class_names = None if names is None else tuple(str(name) for name in names)
+    return RawData(**parts, class_names=class_names, notes=tuple(notes))
 
 
-def _parquet_files(place: Path) -> list[Path]:
+def parquet_files(place: Path) -> list[Path]:
+    """Return the parquet file at ``place``, or those in the folder there."""
     if place.is_file():
         return [place] if place.suffix.lower() == ".parquet" else []
     found = [file for pattern in ("*.parquet", "*/*.parquet") for file in place.glob(pattern)]
     # Hidden ones are copies that other programs made.
-    return sorted(
-        file for file in found if not any(name.startswith(".") for name in file.relative_to(place).parts)
-    )
+    return sorted(file for file in found if "/." not in f"/{file.relative_to(place).as_posix()}")
 
 
 def _split_of(file: Path, place: Path) -> str | None:
@@ -188,13 +177,6 @@ def _note_ignored(what: str, names: list[str]) -> tuple[str, ...]:
     return (f"{what} {name_some(names)} are neither training, validation nor test part and are ignored",)
 
 
-def _used_columns(schema: Any, *, place: str) -> list[str]:
-    """Return the columns of a table that can be labels or inputs; all others are not even read."""
-    label = _label_column(schema, _features(schema), place)
-    inputs = set(_input_columns(schema, label, place))
-    return [name for name in schema.names if name == label or name in inputs]
-
-
 def _features(schema: Any) -> dict[str, Any]:
     """Return what the Hugging Face metadata of a table say about its columns."""
     metadata = (schema.metadata or {}).get(b"huggingface")
@@ -205,81 +187,57 @@ def _features(schema: Any) -> dict[str, Any]:
         return {}  # a note for another program; the columns speak for themselves
 
 
-def _label_column(schema: Any, features: dict[str, Any], place: str) -> str:
-    labelled = [name for name, kind in features.items() if kind.get("_type") == "ClassLabel"]
+def _label_column(schema: Any, place: str) -> str:
+    labelled = [name for name, kind in _features(schema).items() if kind.get("_type") == "ClassLabel"]
     for name in (*(name for name in _LABEL_NAMES if name in labelled), *labelled, *_LABEL_NAMES):
         if name in schema.names:
             return name
-    raise DataError(
-        f"{place} has no label column ({', '.join(_LABEL_NAMES)}); its columns are {schema.names}"
-    )
-
-
-def _check_same_names(tables: dict[str, Any], label: str, names: list[Any] | None, place: str) -> None:
-    """Refuse parts that were numbered apart: the same number would mean different classes."""
-    for part, table in tables.items():
-        others = _features(table.schema).get(label, {}).get("names")
-        if names is not None and others is not None and others != names:
-            raise DataError(
-                f"{place}: the {part} part has other class names, or in another order, than the training part"
-            )
+    raise DataError(f"{place} has no label column ({', '.join(_LABEL_NAMES)}), only {schema.names}")
 
 
 def _input_columns(schema: Any, label: str, place: str) -> list[str]:
     """Return the columns that can be inputs, in the order of the table."""
-    types = require_extra("pyarrow", "data", _PURPOSE).types
-    kinds = {name: schema.field(name).type for name in schema.names if name != label}
-    found = [name for name, kind in kinds.items() if _is_image(types, kind) or _is_number_list(types, kind)]
+    others = (name for name in schema.names if name != label)
+    found = [name for name in others if _holds_inputs(schema.field(name).type)]
     if not found:
         raise DataError(f"{place} has neither images nor lists of numbers; its columns are {schema.names}")
     return found
+
+
+def _holds_inputs(kind: Any) -> str:
+    """Return ``"images"``, ``"numbers"`` or an empty string."""
+    types = require_extra("pyarrow", "data", _PURPOSE).types
+    if types.is_struct(kind) and any(field.name == "bytes" for field in kind):
+        return "images"
+    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    return "numbers" if is_list and types.is_floating(kind.value_type) else ""
 
 
 def _part(table: Any, label: str, column: str, place: str) -> RawPart:
     for name in (label, column):
         if table.column_names.count(name) != 1:
             raise DataError(f"{place} must have one column {name!r}; its columns are {table.column_names}")
-    if table[label].null_count:
-        raise DataError(f"{place}: {table[label].null_count} labels are missing")
-    types = require_extra("pyarrow", "data", _PURPOSE).types
-    if not types.is_integer(table.schema.field(label).type):
-        raise DataError(f"{place}: labels must be integers, got {table.schema.field(label).type}")
-    labels, kind = table[label].to_numpy(), table.schema.field(column).type
-    if _is_image(types, kind):
-        return RawPart(labels=labels, images=_encoded(table[column], place))
-    if _is_number_list(types, kind):
-        return RawPart(labels=labels, inputs=_matrix(table[column], place))
-    raise DataError(f"{place}: the column {column!r} must hold images or lists of numbers, got {kind}")
-
-
-def _encoded(column: Any, place: str) -> EncodedImages:
-    # Chunk by chunk as it is: one array of bytes cannot be larger than 2 GiB.
-    content = require_extra("pyarrow.compute", "data", _PURPOSE).struct_field(column, "bytes")
-    if content.null_count:
-        raise DataError(
-            f"{place}: {content.null_count} images are given by path only; save them with embedded bytes"
-        )
-    return EncodedImages(content, place)
-
-
-def _is_image(types: Any, kind: Any) -> bool:
-    return bool(types.is_struct(kind) and any(field.name == "bytes" for field in kind))
-
-
-def _is_number_list(types: Any, kind: Any) -> bool:
-    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-    return bool(is_list and types.is_floating(kind.value_type))
-
-
-def _matrix(column: Any, place: str) -> np.ndarray[Any, Any]:
-    lengths = {length for chunk in column.chunks for length in chunk.value_lengths().unique().to_pylist()}
-    if column.null_count or len(lengths) > 1:
+    labels, inputs = table[label], table[column]
+    if labels.null_count:
+        raise DataError(f"{place}: {labels.null_count} labels are missing")
+    if not require_extra("pyarrow", "data", _PURPOSE).types.is_integer(labels.type):
+        raise DataError(f"{place}: labels must be integers, got {labels.type}")
+    found = _holds_inputs(inputs.type)
+    if found == "images":
+        # Chunk by chunk as it is: one array of bytes cannot be larger than 2 GiB.
+        content = require_extra("pyarrow.compute", "data", _PURPOSE).struct_field(inputs, "bytes")
+        if content.null_count:
+            raise DataError(
+                f"{place}: {content.null_count} images are paths only; save them with embedded bytes"
+            )
+        return RawPart(labels=labels.to_numpy(), images=EncodedImages(content, place))
+    if not found:
+        raise DataError(f"{place}: {column!r} must hold images or lists of numbers, got {inputs.type}")
+    lengths = {length for chunk in inputs.chunks for length in chunk.value_lengths().unique().to_pylist()}
+    if inputs.null_count or len(lengths) > 1:
         raise DataError(f"{place}: all lists of numbers must have the same length")
     with np.errstate(over="ignore"):  # what no float32 holds becomes infinite, and check_raw names its row
-        blocks = [
-            chunk.flatten().to_numpy(zero_copy_only=False).astype(np.float32, copy=False)
-            for chunk in column.chunks
-        ]
+        numbers = (chunk.flatten().to_numpy(zero_copy_only=False) for chunk in inputs.chunks)
+        blocks = [block.astype(np.float32, copy=False) for block in numbers]
     values = np.concatenate([np.zeros(0, dtype=np.float32), *blocks])
-    matrix: np.ndarray[Any, Any] = values.reshape(len(column), next(iter(lengths), 0))
-    return matrix
+    return RawPart(labels=labels.to_numpy(), inputs=values.reshape(len(inputs), next(iter(lengths), 0)))

@@ -16,57 +16,58 @@ import io
 import math
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from classmargin._array_files import ArrayFileError, check_pickle
-from classmargin._files import UnfitFileError, memory_budget, read_bytes
+from classmargin._files import memory_budget, read_bytes
 from classmargin.data.raw import DataError, RawData, RawPart
 
-CIFAR10_FOLDER = "cifar-10-batches-py"
-CIFAR100_FOLDER = "cifar-100-python"
+
+class CifarFiles(NamedTuple):
+    """The files of one of the two sets, their keys, and what is enough to know the set by."""
+
+    folder: str
+    train: tuple[str, ...]
+    test: str
+    meta: str
+    label_key: str
+    names_key: str
+    signs: tuple[str, ...]
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All files, relative to the folder of the data set."""
+        return tuple(f"{self.folder}/{name}" for name in (*self.train, self.test, self.meta))
+
+    def _inner(self, folder: Path) -> Path:
+        return folder / self.folder if (folder / self.folder).is_dir() else folder
+
+    def looks_right(self, folder: Path) -> bool:
+        """Return whether ``folder`` (or the folder inside it) holds this set."""
+        return all((self._inner(folder) / name).is_file() for name in self.signs)
+
+    def read(self, folder: Path) -> RawData:
+        """Read the set in ``folder`` (or in the folder inside it)."""
+        inner = self._inner(folder)
+
+        def part(*names: str) -> RawPart:
+            batches = [_read_batch(inner / name, self.label_key) for name in names]
+            pixels, labels = zip(*batches, strict=True)
+            return RawPart(labels=np.concatenate(labels), inputs=np.concatenate(pixels))
+
+        train, test = part(*self.train), part(self.test)
+        return RawData(train, test=test, class_names=_names(inner / self.meta, self.names_key))
 
 
-def looks_like_cifar10(folder: Path) -> bool:
-    """Return whether ``folder`` (or the folder inside it) holds the batches of CIFAR-10."""
-    return (_inner(folder, CIFAR10_FOLDER) / "data_batch_1").is_file()
-
-
-def looks_like_cifar100(folder: Path) -> bool:
-    """Return whether ``folder`` (or the folder inside it) holds CIFAR-100."""
-    inner = _inner(folder, CIFAR100_FOLDER)
-    return (inner / "train").is_file() and (inner / "meta").is_file()
-
-
-def read_cifar10(folder: Path) -> RawData:
-    """Read ``data_batch_1`` to ``data_batch_5``, ``test_batch`` and ``batches.meta``."""
-    inner = _inner(folder, CIFAR10_FOLDER)
-    batches = [inner / f"data_batch_{number}" for number in range(1, 6)]
-    return RawData(
-        train=_read_batches(batches, "labels"),
-        test=_read_batches([inner / "test_batch"], "labels"),
-        class_names=_names(inner / "batches.meta", "label_names"),
-    )
-
-
-def read_cifar100(folder: Path) -> RawData:
-    """Read ``train``, ``test`` and ``meta`` with the fine labels."""
-    inner = _inner(folder, CIFAR100_FOLDER)
-    return RawData(
-        train=_read_batches([inner / "train"], "fine_labels"),
-        test=_read_batches([inner / "test"], "fine_labels"),
-        class_names=_names(inner / "meta", "fine_label_names"),
-    )
-
-
-def _inner(folder: Path, name: str) -> Path:
-    return folder / name if (folder / name).is_dir() else folder
-
-
-def _read_batches(paths: list[Path], label_key: str) -> RawPart:
-    pixels, labels = zip(*(_read_batch(path, label_key) for path in paths), strict=True)
-    return RawPart(labels=np.concatenate(labels), inputs=np.concatenate(pixels))
+_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
+CIFAR10 = CifarFiles(
+    "cifar-10-batches-py", _BATCHES, "test_batch", "batches.meta", "labels", "label_names", _BATCHES[:1]
+)
+CIFAR100 = CifarFiles(
+    "cifar-100-python", ("train",), "test", "meta", "fine_labels", "fine_label_names", ("train", "meta")
+)
 
 
 def _read_batch(path: Path, label_key: str) -> tuple[Any, Any]:
@@ -74,11 +75,11 @@ def _read_batch(path: Path, label_key: str) -> tuple[Any, Any]:
         raise DataError(f"{path} is missing; the folder of batches is incomplete")
     content = load_pickled_arrays(path)
     pixels, labels = content.get("data"), content.get(label_key)
-    if (
-        not isinstance(pixels, np.ndarray)
-        or pixels.dtype != np.uint8
-        or pixels.ndim != 2
-        or pixels.shape[1] != 3072
+    if not (
+        isinstance(pixels, np.ndarray)
+        and pixels.dtype == np.uint8
+        and pixels.ndim == 2
+        and pixels.shape[1] == 3072
     ):
         raise DataError(f"{path}: 'data' must be bytes of shape [N, 3072]")
     if not isinstance(labels, (list, np.ndarray)):
@@ -97,19 +98,21 @@ def _names(path: Path, key: str) -> tuple[str, ...] | None:
     return tuple(_decoded(name) for name in names)
 
 
+def _decoded(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
 _INTEGER_CODES = {"b1", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8"}
 
 
 class _Dtype:
-    """Stands in for ``numpy.dtype``: remembers the code and the byte order."""
+    """Stands in for a ``numpy.dtype``: remembers the code and the byte order."""
 
     def __init__(self, code: Any) -> None:
-        self.code = code.decode("ascii") if isinstance(code, bytes) else str(code)
-        self.order = "|"
+        self.code, self.order = _decoded(code), "|"
 
     def __setstate__(self, state: Any) -> None:
-        order = state[1] if isinstance(state, tuple) and len(state) > 1 else "|"
-        self.order = order.decode("ascii") if isinstance(order, bytes) else str(order)
+        self.order = _decoded(state[1] if isinstance(state, tuple) and len(state) > 1 else "|")
 
     def resolve(self) -> np.dtype[Any]:
         if self.code not in _INTEGER_CODES or self.order not in "|<>=":
@@ -118,10 +121,9 @@ class _Dtype:
 
 
 class _Array:
-    """Stands in for ``numpy.ndarray`` while it is being described; :func:`_finish` turns it into an array."""
+    """Stands in for a ``numpy.ndarray`` while it is being described; ``value`` is the array in the end."""
 
-    def __init__(self) -> None:
-        self.value: np.ndarray[Any, Any] | None = None
+    value: np.ndarray[Any, Any] | None = None
 
     def __setstate__(self, state: Any) -> None:
         if not (isinstance(state, tuple) and len(state) == 5 and isinstance(state[2], _Dtype)):
@@ -145,7 +147,7 @@ class _MakeArray:
 
 
 class _MakeDtype:
-    """Stands in for the class ``numpy.dtype``."""
+    """Stands in for the class ``numpy.dtype``, likewise."""
 
     __slots__ = ()
 
@@ -191,35 +193,19 @@ LARGEST = 2**30
 
 
 def load_pickled_arrays(path: Path) -> dict[str, Any]:
-    """Read a pickled dictionary of arrays, lists, numbers and text.
-
-    Args:
-        path: File written by Python 2 or 3.
-
-    Returns:
-        The dictionary with text keys; byte strings inside stay as they are, arrays are NumPy arrays.
-
-    Raises:
-        DataError: the file asks for anything but integer arrays and plain containers, or is not a pickle.
-    """
+    """Read a pickled dictionary of integer arrays and plain containers (Python 2 or 3), with text as keys."""
+    packed = read_bytes(path, max_bytes=memory_budget(LARGEST))
     try:
-        packed = read_bytes(path, max_bytes=memory_budget(LARGEST))
         check_pickle(packed)
         content = _RestrictedUnpickler(io.BytesIO(packed), encoding="bytes").load()
-    except UnfitFileError as error:
-        raise DataError(str(error)) from error
     except (DataError, ArrayFileError) as error:
         raise DataError(f"{path}: {error}") from error
     except Exception as error:  # a broken pickle can raise nearly anything
         raise DataError(f"{path} is not a readable pickle: {type(error).__name__}: {error}") from error
     if not isinstance(content, dict):
         raise DataError(f"{path} must hold a dictionary, got {type(content).__name__}")
-    return {_decoded(key): _finish(value) for key, value in content.items() if isinstance(key, (bytes, str))}
-
-
-def _decoded(value: bytes | str) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-
-
-def _finish(value: Any) -> Any:
-    return value.value if isinstance(value, _Array) else value
+    return {
+        _decoded(key): value.value if isinstance(value, _Array) else value
+        for key, value in content.items()
+        if isinstance(key, (bytes, str))
+    }

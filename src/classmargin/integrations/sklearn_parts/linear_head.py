@@ -1,19 +1,17 @@
 """A linear or cosine head on fixed features: the minimum of one smooth problem, found by SciPy's L-BFGS.
 
 ``f(W, b) = Σ_i w_i ℓ_γ(W φ_i + b, y_i) + α/2 ‖W‖²`` with ``Σ w_i = 1`` and constant margins γ (Eq. 1), convex in ``(W, b)``; a cosine
-head minimises it over weights of one common length.
+head minimises it over weights of one common length. SciPy keeps its variables in float64; products run in the precision and on the
+device of the features.
 
-Data flow: variables -> :meth:`Coordinates.head` -> weights and offsets -> :class:`MarginObjective` -> value and gradient -> back through
-the coordinates by autograd. SciPy keeps the variables in float64; products run in the precision and on the device of the features.
-
-**Coordinates.** The choice of variables does not change the minimum, but it changes how many steps the search takes. Raw features
-have steep and flat directions that differ by many orders of magnitude. With probabilities near the class shares ``π`` the curvature in
-the weights of class k is about ``h_k C + α I``, with ``C = Σ w φφᵀ`` and ``h_k = π_k (1 - π_k) / c̄²``. In the eigenvectors ``Q`` of
-``C`` (eigenvalues λ) that is diagonal, so ``W = (V · S) Qᵀ`` with ``S_kj = (h_k λ_j + α)^-½``: all curvatures start near 1.
+**Coordinates.** The choice of variables does not change the minimum, but how many steps the search takes. Raw features have steep and
+flat directions that differ by many orders of magnitude. With probabilities near the class shares ``π`` the curvature in the weights
+of class k is about ``h_k C + α I``, with ``C = Σ w φφᵀ`` and ``h_k = π_k (1 - π_k) / c̄²``. In the eigenvectors ``Q`` of ``C``
+(eigenvalues λ) that is diagonal, so ``W = (V · S) Qᵀ`` with ``S_kj = (h_k λ_j + α)^-½``: all curvatures start near 1.
 
 **The last digits.** A quasi-Newton method amplifies rounding: two orders of the same rows end at points that differ in the third digit,
-both within the tolerance. Small problems therefore end with Newton steps from there, whose second derivatives autograd
-gives; at the minimum itself order, duplicates and weights of rows make no difference, which is what scikit-learn checks.
+both within the tolerance. Small problems therefore end with Newton steps from there; at the minimum itself order, duplicates and
+weights of rows make no difference, which is what scikit-learn checks.
 """
 
 from __future__ import annotations
@@ -31,7 +29,6 @@ from torch import Tensor
 from classmargin.integrations.sklearn_parts.minibatch import SMALLEST_NORM, START_SCALE
 
 FloatArray = NDArray[np.float64]
-Function = Callable[[FloatArray], tuple[float, FloatArray]]
 CHUNK_ENTRIES = 1 << 20  # logits handled at once: 4 MB in float32
 HISTORY = 10  # pairs of steps and gradients that L-BFGS remembers
 COSINE_ROUNDS = 10
@@ -51,14 +48,9 @@ SMALLEST_DECREASE = {torch.float32: 1e-10, torch.float64: 1e-14}
 
 
 class FittedHead(NamedTuple):
-    """A head and how it was found.
+    """A head, ``coef`` ``[K, d]`` and ``intercept`` ``[K]``, and how it was found.
 
-    Attributes:
-        coef: Weights ``[K, d]``.
-        intercept: Offsets ``[K]``.
-        objective: Value of the objective there.
-        iterations: Steps taken, at least 1.
-        converged: Whether it stopped by itself rather than at the limit of iterations.
+    ``converged`` tells whether the search stopped by itself rather than at the limit of iterations.
     """
 
     coef: Tensor
@@ -69,24 +61,10 @@ class FittedHead(NamedTuple):
 
 
 class MarginObjective:
-    """The objective of one training set.
+    """The objective of one training set: rows ``[N, d]``, classes ``[N]``, weights ``[N]`` with sum 1, margins ``[K]``.
 
     Value and gradient are written out by hand: one matrix product forward and one backward, in chunks that stay in the cache; nothing
     of size ``[N, K]`` is ever kept.
-
-    Args:
-        rows: Features ``[N, d]``.
-        labels: Classes ``[N]``.
-        row_weight: Weights ``[N]`` with sum 1.
-        class_margins: ``γ`` ``[K]``.
-        alpha: ``α >= 0`` of the penalty on the weights; the intercept is free.
-
-    Example:
-        >>> rows, labels = torch.eye(2), torch.tensor([0, 1])
-        >>> objective = MarginObjective(rows, labels, torch.full((2,), 0.5), torch.ones(2), 0.0)
-        >>> value, gradient, _ = objective(torch.zeros(2, 2), torch.zeros(2))
-        >>> round(value, 6), gradient.tolist()
-        (0.693147, [[-0.25, 0.25], [0.25, -0.25]])
     """
 
     def __init__(
@@ -129,16 +107,8 @@ class MarginObjective:
 class Coordinates:
     """Variables ``(V, β, t)`` of a head: ``W = (V · S) Qᵀ`` and offsets.
 
-    With an anchor ``W = scale · e^t · normalised(anchor + (V · S) Qᵀ)``.
-
-    Args:
-        objective: What is minimised.
-        class_share: Share ``π`` of the weight in each class ``[K]``.
-        mean_margin: ``c̄``.
-        learns_intercept: Whether there are offsets.
-        anchor: Directions that a cosine head starts from ``[K, d]``; None for a linear head, which starts from 0.
-        scale: Length of the weights of a cosine head at the start.
-        learns_scale: Whether it moves.
+    With an anchor ``W = scale · e^t · normalised(anchor + (V · S) Qᵀ)``: a cosine head, which starts from these directions and this
+    length. A linear head starts from 0.
     """
 
     def __init__(
@@ -148,10 +118,11 @@ class Coordinates:
         *,
         mean_margin: float,
         learns_intercept: bool,
-        anchor: Tensor | None = None,
-        scale: float = 1.0,
-        learns_scale: bool = False,
+        anchor: Tensor | None,
+        scale: float,
+        learns_scale: bool,
     ) -> None:
+        scale = scale if anchor is not None else 1.0
         share = class_share.clamp_min(SMALLEST_SHARE / class_share.shape[0])
         bend = share * (1.0 - share).clamp_min(SMALLEST_SHARE) / mean_margin**2
         eigenvalues, self.rotation = feature_curvature(objective.rows, objective.row_weight)
@@ -209,7 +180,7 @@ def feature_curvature(rows: Tensor, row_weight: Tensor) -> tuple[Tensor, Tensor 
     return eigenvalues.clamp_min(floor), rotation
 
 
-def fit_linear_head(
+def fit_head(
     rows: Tensor,
     labels: Tensor,
     row_weight: Tensor,
@@ -219,86 +190,48 @@ def fit_linear_head(
     intercept: bool,
     iterations: int,
     tol: float,
+    cosine: bool = False,
+    scale: float | None = None,
 ) -> FittedHead:
-    """Minimise ``Σ w ℓ_γ + α/2 · v ‖W‖²`` over weights and offsets: the one minimum of a convex problem.
+    """Minimise ``Σ w ℓ_γ + α/2 · v ‖W‖²`` over weights and offsets.
 
-    Args:
-        rows: Features ``[N, d]``.
-        labels: Classes ``[N]``.
-        row_weight: Weights ``[N]`` with sum 1.
-        class_margins: ``γ`` ``[K]``.
-        alpha: ``α``, relative to the total variance ``v`` of the features.
-        intercept: Whether there are offsets; without, ``v`` is the mean squared length of the features.
-        iterations: Most steps.
-        tol: Stop once the Newton decrement, a sign of how far the value is above its minimum, is below ``tol`` times
-            the value.
+    A linear head has the one minimum of a convex problem; ``v`` is the total variance of the features, or without intercept their mean
+    squared length. The weights of a cosine head have one common length (``scale``; learned if None). It is given rows of length 1, and
+    ``α`` weighs ``K · scale²``, which keeps a learned scale finite on separable data. Its search starts from the directions of the class
+    means, the nearest-mean classifier, and so needs no random numbers.
+
+    It stops once the Newton decrement, a sign of how far the value is above its minimum, is below ``tol`` times the value.
 
     Example:
         >>> rows, labels = torch.tensor([[0.0], [1.0], [2.0], [3.0]]), torch.tensor([0, 0, 1, 1])
         >>> options = {"alpha": 0.1, "intercept": True, "iterations": 50, "tol": 1e-8}
-        >>> head = fit_linear_head(rows, labels, torch.full((4,), 0.25), torch.ones(2), **options)
+        >>> head = fit_head(rows, labels, torch.full((4,), 0.25), torch.ones(2), **options)
         >>> (rows @ head.coef.T + head.intercept).argmax(1).tolist()
         [0, 0, 1, 1]
     """
-    given, small = rows.dtype, _is_small(rows, class_margins.shape[0])
+    given, num_classes = rows.dtype, class_margins.shape[0]
+    variables = num_classes * (rows.shape[1] + 1)
+    small = variables <= NEWTON_VARIABLES and variables * rows.shape[0] <= NEWTON_WORK
     rows = rows.double() if small else rows
-    # Centring changes nothing but the offset, which is free, and saves the digits that a large mean would take.
-    centre = row_weight.to(rows.dtype) @ rows if intercept else torch.zeros_like(rows[0])
-    centred = rows - centre
-    # In units of their own: beside curvatures of 1 (offsets), those of very large or small features would be lost.
-    unit = centred.abs().amax() if centred.numel() else centred.new_ones(())
-    unit = torch.where(unit > 0, unit, torch.ones_like(unit))
-    centred = centred / unit
-    squares = torch.linalg.vector_norm(centred, dim=1).double().square()
-    objective = MarginObjective(
-        centred, labels, row_weight, class_margins, alpha * float(row_weight.double() @ squares)
-    )
-    coordinates = Coordinates(
-        objective,
-        _class_share(labels, row_weight, class_margins).to(rows.dtype),
-        mean_margin=float(class_margins.mean()),
-        learns_intercept=intercept,
-    )
-    head, point = _search(objective, coordinates, iterations, tol)
-    head = _finish(objective, coordinates, head, point) if small and head.converged else head
-    coef = head.coef / unit
-    moved = head.intercept - coef @ centre
-    return head._replace(coef=coef.to(given), intercept=moved.to(given))
-
-
-def fit_cosine_head(
-    rows: Tensor,
-    labels: Tensor,
-    row_weight: Tensor,
-    class_margins: Tensor,
-    *,
-    alpha: float,
-    intercept: bool,
-    scale: float | None,
-    iterations: int,
-    tol: float,
-) -> FittedHead:
-    """Minimise the same over weights of one common length (``scale``; learned if None).
-
-    The search starts from the directions of the class means, the nearest-mean classifier, and so needs no random numbers.
-
-    Rows have length 1, and ``α`` weighs ``K · scale²``, which keeps a learned scale finite on separable data; the other arguments
-    are those of :func:`fit_linear_head`.
-    """
-    given, small = rows.dtype, _is_small(rows, class_margins.shape[0])
-    rows = rows.double() if small else rows
-    share, mean_margin = _class_share(labels, row_weight, class_margins), float(class_margins.mean())
+    weight, mean_margin = row_weight.double(), float(class_margins.mean())
+    share = weight.new_zeros(num_classes).index_add_(0, labels, weight)
+    centre, unit = torch.zeros_like(rows[0]), rows.new_ones(())
+    if not cosine:
+        # Centring changes nothing but the offset, which is free, and saves the digits that a large mean would take.
+        centre = row_weight.to(rows.dtype) @ rows if intercept else centre
+        rows = rows - centre
+        # In units of their own: beside curvatures of 1 (offsets), those of very large or small features would be lost.
+        largest = rows.abs().amax() if rows.numel() else unit
+        unit = torch.where(largest > 0, largest, unit)
+        rows = rows / unit
+        alpha = alpha * float(weight @ torch.linalg.vector_norm(rows, dim=1).double().square())
     objective = MarginObjective(rows, labels, row_weight, class_margins, alpha)
-    means = rows.new_zeros(class_margins.shape[0], rows.shape[1])
-    means.index_add_(0, labels, rows * objective.row_weight.unsqueeze(1))
-    means /= share.clamp_min(torch.finfo(rows.dtype).tiny).to(rows.dtype).unsqueeze(1)
-    lost = torch.linalg.vector_norm(means, dim=1, keepdim=True) < SMALLEST_NORM
     coordinates = Coordinates(
         objective,
         share.to(rows.dtype),
         mean_margin=mean_margin,
         learns_intercept=intercept,
-        anchor=F.normalize(torch.where(lost, torch.ones_like(means), means), dim=1),
+        anchor=_mean_directions(objective, share) if cosine else None,
         scale=START_SCALE * mean_margin if scale is None else float(scale),
         learns_scale=scale is None,
     )
@@ -306,54 +239,73 @@ def fit_cosine_head(
     for _ in range(COSINE_ROUNDS):
         head, point = _search(objective, coordinates, iterations - steps, tol)
         steps += head.iterations
+        if not cosine:
+            break
         coordinates.move_to(point)
+        point = coordinates.start()
         if head.iterations == 1 or steps >= iterations:  # flat at the start of a round: this is the end
             break
     # A class without rows has no direction of its own.
-    if small and head.converged and bool((share > 0).all()):
-        head = _finish(objective, coordinates, head, coordinates.start())
-    return head._replace(coef=head.coef.to(given), intercept=head.intercept.to(given), iterations=steps)
+    if small and head.converged and not (cosine and bool((share == 0).any())):
+        point, value = newton_steps(lambda x: objective.value(*coordinates.head(x)), point)
+        head = FittedHead(*coordinates.head(torch.from_numpy(point)), value, head.iterations, head.converged)
+    coef = head.coef / unit
+    offsets = head.intercept - coef @ centre
+    return head._replace(coef=coef.to(given), intercept=offsets.to(given), iterations=steps)
+
+
+def _mean_directions(objective: MarginObjective, share: Tensor) -> Tensor:
+    """Return the directions of the class means ``[K, d]``."""
+    rows = objective.rows
+    means = rows.new_zeros(share.shape[0], rows.shape[1])
+    means.index_add_(0, objective.labels, rows * objective.row_weight.unsqueeze(1))
+    means /= share.clamp_min(torch.finfo(rows.dtype).tiny).to(rows.dtype).unsqueeze(1)
+    lost = torch.linalg.vector_norm(means, dim=1, keepdim=True) < SMALLEST_NORM
+    return F.normalize(torch.where(lost, torch.ones_like(means), means), dim=1)
 
 
 def _search(
     objective: MarginObjective, coordinates: Coordinates, iterations: int, tol: float
 ) -> tuple[FittedHead, FloatArray]:
+    """Return the head where the search ends, and its variables.
+
+    All curvatures start near 1, so half the squared gradient is about the distance to the minimal value (the Newton decrement).
+    """
+    from scipy import optimize
+
+    latest: dict[str, Any] = {}
+
     @torch.enable_grad()
     def function(point: FloatArray) -> tuple[float, FloatArray]:
         variables = torch.from_numpy(point).requires_grad_()
         coef, intercept = coordinates.head(variables)
         value, *slopes = objective(coef.detach(), intercept.detach())
-        (gradient,) = torch.autograd.grad((coef, intercept), variables, slopes)
-        return value, gradient.numpy()
+        gradient = torch.autograd.grad((coef, intercept), variables, slopes)[0].numpy()
+        latest.update(point=point.copy(), flat=0.5 * float(gradient @ gradient) <= tol * abs(value))
+        return value, gradient
 
-    decrease = SMALLEST_DECREASE[objective.rows.dtype]
-    point, value, steps, converged = minimize(
-        function, coordinates.start(), iterations=iterations, tol=tol, decrease=decrease
-    )
+    def stop_when_flat(point: FloatArray) -> None:
+        # The accepted point is nearly always the last one evaluated; if not, one more step does no harm.
+        if latest["flat"] and np.array_equal(point, latest["point"]):
+            raise StopIteration
+
+    point, steps, converged = coordinates.start(), 1, True
+    value, _ = function(point)
+    if not latest["flat"]:
+        decrease = SMALLEST_DECREASE[objective.rows.dtype]
+        limits = {"maxiter": iterations, "maxfun": 10 * iterations}
+        options = {**limits, "maxcor": HISTORY, "gtol": 0.0, "ftol": decrease}
+        search: Any = optimize.minimize  # its stubs do not know that a callback may stop it
+        found = search(function, point, jac=True, method="L-BFGS-B", callback=stop_when_flat, options=options)
+        point, value, steps = found.x, float(found.fun), max(int(found.nit), 1)
+        # Status 1: out of iterations. Status 2: no more decrease along the line, in float32 what a minimum looks like.
+        converged = latest["flat"] or found.status != 1
     return FittedHead(*coordinates.head(torch.from_numpy(point)), value, steps, converged), point
-
-
-def _finish(
-    objective: MarginObjective, coordinates: Coordinates, head: FittedHead, point: FloatArray
-) -> FittedHead:
-    point, value = newton_steps(lambda x: objective.value(*coordinates.head(x)), point)
-    coef, intercept = coordinates.head(torch.from_numpy(point))
-    return head._replace(coef=coef, intercept=intercept, objective=value)
 
 
 @torch.enable_grad()
 def newton_steps(function: Callable[[Tensor], Tensor], point: FloatArray) -> tuple[FloatArray, float]:
-    """Return the minimum near ``point`` and the value there, to the last digits.
-
-    Args:
-        function: Variables ``[n]`` in float64 -> value with its graph.
-        point: Near a minimum, e.g. where L-BFGS ended ``[n]``.
-
-    Example:
-        >>> point, value = newton_steps(lambda x: (x - 1).square().sum() + x[0] ** 4, np.array([0.5, 0.9]))
-        >>> point.round(9).tolist(), round(value, 9)
-        ([0.589754512, 1.0], 0.289273424)
-    """
+    """Return the minimum near ``point`` ``[n]``, e.g. where L-BFGS ended, and the value there, to the last digits."""
     best = torch.from_numpy(point)
     value, slope = _value_and_slope(function, best)
     for _ in range(NEWTON_STEPS):
@@ -371,68 +323,10 @@ def newton_steps(function: Callable[[Tensor], Tensor], point: FloatArray) -> tup
                 break
         else:  # rounding hides every further decrease
             break
-    result: FloatArray = best.numpy()
-    return result, value
+    return best.numpy(), value
 
 
 def _value_and_slope(function: Callable[[Tensor], Tensor], point: Tensor) -> tuple[float, Tensor]:
     variables = point.detach().requires_grad_()
     value = function(variables)
     return float(value.detach()), torch.autograd.grad(value, variables)[0]
-
-
-def _is_small(rows: Tensor, num_classes: int) -> bool:
-    variables = num_classes * (rows.shape[1] + 1)
-    return variables <= NEWTON_VARIABLES and variables * rows.shape[0] <= NEWTON_WORK
-
-
-def minimize(
-    function: Function, start: FloatArray, *, iterations: int, tol: float, decrease: float = 1e-14
-) -> tuple[FloatArray, float, int, bool]:
-    """Return the best point, its value, the number of steps and whether the search ended by itself.
-
-    Args:
-        function: Variables -> value and gradient. Variables should be scaled so that curvatures are near 1: then half the
-            squared gradient is about the distance to the minimal value (the Newton decrement).
-        start: First point.
-        iterations: Most steps.
-        tol: Stop once half the squared gradient is below ``tol`` times the value.
-        decrease: Stop, too, once a step lowers the value by less than this share.
-
-    Example:
-        >>> point, value, steps, converged = minimize(lambda x: (1 + float(x @ x), 2 * x), np.ones(3), iterations=9, tol=1e-9)
-        >>> value, converged
-        (1.0, True)
-    """
-    from scipy import optimize
-
-    first, gradient = function(start)
-    latest: dict[str, Any] = {}
-    if _decrement(gradient) <= tol * abs(first):
-        return start, first, 1, True
-
-    def remembered(variables: FloatArray) -> tuple[float, FloatArray]:
-        value, gradient = function(variables)
-        latest.update(point=variables.copy(), flat=_decrement(gradient) <= tol * abs(value))
-        return value, gradient
-
-    def stop_when_flat(variables: FloatArray) -> None:
-        # The accepted point is nearly always the last one evaluated; if not, one more step does no harm.
-        if latest["flat"] and np.array_equal(variables, latest["point"]):
-            raise StopIteration
-
-    limits = {"maxiter": iterations, "maxfun": 10 * iterations}
-    options = {**limits, "maxcor": HISTORY, "gtol": 0.0, "ftol": decrease}
-    search: Any = optimize.minimize  # its stubs do not know that a callback may stop it
-    found = search(remembered, start, jac=True, method="L-BFGS-B", callback=stop_when_flat, options=options)
-    # Status 1: out of iterations. Status 2: no more decrease along the line, which in float32 is what a minimum looks like.
-    return found.x, float(found.fun), max(int(found.nit), 1), latest["flat"] or found.status != 1
-
-
-def _decrement(gradient: FloatArray) -> float:
-    return 0.5 * float(gradient @ gradient)
-
-
-def _class_share(labels: Tensor, row_weight: Tensor, class_margins: Tensor) -> Tensor:
-    weight = row_weight.double()
-    return weight.new_zeros(class_margins.shape[0]).index_add_(0, labels, weight)

@@ -1,8 +1,7 @@
 """Training in batches: the network with a hidden layer, and ``partial_fit`` of every kind.
 
-Data flow: rows -> shift and width -> hidden layer, if any -> head -> logits -> loss -> Adam. With a hidden layer features move, so the
-loss is :class:`classmargin.MR2Loss` with its recommended settings; without one the caller hands over exact margins and only the
-logit margin is left.
+With a hidden layer features move, so the loss is :class:`classmargin.MR2Loss` with its recommended settings; without one the caller
+hands over exact margins and only the logit margin is left.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from classmargin.integrations.sklearn_parts.fixed_features import CHUNK_ROWS
+from classmargin.integrations.sklearn_parts.rows import CHUNK_ROWS
 from classmargin.mr2 import MR2Loss, margin_cross_entropy
 
 # Rows shorter than this count as zero; a smaller value would turn their gradients into something enormous.
@@ -24,18 +23,7 @@ START_SCALE = 16.0
 
 
 class FeatureNetwork(nn.Module):
-    """Features in, features of the head and logits out.
-
-    Args:
-        in_features: ``d`` of the input.
-        num_classes: ``K``.
-        hidden: Size of the hidden layer, or None.
-        cosine: Whether the head compares directions.
-        scale: Factor of the cosines; None learns it.
-        intercept: Whether the head has offsets.
-        seed: Of the random start.
-        dtype: float32 or float64.
-    """
+    """Features in, features of the head and logits out; with ``cosine`` the head compares directions, and ``scale`` None is learned."""
 
     shift: Tensor
     width: Tensor
@@ -78,8 +66,11 @@ class FeatureNetwork(nn.Module):
         if not self.cosine:
             return features, self.head(features)
         features = F.normalize(features, dim=1, eps=SMALLEST_NORM)
-        directions = F.normalize(self.head.weight, dim=1, eps=SMALLEST_NORM)
-        return features, torch.addmm(self.head.bias, features, self.log_scale.exp() * directions.T)
+        return features, torch.addmm(self.head.bias, features, self.log_scale.exp() * self.directions().T)
+
+    def directions(self) -> Tensor:
+        """Return the class weights of length 1 that a cosine head compares with."""
+        return F.normalize(self.head.weight, dim=1, eps=SMALLEST_NORM)
 
     @torch.no_grad()
     def standardize(self, rows: Tensor, weight: Tensor) -> None:
@@ -133,23 +124,18 @@ def _linear(inputs: int, outputs: int, generator: torch.Generator, dtype: torch.
 def network_arrays(network: FeatureNetwork) -> dict[str, NDArray[Any]]:
     """Return the layers for features as they come: shift and width folded in, cosine weights of their full length.
 
-    Returns:
-        ``coef`` ``[K, f]`` and ``intercept`` ``[K]``, with a hidden layer also ``hidden_coef`` ``[f, d]`` and
-        ``hidden_intercept`` ``[f]``.
+    They are ``coef`` ``[K, f]`` and ``intercept`` ``[K]``, with a hidden layer also ``hidden_coef`` ``[f, d]`` and ``hidden_intercept``.
     """
     with torch.no_grad():
         first = network.head if network.hidden is None else network.hidden
-        weight, bias = (
-            first.weight / network.width,
-            first.bias - first.weight @ (network.shift / network.width),
-        )
+        weight = first.weight / network.width
+        bias = first.bias - first.weight @ (network.shift / network.width)
         layers = {"coef": weight, "intercept": bias}
         if network.hidden is not None:
             layers = {"hidden_coef": weight, "hidden_intercept": bias}
             layers |= {"coef": network.head.weight, "intercept": network.head.bias}
         if network.cosine:
-            directions = F.normalize(network.head.weight, dim=1, eps=SMALLEST_NORM)
-            layers |= {"coef": network.log_scale.exp() * directions, "intercept": network.head.bias}
+            layers |= {"coef": network.log_scale.exp() * network.directions(), "intercept": network.head.bias}
     return {name: layer.detach().cpu().numpy().copy() for name, layer in layers.items()}
 
 
@@ -164,18 +150,13 @@ class EpochData(NamedTuple):
 class MinibatchTrainer:
     """A network, its optimiser and its loss: everything that goes from one batch to the next.
 
-    Args:
-        network: What is trained.
-        loss: With a hidden layer; None if margins are handed over.
-        learning_rate: Of Adam.
-        alpha: Penalty ``α/2 ‖W‖²`` on the weights of the layers.
+    There is a loss where there is a hidden layer; without one margins are handed over.
     """
 
     def __init__(
         self, network: FeatureNetwork, loss: MR2Loss | None, *, learning_rate: float, alpha: float
     ) -> None:
-        self.network, self.loss, self.alpha = network, loss, alpha
-        self.learning_rate = learning_rate
+        self.network, self.loss, self.learning_rate, self.alpha = network, loss, learning_rate, alpha
         self.optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate)
 
     def to(self, device: torch.device) -> None:
@@ -200,14 +181,7 @@ class MinibatchTrainer:
         """Go once through all rows in random order and return the mean loss, without the representation margin.
 
         The confidence in front of that margin rises as rows are fitted, and the margin with it: their sum says nothing
-        about progress.
-
-        Args:
-            data: The rows.
-            random: Source of the order.
-            batch_size: Rows in a batch.
-            fixed_margins: ``γ`` ``[K]`` where there is no hidden layer.
-            rates: Factor on the learning rate for each batch; 1 by default.
+        about progress. ``rates`` are factors on the learning rate, one per batch.
         """
         order = torch.from_numpy(random.permutation(data.rows.shape[0]))
         total = 0.0

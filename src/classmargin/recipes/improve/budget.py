@@ -23,12 +23,7 @@ PLANNED_SHARE = 0.85
 
 @dataclass(frozen=True)
 class Budget:
-    """A number of runs as long as one of the baseline, or a time.
-
-    Attributes:
-        runs: How many.
-        seconds: Or how long.
-    """
+    """A number of runs as long as one of the baseline, or a time."""
 
     runs: float | None = None
     seconds: float | None = None
@@ -54,14 +49,7 @@ class Budget:
 
 
 class Journal:
-    """What was spent and decided.
-
-    Args:
-        folder: Of the command.
-        budget: What may be spent.
-        jobs: Runs side by side.
-        remedies: Names of what is tried.
-    """
+    """What was spent and decided by a command, kept in its folder."""
 
     def __init__(self, folder: Path, budget: Budget, jobs: int, remedies: Sequence[str] = ()) -> None:
         self._file, self.budget, self._jobs = folder / JOURNAL_FILE, budget, jobs

@@ -1,12 +1,13 @@
-"""What can be chosen: settings that runs are made with, and models made of runs (averages of them, with class offsets or without)."""
+"""What can be chosen: settings, the runs made with them, averages of runs, with class offsets or without; and their predictions."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,61 +25,37 @@ from classmargin.recipes.improve.remedies import Remedy
 from classmargin.recipes.runner import PlannedRun
 from classmargin.recipes.train_run import VALIDATION_FILE
 from classmargin.training.config import RunConfig
+from classmargin.training.evaluate import write_predictions
 from classmargin.training.run_folder import RunFolder
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """Settings that runs are made with.
+    """Settings that runs are made with and, once they are made, a model that can be chosen."""
 
-    Attributes:
-        name: Unique; part of the names of folders.
-        title: In tables.
-        remedy: Where it comes from.
-        config: Of the run with seed 0.
-        cost: Of a run, relative to one of the untuned baseline.
-    """
-
-    name: str
+    name: str  # part of the names of folders
     title: str
     remedy: Remedy
     config: RunConfig
-    cost: float
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A model that can be chosen: runs, averages of runs, with offsets or without.
-
-    Attributes:
-        name: Unique.
-        title: In tables.
-        remedy: Where it comes from.
-        config: Of its first run.
-        members: For each repetition the runs whose probabilities are averaged.
-        offsets: Whether class offsets are fitted on validation.
-        cost: Training time relative to a run of the untuned baseline.
-    """
-
-    name: str
-    title: str
-    remedy: Remedy
-    config: RunConfig
-    members: tuple[tuple[RunFolder, ...], ...]
-    offsets: bool = False
-    cost: float = 1.0
+    cost: float  # training time relative to a run of the untuned baseline
+    members: tuple[tuple[RunFolder, ...], ...] = ()  # for each repetition the runs that are averaged
+    offsets: bool = False  # whether class offsets are fitted on validation
 
     @property
     def runs(self) -> list[RunFolder]:
         """All runs it is made of, each once."""
         return list({run.path: run for group in self.members for run in group}.values())
 
+    def _scores(self, part: str) -> list[Array]:
+        return [mean_scores([read_scores(_file(run, part))[1] for run in group]) for group in self.members]
+
+    def samples(self, part: str) -> Samples:
+        """Return who was predicted in ``validation`` or ``test``."""
+        return read_scores(_file(self.members[0][0], part))[0]
+
     def validation_scores(self, aim: Aim) -> list[Array]:
         """Return log-probabilities on validation; offsets are those of the other half of the samples."""
-        groups = [
-            mean_scores([read_scores(run.path / VALIDATION_FILE)[1] for run in group])
-            for group in self.members
-        ]
+        groups = self._scores("validation")
         if not self.offsets:
             return groups
         labels = self.samples("validation").labels
@@ -86,25 +63,43 @@ class Entry:
 
     def test_scores(self, aim: Aim) -> list[Array]:
         """Return log-probabilities on the test set; offsets are those of all validation samples."""
-        groups = [
-            mean_scores([read_scores(run.predictions_file)[1] for run in group]) for group in self.members
-        ]
-        return [scores + shift for scores, shift in zip(groups, self.fitted_offsets(aim), strict=True)]
+        shifts = self.fitted_offsets(aim)
+        return [scores + shift for scores, shift in zip(self._scores("test"), shifts, strict=True)]
 
     def fitted_offsets(self, aim: Aim) -> list[Array]:
         """Return the offsets of each repetition ``[K]``, zero where there are none."""
-        labels = self.samples("validation").labels
-        found = []
-        for group in self.members:
-            scores = mean_scores([read_scores(run.path / VALIDATION_FILE)[1] for run in group])
-            zero = np.zeros(scores.shape[1])
-            found.append(fit_offsets(scores, labels, aim.objective, aim.costs) if self.offsets else zero)
-        return found
+        labels, groups = self.samples("validation").labels, self._scores("validation")
+        if not self.offsets:
+            return [np.zeros(scores.shape[1]) for scores in groups]
+        return [fit_offsets(scores, labels, aim.objective, aim.costs) for scores in groups]
 
-    def samples(self, part: str) -> Samples:
-        """Return who was predicted in ``validation`` or ``test``."""
-        run = self.members[0][0]
-        return read_scores(run.path / VALIDATION_FILE if part == "validation" else run.predictions_file)[0]
+
+def pooled_file(run: RunFolder) -> Path:
+    """Return where the predictions on all folds are, beside the run that is trained on all of them."""
+    return run.path.with_name(f"{run.path.name}-folds.npz")
+
+
+def validation_file(run: RunFolder) -> Path:
+    """Return the predictions that a run is chosen by: on held-out samples, or cross-validated ones."""
+    pooled = pooled_file(run)
+    return pooled if pooled.exists() else run.path / VALIDATION_FILE
+
+
+def _file(run: RunFolder, part: str) -> Path:
+    return validation_file(run) if part == "validation" else run.predictions_file
+
+
+def pool(files: Sequence[Path], target: Path) -> None:
+    """Write what networks predict for the folds they have not seen as predictions of one network, in the order of the samples."""
+    found = [read_predictions(file) for file in files]
+    order = np.argsort(np.concatenate([np.asarray(one.sample_id) for one in found]))
+    arrays: dict[str, list[Any]] = {
+        "labels": [one.labels for one in found],
+        "sample_id": [one.sample_id for one in found],
+        "probabilities": [np.exp(log_probabilities(one)) for one in found],
+    }
+    joined = {name: np.concatenate(values)[order] for name, values in arrays.items()}
+    write_predictions(target, {**joined, "class_names": np.array(found[0].class_names, dtype=np.str_)})
 
 
 @functools.lru_cache(maxsize=256)
@@ -114,11 +109,11 @@ def read_scores(file: Path) -> tuple[Samples, Array]:
     return Samples.of(found), log_probabilities(found)
 
 
-def averaged(name: str, title: str, remedy: Remedy, entries: Sequence[Entry]) -> Entry:
+def averaged(name: str, title: str, remedy: Remedy, models: Sequence[Candidate]) -> Candidate:
     """Return the ensemble of all runs of some models."""
-    runs = tuple(run for entry in entries for run in entry.runs)
-    cost = sum(entry.cost * len(entry.members) for entry in entries)
-    return Entry(name, title, remedy, entries[0].config, (runs,), cost=cost)
+    runs = tuple(run for model in models for run in model.runs)
+    cost = sum(model.cost * len(model.members) for model in models)
+    return replace(models[0], name=name, title=title, remedy=remedy, members=(runs,), cost=cost)
 
 
 def digest(runs: Iterable[RunFolder]) -> str:
@@ -134,4 +129,4 @@ def overall(samples: Samples, scores: Array) -> float:
 
 def is_made(run: PlannedRun) -> bool:
     """Whether nothing is left to do for a run."""
-    return run.folder.done if run.test else (run.folder.path / VALIDATION_FILE).exists()
+    return run.folder.done if run.test else validation_file(run.folder).exists()

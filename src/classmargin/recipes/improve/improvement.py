@@ -174,22 +174,13 @@ def frame_of(rows: Sequence[Any]) -> pd.DataFrame:
     records = []
     for row in rows:
         record = {
-            "title": row.title,
-            "remedy": row.remedy,
-            "stage": row.stage,
-            "runs": row.runs,
-            "cost": row.cost,
-            "members": row.members,
+            name: getattr(row, name) for name in ("title", "remedy", "stage", "runs", "cost", "members")
         }
         for name in (*METRICS, "objective"):
             value, low, high = row.deltas.get(name, (float("nan"),) * 3)
             record |= {name: value, f"{name}_low": low, f"{name}_high": high}
         records.append({**record, "note": row.note})
-    frame = (
-        pd.DataFrame.from_records(records)
-        if records
-        else pd.DataFrame(columns=["title", "stage", "objective"])
-    )
+    frame = pd.DataFrame.from_records(records, columns=None if records else ["title", "stage", "objective"])
     order = frame["stage"].map({name: place for place, name in enumerate(stages)})
     final = order.where(order > 0, 1)  # finalists and their combinations are compared with one another
     return (

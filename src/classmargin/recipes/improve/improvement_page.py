@@ -43,16 +43,23 @@ MOST_CHANGED = 20
 
 def tables_of(found: Improvement) -> list[Table]:
     """Return the test, the remedies, who gained with samples, what is left to do, and the commands."""
-    tables = [
+    advice = (
+        Column("class_name", "Class"),
+        Column("accuracy", "Accuracy", "percent"),
+        Column("reason", "Reason"),
+        Column("next_step", "What to do"),
+    )
+    not_tried = [row for row in frame_rows(found.table) if row["stage"] == "not tried"]
+    commands = [{"command": command} for command in found.commands]
+    tables = (
         _test_table(found),
         remedy_table(found),
         _gained_table(found),
-        _advice_table(found),
-        _not_tried_table(found),
-    ]
-    rows = [{"command": command} for command in found.commands]
-    commands = Table("Train the winner anew", (Column("command", "Command"),), rows)
-    return [table for table in (*tables, commands) if table.rows]
+        Table("Classes that nothing helped", advice, frame_rows(found.advice)),
+        Table("Not tried", (Column("title", "Remedy"), Column("note", "Reason")), not_tried),
+        Table("Train the winner anew", (Column("command", "Command"),), commands),
+    )
+    return [table for table in tables if table.rows]
 
 
 def _test_table(found: Improvement) -> Table:
@@ -118,11 +125,6 @@ def _with_interval(row: Mapping[str, Any], name: str) -> str:
     return NO_VALUE if value != value else f"{points(value)} ({points(low)} to {points(high)})"
 
 
-def _not_tried_table(found: Improvement) -> Table:
-    rows = [row for row in frame_rows(found.table) if row["stage"] == "not tried"]
-    return Table("Not tried", (Column("title", "Remedy"), Column("note", "Reason")), rows)
-
-
 def _gained_table(found: Improvement) -> Table:
     rows = []
     pair = next(iter(found.comparisons.values()), None)
@@ -151,16 +153,6 @@ def _gained_table(found: Improvement) -> Table:
         Column("samples", "Samples that changed (taken for, where wrong)"),
     )
     return Table("Classes that gained and lost, with samples of the test set", columns, rows)
-
-
-def _advice_table(found: Improvement) -> Table:
-    columns = (
-        Column("class_name", "Class"),
-        Column("accuracy", "Accuracy", "percent"),
-        Column("reason", "Reason"),
-        Column("next_step", "What to do"),
-    )
-    return Table("Classes that nothing helped", columns, frame_rows(found.advice))
 
 
 def pareto_figure(found: Improvement) -> Figure:
@@ -241,7 +233,19 @@ def write_improvement(found: Improvement, folder: Path) -> list[Path]:
         _write_text(written[-1], "\n".join(lines) + "\n")
     try:
         if "choice" in found.audits:
-            written.append(_write_classes(found, folder / CLASSES_FILE))
+            from classmargin.report.html_pages import write_audit_html
+
+            written.append(
+                write_audit_html(
+                    found.audits["choice"],
+                    folder / CLASSES_FILE,
+                    found.audits["baseline"],
+                    comparison=next(iter(found.comparisons.values())),
+                    title=printable(f"{found.choice} against the baseline, class by class"),
+                    feature_map=False,
+                    images=found.images,
+                )
+            )
         written.append(found.to_html(folder / PAGE_FILE))
     except ImportError as error:
         _write_text(folder / "report_missing.json", json_text({"reason": str(error)}) + "\n")
@@ -251,21 +255,6 @@ def write_improvement(found: Improvement, folder: Path) -> list[Path]:
 def _write_text(path: Path, text: str) -> None:
     with atomic_path(path, durable=True) as temporary:
         temporary.write_text(text, encoding="utf-8")
-
-
-def _write_classes(found: Improvement, path: Path) -> Path:
-    """Write the audit of the choice beside the baseline, with pictures of samples where there are any."""
-    from classmargin.report.html_pages import write_audit_html
-
-    return write_audit_html(
-        found.audits["choice"],
-        path,
-        found.audits["baseline"],
-        comparison=next(iter(found.comparisons.values())),
-        title=printable(f"{found.choice} against the baseline, class by class"),
-        feature_map=False,
-        images=found.images,
-    )
 
 
 def commands_of(runs: Sequence[Path], folder: Path) -> tuple[str, ...]:

@@ -9,8 +9,7 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,13 +23,16 @@ from classmargin.recipes.improve.judging import Aim, make_aim
 
 if TYPE_CHECKING:
     from classmargin.data import DataBundle
+    from classmargin.recipes.improve.budget import Budget
     from classmargin.recipes.improve.ladder import Search
-    from classmargin.recipes.runner import Ending, PlannedRun
     from classmargin.training.config import RunConfig
 
-# Validation samples of a class below which a fifth of the training samples is held out instead of a tenth.
+# Validation samples of a class below which a fifth of the training samples is held out instead of a tenth. Where a fifth has fewer
+# too, features are chosen on by cross-validation, unless the budget is a smaller number of runs.
 FEW_VALIDATION = 20
 LARGER_SHARE = 0.2
+FOLDS = 5
+RUNS_FOR_FOLDS = 40
 # Where the data are features and nothing was asked for: a perceptron that is trained in seconds.
 FEATURE_SETTINGS: dict[str, dict[str, Any]] = {
     "backbone": {"name": "mlp"},
@@ -104,38 +106,6 @@ def improve(
         from classmargin.recipes.improve.posthoc import improve_predictions
 
         return improve_predictions(files[0], files[1], objective=objective, keep=keep, out=out)
-    return _improve_by_training(
-        data,
-        files[0] if files else None,
-        (objective, keep, budget, remedies),
-        {"backbone": backbone, "embeddings": embeddings, "settings": settings, "preset": preset},
-        config,
-        (jobs, engine, show),
-        Path(out),
-    )
-
-
-def _files(baseline: Any) -> list[Path]:
-    if baseline is None:
-        return []
-    if isinstance(baseline, (str, os.PathLike)):
-        words = str(baseline)
-        return [Path(words)] if os.path.exists(words) else [Path(word) for word in words.split(",")]
-    return [Path(one) for one in baseline]
-
-
-# With training
-
-
-def _improve_by_training(
-    data: Any,
-    baseline: Path | None,
-    asked: tuple[str, str, str, Any],
-    wanted: Mapping[str, Any],
-    config: RunConfig | None,
-    how: tuple[int, str, bool | None],
-    out: Path,
-) -> Improvement:
     from classmargin._checks import require_extra
 
     # Asked for before anything is trained: the page comes last.
@@ -149,36 +119,47 @@ def _improve_by_training(
     from classmargin.recipes.runner import run_from
     from classmargin.training.run_folder import hold_lock
 
-    objective, keep, words, names = asked
-    jobs, engine, show = how
-    budget, remedies = Budget.parse(words), find_remedies(names)
-    with removed_unless_begun(out):
-        config = _baseline_config(data, baseline, wanted, config, out)
-        config, bundle = _with_validation(config)
+    folder, model = Path(out), files[0] if files else None
+    spend, wanted = Budget.parse(budget), find_remedies(remedies)
+    tables = {part: dict(table) for part, table in (settings or {}).items()}
+    with removed_unless_begun(folder):
+        config = _baseline_config(data, model, (backbone, embeddings, preset), tables, config, folder)
+        config, bundle, folds = _with_validation(config, spend)
         aim = make_aim(objective, keep, bundle.class_names)
         if bundle.num_classes < 3 and aim.objective in ("easy", "medium", "hard"):
             raise ValueError(
                 f"objective {aim.objective!r} needs at least three classes, got {bundle.num_classes}; use worst or overall"
             )
-        given = None if baseline is None else _given_predictions(baseline, bundle)
-        about = {"objective": objective, "keep": keep}
-        claim_folder(
-            out,
-            Question("improve", about, {"baseline": effective(config)}),
-            [],
-            results=("improvement.json",),
+        given = None if model is None else _given_predictions(model, bundle)
+        question = Question(
+            "improve", {"objective": objective, "keep": keep}, {"baseline": effective(config)}
         )
-        with hold_lock(out / ".lock"):
-            journal = Journal(out, budget, jobs, [remedy.name for remedy in remedies])
-            search = Search(config, bundle, remedies, aim, journal, out)
-            run_from(Ladder(search), engine=engine, jobs=jobs, devices=config.machine.devices, show=show)
-            found = _trained_improvement(search, bundle, aim, given, {"keep": keep, "budget": words}, out)
-            write_improvement(found, out)
+        claim_folder(folder, question, [], results=("improvement.json",))
+        with hold_lock(folder / ".lock"):
+            journal = Journal(folder, spend, jobs, [remedy.name for remedy in wanted])
+            search = Search(config, bundle, wanted, aim, journal, folder, folds)
+            run_from(search, engine=engine, jobs=jobs, devices=config.machine.devices, show=show)
+            found = _trained_improvement(search, bundle, aim, given, {"keep": keep, "budget": budget}, folder)
+            write_improvement(found, folder)
     return found
 
 
+def _files(baseline: Any) -> list[Path]:
+    if baseline is None:
+        return []
+    if isinstance(baseline, (str, os.PathLike)):
+        words = str(baseline)
+        return [Path(words)] if os.path.exists(words) else [Path(word) for word in words.split(",")]
+    return [Path(one) for one in baseline]
+
+
 def _baseline_config(
-    data: Any, baseline: Path | None, wanted: Mapping[str, Any], config: RunConfig | None, out: Path
+    data: Any,
+    baseline: Path | None,
+    asked: tuple[str | None, bool, str | None],
+    flags: dict[str, dict[str, Any]],
+    config: RunConfig | None,
+    out: Path,
 ) -> RunConfig:
     """Return the settings of the baseline: those of a given run, or the defaults for the kind of data with what was asked for."""
     from classmargin.data import load_data
@@ -194,20 +175,19 @@ def _baseline_config(
     if config is None:
         if data is None:
             raise ValueError("data must be a data set, or baseline a run folder that names one; got neither")
-        flags = {part: dict(table) for part, table in (wanted["settings"] or {}).items()}
+        backbone, embeddings, preset = asked
         flags.setdefault("data", {})["name"] = str(data)
-        network = wanted["backbone"] or flags.get("backbone", {}).get("name")
-        place = flags["data"].get("root")
-        is_features = wanted["embeddings"] or (network is None and wanted["preset"] is None)
-        if is_features:
+        if backbone is not None:
+            flags.setdefault("backbone", {})["name"] = backbone
+        network, place = flags.get("backbone", {}).get("name"), flags["data"].get("root")
+        is_features = network in ("mlp", "linear")
+        if embeddings or (network is None and preset is None):
             kind = load_data(str(data), root=None if place is None else Path(place)).kind
-            if wanted["embeddings"] and kind != "features":
+            if embeddings and kind != "features":
                 raise ValueError(f"embeddings must be a matrix of features, got {kind} in {data}")
-            is_features = kind == "features"
-        if wanted["backbone"] is not None:
-            flags.setdefault("backbone", {})["name"] = wanted["backbone"]
-        base = gather_config(flags=FEATURE_SETTINGS) if is_features or network in ("mlp", "linear") else None
-        config = gather_config(flags=flags, preset=wanted["preset"], base=base)
+            is_features = is_features or kind == "features"
+        base = gather_config(flags=FEATURE_SETTINGS) if is_features else None
+        config = gather_config(flags=flags, preset=preset, base=base)
     elif data is not None:
         config = with_values(config, {"data": {"name": str(data)}})
     return with_values(config, {"machine": {"report": False, "loggers": ()}, "loop": {"seed": 0}})
@@ -238,8 +218,11 @@ def _written(data: Any, out: Path) -> Path:
     return file
 
 
-def _with_validation(config: RunConfig) -> tuple[RunConfig, DataBundle]:
-    """Return settings and data with validation samples, a fifth where a tenth would be too few to choose by."""
+def _with_validation(config: RunConfig, budget: Budget) -> tuple[RunConfig, DataBundle, int]:
+    """Return settings, data, and the number of folds where these take turns in place of held-out validation samples.
+
+    A fifth is held out where a tenth would be too few to choose by; folds take turns where a fifth would be too.
+    """
     from classmargin.recipes.run_parts import load_bundle
     from classmargin.training.config_reader import with_values
 
@@ -251,11 +234,24 @@ def _with_validation(config: RunConfig) -> tuple[RunConfig, DataBundle]:
     if (asked is None and few and not own) or asked == 0.0:
         config = with_values(config, {"data": {"validation": LARGER_SHARE}})
         bundle = load_bundle(config)
+        few = float(bundle.validation.class_counts.float().median()) < FEW_VALIDATION
+        affordable = budget.runs is None or budget.runs >= RUNS_FOR_FOLDS
+        enough = int(bundle.train.class_counts.min()) >= FOLDS
+        if (
+            asked is None
+            and few
+            and affordable
+            and enough
+            and bundle.kind == "features"
+            and config.loop.select == "last"
+        ):
+            config = with_values(config, {"data": {"validation": 0.0}})
+            return config, load_bundle(config), FOLDS
     if len(bundle.validation) == 0:
         raise ValueError(
             f"improve chooses on validation samples, and {bundle.name} has none; set data.validation=0.2"
         )
-    return config, bundle
+    return config, bundle, 0
 
 
 def _given_predictions(baseline: Path, bundle: DataBundle) -> Predictions | None:
@@ -300,7 +296,6 @@ def _trained_improvement(
     from classmargin.recipes.train_run import pictures_of
 
     base, choice = search.baseline, search.choice
-    assert base is not None
     samples, base_scores = base.samples("test"), base.test_scores(aim)
     scores = {"baseline": base_scores}
     if choice is not None:
@@ -317,16 +312,22 @@ def _trained_improvement(
         "samples": parts,
         "classes": bundle.num_classes,
         "seeds": search.seeds,
+        "folds": search.folds,
         "baseline": search.tuned.title,
     }
     images = pictures_of(bundle.test, np.asarray(samples.sample_id)) if bundle.kind == "images" else None
+    chosen_on = (
+        f"cross-validated predictions of the training samples ({search.folds} folds)"
+        if search.folds
+        else "validation"
+    )
     notes = [
         (
             f"{parts['train']:,} training, {parts['validation']:,} validation and {parts['test']:,} test samples of {bundle.num_classes} "
             "classes; the split is stratified and the same for all runs."
         ),
         (
-            f"Everything was chosen on validation: the objective is the {aim.words}, the guard is {asked['keep']}, the budget was "
+            f"Everything was chosen on {chosen_on}: the objective is the {aim.words}, the guard is {asked['keep']}, the budget was "
             f"{asked['budget']}; finalists and baseline have {search.seeds} seeds."
         ),
         f"The tuned baseline: {search.tuned.title} ({search.tuned.config.method.name}).",
@@ -348,48 +349,3 @@ def _trained_improvement(
         images=images,
         trade=winner.offsets,
     )
-
-
-class Ladder:
-    """The steps of a search as a source of runs.
-
-    Args:
-        search: Whose steps they are.
-    """
-
-    def __init__(self, search: Search) -> None:
-        self._search = search
-        self._stages: Iterator[list[PlannedRun]] = search.stages()
-        self._queue: list[PlannedRun] = []
-        self._under_way: dict[str, float] = {}
-        self._over = False
-        self.done = 0
-
-    @property
-    def total(self) -> int:
-        """How many runs there will be, roughly."""
-        return max(self._search.estimate, self.done)
-
-    def take(self) -> PlannedRun | None:
-        """Return the next run; None while the runs of a step are under way, and at the end."""
-        while not self._queue:
-            if self._under_way or self._over:
-                return None
-            found = next(self._stages, None)
-            if found is None:
-                self._over = True
-            else:
-                self._queue = list(found)
-        run = self._queue.pop(0)
-        self._under_way[run.title] = time.monotonic()
-        return run
-
-    def may_go_on(self, run: PlannedRun, epoch: int, accuracies: Mapping[str, float]) -> bool:
-        """Runs are compared when they have ended."""
-        return True
-
-    def end(self, run: PlannedRun, ending: Ending) -> str:
-        """Hand the end of a run to the search."""
-        begun = self._under_way.pop(run.title)
-        self.done += 1
-        return self._search.end(run, ending, time.monotonic() - begun)

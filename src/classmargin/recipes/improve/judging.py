@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import NormalDist
 
@@ -19,8 +19,7 @@ from classmargin._checks import check_choice
 from classmargin.evaluation.audit_result import Audit
 from classmargin.evaluation.auditing import audit
 from classmargin.evaluation.comparison import Comparison, compare, points
-from classmargin.evaluation.prediction_files import Predictions
-from classmargin.evaluation.samples import read_costs
+from classmargin.evaluation.prediction_files import Predictions, read_costs
 
 Array = NDArray[np.float64]
 Delta = tuple[float, float, float]
@@ -35,17 +34,11 @@ BOOTSTRAP, FINAL_BOOTSTRAP = 400, 2000
 
 @dataclass(frozen=True)
 class Aim:
-    """What is to rise, and what must not fall.
+    """What is to rise, and what must not fall."""
 
-    Attributes:
-        objective: One of :data:`METRICS`, or ``cost``.
-        keep: Accuracy -> share it may lose (beyond noise).
-        costs: What taking a class (row) for another (column) costs ``[K, K]``, for the objective ``cost``.
-    """
-
-    objective: str = "hard"
-    keep: Mapping[str, float] = field(default_factory=lambda: {"easy": 0.005})
-    costs: Array | None = None
+    objective: str = "hard"  # one of METRICS, or cost
+    keep: Mapping[str, float] = field(default_factory=lambda: {"easy": 0.005})  # share it may lose
+    costs: Array | None = None  # of taking a class (row) for another (column)
 
     @property
     def words(self) -> str:
@@ -61,10 +54,7 @@ def make_aim(
 ) -> Aim:
     """Return the aim that words describe.
 
-    Args:
-        objective: ``hard``, ``worst``, ``overall``, another accuracy, or a CSV file of costs.
-        keep: ``NAME:POINTS``, several separated by commas, or ``none``.
-        class_names: Classes that the costs are for; None does not read the file yet.
+    A file of costs is read once its classes are given; ``keep`` is ``NAME:POINTS``, several separated by commas, or ``none``.
 
     Example:
         >>> make_aim("worst", "easy:0.5,overall:0").keep
@@ -114,6 +104,20 @@ def mean_scores(members: Sequence[Array]) -> Array:
     if len(members) == 1:
         return members[0]
     return np.asarray(np.log(np.maximum(np.mean([np.exp(scores) for scores in members], axis=0), SMALLEST)))
+
+
+def better_without(labels: NDArray[np.int64], kept: Array, dropped: Array) -> NDArray[np.int64]:
+    """Return the classes that are more often right without something, by more than the standard error of the paired difference.
+
+    Example:
+        >>> right, wrong = np.tile([1.0, 0.0], (4, 1)), np.tile([0.0, 1.0], (4, 1))
+        >>> better_without(np.zeros(4, dtype=np.int64), wrong, right).tolist()
+        [0]
+    """
+    before, after = (scores.argmax(axis=1) == labels for scores in (kept, dropped))
+    gained = np.bincount(labels, after & ~before, minlength=kept.shape[1])
+    lost = np.bincount(labels, before & ~after, minlength=kept.shape[1])
+    return np.flatnonzero(gained - lost > np.sqrt(gained + lost))
 
 
 def fit_offsets(scores: Array, labels: NDArray[np.int64], objective: str, costs: Array | None) -> Array:
@@ -196,13 +200,6 @@ def changes(
 
     An ensemble has one set of predictions: it is taken as the one that it is, so its interval covers the choice of samples and the
     training noise of the baseline.
-
-    Args:
-        aim: What the objective is.
-        baseline: Audits of its runs.
-        candidate: Audits of its runs on the same samples, or of the one ensemble.
-        bootstrap: Resamples.
-        names: What the two are called.
     """
     runs = list(candidate) * (len(baseline) if len(candidate) == 1 else 1)
     found = compare(baseline, runs, names=names, confidence=CONFIDENCE, bootstrap=bootstrap)
@@ -240,33 +237,19 @@ def simultaneous(deltas: Mapping[str, Delta], candidates: int) -> dict[str, Delt
 
 @dataclass(frozen=True)
 class Row:
-    """What came of one candidate on validation, against the tuned baseline.
-
-    Attributes:
-        name: Of the candidate.
-        title: In tables.
-        remedy: Name of the remedy.
-        stage: ``baseline``, ``tuning``, ``screened``, ``finalist``, ``combined`` or ``not tried``.
-        runs: How many repetitions were compared.
-        cost: Training time relative to a run of the untuned baseline.
-        members: How many networks make one prediction.
-        deltas: Changes with intervals; empty where nothing was compared.
-        note: What it lost beyond the guard, or why it was not tried.
-        broken: Whether it lost beyond the guard.
-        gain: Of the objective, less half its standard error.
-    """
+    """What came of one candidate on validation, against the tuned baseline."""
 
     name: str
     title: str
     remedy: str
-    stage: str
-    runs: int = 0
+    stage: str  # tuning, screened, finalist, combined or not tried
+    runs: int = 0  # repetitions that were compared
     cost: float = 0.0
-    members: int = 1
+    members: int = 1  # networks that make one prediction
     deltas: Mapping[str, Delta] = field(default_factory=dict)
-    note: str = ""
-    broken: bool = False
-    gain: float = float("-inf")
+    note: str = ""  # what it lost beyond the guard, or why it was not tried
+    broken: bool = False  # whether it lost beyond the guard
+    gain: float = float("-inf")  # of the objective, less half its standard error
 
 
 def broken_guard(aim: Aim, deltas: Mapping[str, Delta]) -> str:
@@ -291,6 +274,18 @@ def sure_gain(deltas: Mapping[str, Delta]) -> float:
     """
     value, low, high = deltas["objective"]
     return value - 0.5 * (high - low) / 2 / Z
+
+
+def judged(aim: Aim, row: Row, deltas: Mapping[str, Delta], candidates: int) -> Row:
+    """Return the row with what came of its candidate, one of so many."""
+    lost = broken_guard(aim, deltas)
+    return replace(
+        row,
+        deltas=simultaneous(deltas, candidates),
+        note=f"loses {lost}" if lost else "",
+        broken=bool(lost),
+        gain=sure_gain(deltas),
+    )
 
 
 def answer_of(aim: Aim, deltas: Mapping[str, Delta], *, trade: bool) -> str:

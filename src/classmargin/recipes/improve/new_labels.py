@@ -1,103 +1,41 @@
-"""New labels for doubted training samples: predictions by networks that have not seen them, and what follows from those.
+"""Doubted training samples: what networks that have not seen them say, and what follows from it.
 
-The training part is cut into folds; each fold is the test part of a data set of its own, on which an ordinary run is made. A label is
-doubted by the rule of the audit (confident learning); it then becomes the probabilities that the network gave. No sample of validation
-or test is touched.
+The training part is cut into folds, and an ordinary run is made without each of them. A label is doubted by the rule of the audit
+(confident learning). Such a sample gets the probabilities of those networks as its label, or is left out. No sample of validation or
+test is touched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from classmargin._atomic import atomic_path
 from classmargin.data import DataBundle
 from classmargin.evaluation.auditing import audit
 from classmargin.evaluation.prediction_files import read_predictions
-from classmargin.recipes.improve.judging import log_probabilities
-from classmargin.recipes.improve.remedies import FOLDS, lay
-from classmargin.training.config import RunConfig
 from classmargin.training.evaluate import write_predictions
-from classmargin.training.run_folder import RunFolder
 
 
-def fold_numbers(labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the fold of each sample ``[N]``; every class is spread evenly.
-
-    Example:
-        >>> np.bincount(fold_numbers(np.zeros(7, dtype=np.int64))).tolist()
-        [3, 2, 2]
-    """
-    folds = np.empty(len(labels), dtype=np.int64)
-    order = np.random.default_rng(0).permutation(len(labels))
-    for label in np.unique(labels):
-        rows = order[labels[order] == label]
-        folds[rows] = np.arange(len(rows)) % FOLDS
-    return folds
-
-
-def write_folds(bundle: DataBundle, folder: Path) -> list[Path]:
-    """Write one data set per fold, with that fold as its test part; those that are there are left alone."""
-    assert bundle.train.inputs is not None
-    inputs, labels = bundle.train.inputs.numpy(), bundle.train.labels.numpy()
-    folds = fold_numbers(labels)
-    folder.mkdir(parents=True, exist_ok=True)
-    files = [folder / f"fold{number}.npz" for number in range(FOLDS)]
-    for number, file in enumerate(files):
-        if file.exists():
-            continue
-        held = folds == number
-        with atomic_path(file) as temporary:
-            np.savez(
-                temporary,
-                x_train=inputs[~held],
-                y_train=labels[~held],
-                x_test=inputs[held],
-                y_test=labels[held],
-                class_names=np.array(bundle.class_names, dtype=np.str_),
-            )
-    return files
-
-
-def fold_configs(config: RunConfig, bundle: DataBundle, files: Sequence[Path]) -> list[RunConfig]:
-    """Return the run of each fold: the given settings on its data."""
-    data = {
-        "root": None,
-        "fraction": 1.0,
-        "imbalance": 1.0,
-        "validation": 0.0,
-        "flip": bundle.flip and config.data.flip,
-        "allow_absent": True,
-    }
-    loop = {"select": "last"}
-    return [lay(config, {"data": {**data, "name": str(file)}, "loop": loop}) for file in files]
-
-
-def relabelled(bundle: DataBundle, runs: Sequence[RunFolder], file: Path) -> int:
-    """Write class probabilities for all training samples and return how many labels were doubted.
-
-    Args:
-        bundle: The data.
-        runs: One finished run per fold.
-        file: Where the labels go, as ``data.soft_labels`` reads them.
-    """
-    labels = bundle.train.labels.numpy()
-    folds = fold_numbers(labels)
-    probabilities = np.empty((len(labels), bundle.num_classes))
-    for number, run in enumerate(runs):
-        found = read_predictions(run.predictions_file)
-        assert found.sample_id is not None
-        rows = np.flatnonzero(folds == number)
-        probabilities[rows[np.asarray(found.sample_id)]] = np.exp(log_probabilities(found))
-    probabilities /= probabilities.sum(axis=1, keepdims=True)
+def doubted_samples(bundle: DataBundle, pooled: Path) -> tuple[Any, Any]:
+    """Return which training samples are doubted, by position, and class probabilities of all of them ``[N, K]``."""
+    found = read_predictions(pooled)
+    assert found.probabilities is not None
+    order = np.argsort(np.argsort(bundle.train.index.numpy()))  # the file is in the order of the index
+    labels, probabilities = np.asarray(found.labels)[order], np.asarray(found.probabilities)[order]
     seen = audit(
         labels, probabilities=probabilities, class_names=bundle.class_names, bootstrap=0, ranking="own"
     )
-    frame = seen.samples
-    doubted = frame.loc[frame["kind"] == "doubted label", "position"].to_numpy()
+    doubted = seen.samples.loc[seen.samples["kind"] == "doubted label", "position"]
+    return np.sort(doubted.to_numpy()), probabilities
+
+
+def write_relabelled(bundle: DataBundle, doubted: Any, probabilities: Any, file: Path) -> None:
+    """Write class probabilities for all training samples, as ``data.soft_labels`` reads them."""
+    labels = bundle.train.labels.numpy()
     targets = np.eye(bundle.num_classes)[labels]
     targets[doubted] = probabilities[doubted]
     write_predictions(
@@ -109,4 +47,12 @@ def relabelled(bundle: DataBundle, runs: Sequence[RunFolder], file: Path) -> int
             "probabilities": targets.astype(np.float32),
         },
     )
-    return len(doubted)
+
+
+def write_left_out(bundle: DataBundle, doubted: Any, file: Path) -> None:
+    """Write which training samples are doubted, as ``data.left_out`` reads them."""
+    index, labels = bundle.train.index.numpy(), bundle.train.labels.numpy()
+    with atomic_path(file) as temporary, temporary.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["sample_id", "class_name"])
+        writer.writerows((index[row], bundle.class_names[labels[row]]) for row in doubted)

@@ -13,14 +13,12 @@ from classmargin.recipes.improve.improvement_page import write_improvement
 from classmargin.recipes.improve.judging import (
     Row,
     Samples,
-    broken_guard,
     changes,
     fit_offsets,
     held_out_offsets,
+    judged,
     log_probabilities,
     make_aim,
-    simultaneous,
-    sure_gain,
 )
 
 
@@ -33,13 +31,6 @@ def improve_predictions(
     out: str | os.PathLike[str] | None = None,
 ) -> Improvement:
     """Fit class offsets on the predictions of any model on validation, and test them once. Nothing is trained.
-
-    Args:
-        validation: Prediction file with scores.
-        test: Prediction file of the same model with scores.
-        objective: As for :func:`improve`.
-        keep: As for :func:`improve`.
-        out: Folder for page, Markdown, JSON and the offsets; None writes nothing.
 
     Raises:
         ValueError: No scores, or other classes.
@@ -56,38 +47,18 @@ def improve_predictions(
     aim = make_aim(objective, keep, parts[0].class_names)
     before = parts[0].lean_audit(scores[0])
     rows, fitted = [], {}
-    goals = (
-        {"cost"}
-        if aim.objective == "cost"
-        else {aim.objective, "hard", "worst"} & {"hard", "worst"} or {"hard"}
-    )
-    for goal in sorted(goals):
+    goals = ["cost"] if aim.objective == "cost" else ["hard", "worst"]
+    for goal in goals:
         fitted[goal] = fit_offsets(scores[0], parts[0].labels, goal, aim.costs)
         after = parts[0].lean_audit(held_out_offsets(scores[0], parts[0].labels, goal, aim.costs))
         deltas, _ = changes(aim, [before], [after])
-        lost = broken_guard(aim, deltas)
-        note = f"loses {lost}" if lost else ""
-        title = f"Class offsets for {goal}"
-        rows.append(
-            Row(
-                goal,
-                title,
-                "offsets",
-                "finalist",
-                1,
-                0.0,
-                1,
-                simultaneous(deltas, len(goals)),
-                note,
-                bool(lost),
-                sure_gain(deltas),
-            )
-        )
+        row = Row(goal, f"Class offsets for {goal}", "offsets", "finalist", runs=1)
+        rows.append(judged(aim, row, deltas, len(goals)))
     able = [row for row in rows if not row.broken and row.gain > 0]
-    row = max(able, key=lambda one: one.gain, default=None)
+    best = max(able, key=lambda one: one.gain, default=None)
     runs = {"baseline": [scores[1]]}
-    if row is not None:
-        runs["choice"] = [scores[1] + fitted[row.name]]
+    if best is not None:
+        runs["choice"] = [scores[1] + fitted[best.name]]
     notes = [
         f"{len(parts[0].labels):,} validation and {len(parts[1].labels):,} test samples; nothing was trained.",
         "Offsets are chosen by what those fitted on one half of validation do on the other; those that are given are fitted on all of it.",
@@ -98,13 +69,13 @@ def improve_predictions(
         runs,
         {},
         rows,
-        (None if row is None else row.title, row),
+        (None if best is None else best.title, best),
         facts={"data": Path(test).stem, "objective": aim.words, "keep": keep, "seeds": 1},
         notes=notes,
         folder=None if out is None else Path(out),
         winner=(),
         commands=(),
-        offsets=np.zeros(0) if row is None else fitted[row.name],
+        offsets=np.zeros(0) if best is None else fitted[best.name],
         images=None,
         trade=True,
         baseline="the model as it is",

@@ -20,6 +20,8 @@ from classmargin.training.config_reader import with_values
 Tables = Mapping[str, Mapping[str, Any]]
 # Parts of the training samples that take turns to be predicted by a network that has not seen them.
 FOLDS = 3
+# What is left of an augmentation for the classes that ``data.spared_classes`` names.
+WEAKER = {"standard": "none", "randaugment": "standard", "autoaugment": "standard"}
 # Classes are unbalanced where the largest has so many times the samples of the smallest.
 UNBALANCED = 1.5
 
@@ -33,8 +35,8 @@ class Remedy:
         title: In tables.
         changes: What it does, in a few words.
         risk: What may go wrong.
-        kind: ``settings`` of a run, ``tuning`` of the baseline, new ``labels`` of training samples, an ``ensemble`` of runs, the
-            ``distillation`` of one, or class ``offsets`` on scores.
+        kind: ``settings`` of a run, ``tuning`` of the baseline, doubted ``labels`` of training samples, ``augmentation`` class by
+            class, an ``ensemble`` of runs, the ``distillation`` of one, or class ``offsets`` on scores.
         cost: Training time relative to a run of the baseline.
         settings: What is laid over the tuned baseline.
         unfit: Why it cannot be used with a configuration and data; empty where it can.
@@ -45,7 +47,9 @@ class Remedy:
     title: str
     changes: str
     risk: str
-    kind: Literal["settings", "tuning", "labels", "ensemble", "distillation", "offsets"] = "settings"
+    kind: Literal["settings", "tuning", "labels", "augmentation", "ensemble", "distillation", "offsets"] = (
+        "settings"
+    )
     cost: float = 1.0
     settings: Callable[[RunConfig, DataBundle], Tables] = lambda config, bundle: {}
     unfit: Callable[[RunConfig, DataBundle], str] = lambda config, bundle: ""
@@ -140,11 +144,18 @@ def _for_unbalanced(config: RunConfig, bundle: DataBundle) -> str:
     return "" if most >= UNBALANCED * least else "for unbalanced classes"
 
 
-def _for_memory(config: RunConfig, bundle: DataBundle) -> str:
-    if bundle.train.inputs is None:
-        return "for data in memory"
+def _for_augmented(config: RunConfig, bundle: DataBundle) -> str:
+    nothing = "" if config.data.augmentation in WEAKER else "the baseline augments nothing"
+    return _for_images(config, bundle) or nothing
+
+
+def _for_folds(config: RunConfig, bundle: DataBundle) -> str:
     few = int(bundle.train.class_counts.min()) < 2 * FOLDS
-    return f"needs {2 * FOLDS} samples per class" if few else _for_soft_labels(config, bundle)
+    return f"needs {2 * FOLDS} samples per class" if few else ""
+
+
+def _for_soft_folds(config: RunConfig, bundle: DataBundle) -> str:
+    return _for_folds(config, bundle) or _for_soft_labels(config, bundle)
 
 
 def _for_weights(config: RunConfig, bundle: DataBundle) -> str:
@@ -186,16 +197,14 @@ def _fixed(**tables: Mapping[str, Any]) -> Callable[[RunConfig, DataBundle], Tab
     return lambda config, bundle: tables
 
 
-register(
+for _remedy in (
     Remedy(
         "tuning",
         "Tuned baseline",
         "learning rate, weight decay and epochs of the baseline",
         "none; every other remedy is laid over its result and compared with it",
         kind="tuning",
-    )
-)
-register(
+    ),
     Remedy(
         "mr2",
         "MR²",
@@ -203,18 +212,14 @@ register(
         "probabilities are less sure",
         cost=1.2,
         settings=_fixed(method={"name": "mr2"}),
-    )
-)
-register(
+    ),
     Remedy(
         "label-smoothing",
         "Label smoothing",
         "targets of 0.9 instead of 1",
         "probabilities are less sure",
         settings=_fixed(method={"name": "erm", "label_smoothing": 0.1}),
-    )
-)
-register(
+    ),
     Remedy(
         "mixup",
         "Mixup",
@@ -222,9 +227,7 @@ register(
         "underfits short trainings",
         settings=_fixed(data={"mix": "mixup", "mix_alpha": 0.4}),
         unfit=_for_soft_labels,
-    )
-)
-register(
+    ),
     Remedy(
         "cutmix",
         "CutMix",
@@ -232,9 +235,7 @@ register(
         "underfits short trainings; hides small objects",
         settings=_fixed(data={"mix": "cutmix"}),
         unfit=_for_soft_images,
-    )
-)
-register(
+    ),
     Remedy(
         "strong-augmentation",
         "RandAugment",
@@ -242,21 +243,24 @@ register(
         "may turn a class into another",
         settings=_fixed(data={"augmentation": "randaugment"}),
         unfit=_for_images,
-    )
-)
-register(
+    ),
+    Remedy(
+        "class-augmentation",
+        "Augmentation by class",
+        "drops an augmentation for the classes that are better off without it on validation",
+        "the same samples choose the classes and judge them",
+        kind="augmentation",
+        cost=2.0,
+        unfit=_for_augmented,
+    ),
     Remedy(
         "swa",
         "SWA",
         "averages the weights of late epochs",
         "none where the learning rate is large enough then",
         settings=_late_average,
-    )
-)
-register(
-    Remedy("ema", "EMA", "keeps a moving average of the weights", "little effect", settings=_moving_average)
-)
-register(
+    ),
+    Remedy("ema", "EMA", "keeps a moving average of the weights", "little effect", settings=_moving_average),
     Remedy(
         "logit-adjustment",
         "Logit adjustment",
@@ -264,9 +268,7 @@ register(
         "frequent classes lose",
         settings=_fixed(method={"name": "logit-adjustment"}),
         unfit=_for_unbalanced,
-    )
-)
-register(
+    ),
     Remedy(
         "pretrained",
         "Pretrained weights",
@@ -278,9 +280,7 @@ register(
             "optimizer": {"learning_rate": config.optimizer.learning_rate / 10},
         },
         unfit=_for_weights,
-    )
-)
-register(
+    ),
     Remedy(
         "mr2-plain",
         "MR² without smoothing",
@@ -288,9 +288,7 @@ register(
         "little effect",
         cost=1.2,
         settings=_fixed(method={"name": "mr2", "label_smoothing": 0.0}),
-    )
-)
-register(
+    ),
     Remedy(
         "relabel",
         "Doubted samples relabelled",
@@ -298,10 +296,17 @@ register(
         "hard samples with right labels are taken for wrong ones",
         kind="labels",
         cost=1.0 + (FOLDS - 1),
-        unfit=_for_memory,
-    )
-)
-register(
+        unfit=_for_soft_folds,
+    ),
+    Remedy(
+        "drop-doubted",
+        "Doubted samples left out",
+        "training samples whose label those networks doubt are not trained on",
+        "hard samples with right labels are lost",
+        kind="labels",
+        cost=1.0 + (FOLDS - 1),
+        unfit=_for_folds,
+    ),
     Remedy(
         "fair-dro",
         "FairDRO",
@@ -310,9 +315,7 @@ register(
         cost=1.3,
         settings=_fixed(method={"name": "fair-dro"}),
         default=False,
-    )
-)
-register(
+    ),
     Remedy(
         "group-dro",
         "Group DRO",
@@ -320,9 +323,7 @@ register(
         "easy classes and the mean lose",
         settings=_fixed(method={"name": "group-dro"}),
         default=False,
-    )
-)
-register(
+    ),
     Remedy(
         "ensemble",
         "Ensemble",
@@ -330,9 +331,7 @@ register(
         "prediction takes as many times longer",
         kind="ensemble",
         cost=0.0,
-    )
-)
-register(
+    ),
     Remedy(
         "distillation",
         "Distilled ensemble",
@@ -340,9 +339,7 @@ register(
         "keeps a part of the gain only",
         kind="distillation",
         unfit=_for_soft_labels,
-    )
-)
-register(
+    ),
     Remedy(
         "offsets",
         "Class offsets",
@@ -350,5 +347,6 @@ register(
         "a trade: what one class gains its neighbours pay",
         kind="offsets",
         cost=0.0,
-    )
-)
+    ),
+):
+    register(_remedy)

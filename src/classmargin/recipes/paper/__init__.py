@@ -1,10 +1,11 @@
-"""The tables and figures of the paper as recipes; importing this package registers them in the order of the paper."""
+"""The tables and figures of the paper as recipes, in the order of the paper."""
 
-from classmargin.recipes.paper import (  # noqa: F401, I001 - the order of the paper
-    method_tables,
-    network_tables,
-    class_tables,
-    hyperparameters,
-    class_figures,
-    training_figures,
+from classmargin.recipes.paper import class_tables, method_tables, network_tables, paper_figures
+
+RECIPES = (
+    *method_tables.RECIPES,
+    *network_tables.RECIPES,
+    *class_tables.RECIPES,
+    *method_tables.SWEEPS,
+    *paper_figures.RECIPES,
 )

@@ -1,157 +1,41 @@
-"""Which method, which of its parts, which norm: Table 1 and 3, the long tail, and the norms of the appendix."""
+"""Which method, which of its parts, which norm, which hyper-parameters: Table 1 and 3, the long tail, the norms of the appendix,
+and the curves over the mean margin c̄ and the weight λ of the representation margin.
+"""
 
 from __future__ import annotations
 
-from classmargin.recipes.paper_values import (
-    ARCHITECTURES_CIFAR,
-    ARCHITECTURES_IMAGENET,
-    CLIP_RESNET50_LOGIT,
-    COMPONENTS,
-    DOUBTS,
-    LONG_TAIL,
-    NORMS_CIFAR,
-    NORMS_IMAGENET,
-    TABLE_1A,
-    TABLE_1B,
-    TABLE_3,
-    printed,
-)
-from classmargin.recipes.recipe import Block, Recipe, Row, register
-from classmargin.recipes.recipe_settings import (
-    cifar_block,
-    cifar_scales,
-    imagenet_block,
-    laptop,
-    paper,
-    pretrained_scales,
-    smoke,
-    smoke_pretrained,
-)
-from classmargin.training.config_reader import merge
+from collections.abc import Mapping
+from typing import Any
 
+from classmargin.recipes import paper_values as published
+from classmargin.recipes.recipe import (
+    Block,
+    Folders,
+    Recipe,
+    Row,
+    Scale,
+    Tables,
+    cifar_scales,
+    methods,
+    network_block,
+    pretrained_scales,
+    scales,
+    smoke,
+    tiny,
+)
+from classmargin.recipes.record import Record, interval_bars
+from classmargin.report.figures import NEUTRAL, TIER_COLOURS, empty_figure, percent_axis, titled_axis
+
+THIRDS_AND_HYPERPARAMETERS = (published.DOUBTS["thirds"], published.DOUBTS["hyperparameters"])
 # LGM brings its own head, so that the one of the preset is left open there.
 ALL_METHODS = tuple(
-    Row(name, name, settings={"backbone": {"head": "none"}} if name == "lgm" else {}) for name in TABLE_1B
+    Row(name, name, settings={"backbone": {"head": "none"}} if name == "lgm" else {})
+    for name in published.TABLE_1B
 )
-
-register(
-    Recipe(
-        name="table1-cifar100",
-        source="Table 1(a), all methods on CIFAR-100 with ResNet-32",
-        question="Which method helps the hard classes most, and at whose cost?",
-        blocks=(Block("cifar100", "CIFAR-100, ResNet-32", ALL_METHODS),),
-        scales={
-            "smoke": smoke(cifar100={"backbone": {"name": "resnet20"}}),
-            "laptop": laptop(
-                "CIFAR-100 at 20 % of the training data, the small CNN, 20 epochs: fifteen methods and three seeds are "
-                "45 runs.",
-                {"data": {"fraction": 0.2}, "backbone": {"name": "small-cnn"}, "loop": {"epochs": 20}},
-            ),
-            "paper": paper(),
-        },
-        printed={"cifar100": printed({row.key: TABLE_1A[row.key] for row in ALL_METHODS})},
-        doubts=(DOUBTS["thirds"], DOUBTS["hyperparameters"]),
-    )
-)
-
-register(
-    Recipe(
-        name="table1-imagenet",
-        source="Table 1(b), all methods on ImageNet with CLIP ResNet-50",
-        question="Which method helps the hard classes most when a pretrained network is fine-tuned?",
-        blocks=(imagenet_block("clip-resnet50", ALL_METHODS),),
-        scales=pretrained_scales(2),
-        printed={"clip-resnet50": printed(TABLE_1B)},
-        doubts=(
-            DOUBTS["thirds"],
-            DOUBTS["hyperparameters"],
-            "the released code reports an average of zero-shot and fine-tuned weights (0.6), which the paper does not mention.",
-        ),
-    )
-)
-
-
-register(
-    Recipe(
-        name="table3-components",
-        source="Table 3, component analysis on CIFAR-100 with ResNet-32",
-        question="Which part of MR² helps: class margins on the logits, the representation margin, or both?",
-        blocks=(Block("cifar100", "CIFAR-100, ResNet-32", tuple(Row(name, name) for name in COMPONENTS)),),
-        scales=cifar_scales("cifar100", 20),
-        printed={"cifar100": printed(TABLE_3)},
-        doubts=(DOUBTS["thirds"], DOUBTS["hyperparameters"]),
-    )
-)
-
-COMPONENT_ROWS = tuple(Row(name, name) for name in ("erm", "mr2-logit", "mr2"))
 COMPONENTS_CIFAR = ("resnet20", "preact-resnet20", "preact-resnet32")
 COMPONENTS_IMAGENET = ("clip-resnet50", "clip-vit-b32", "mae-vit-b16")
+COMPONENT_ROWS = methods("erm", "mr2-logit", "mr2")
 FINE_TUNING = "fine-tuning it needs a GPU; in a linear probe the representation margin has nothing to move"
-_IMAGENET_SMOKE = smoke_pretrained({name: name for name in COMPONENTS_IMAGENET})
-_CLIP_RESNET50 = {"erm": TABLE_1B["erm"], "mr2-logit": CLIP_RESNET50_LOGIT, "mr2": TABLE_1B["mr2"]}
-
-register(
-    Recipe(
-        name="table-components-more",
-        source="additional component analysis: six networks on CIFAR-100 and ImageNet",
-        question="Does the representation margin add to the class margins in every network?",
-        blocks=(
-            *(cifar_block(name, COMPONENT_ROWS) for name in COMPONENTS_CIFAR),
-            *(imagenet_block(name, COMPONENT_ROWS) for name in COMPONENTS_IMAGENET),
-        ),
-        scales={
-            "smoke": smoke(
-                **{
-                    name: merge(_IMAGENET_SMOKE.settings, _IMAGENET_SMOKE.blocks[name])
-                    for name in COMPONENTS_IMAGENET
-                }
-            ),
-            "laptop": laptop(
-                "CIFAR-100 at 10 % of the training data, 10 epochs.",
-                {"data": {"fraction": 0.1}, "loop": {"epochs": 10}},
-                leave_out=dict.fromkeys(COMPONENTS_IMAGENET, FINE_TUNING),
-            ),
-            "paper": paper(),
-        },
-        printed={
-            **{name: printed(ARCHITECTURES_CIFAR[name]) for name in COMPONENTS_CIFAR},
-            **{name: printed(ARCHITECTURES_IMAGENET[name]) for name in COMPONENTS_IMAGENET[1:]},
-            "clip-resnet50": printed(_CLIP_RESNET50),
-        },
-        doubts=(DOUBTS["thirds"], DOUBTS["hyperparameters"]),
-    )
-)
-
-
-register(
-    Recipe(
-        name="table-long-tail",
-        source="table of CIFAR-100-IB-100 with ResNet-32",
-        question="On a long tail, does MR² add to logit adjustment?",
-        blocks=(
-            Block(
-                "cifar100-ib100",
-                "CIFAR-100-IB-100, ResNet-32",
-                tuple(Row(name, name) for name in LONG_TAIL),
-                settings={"data": {"imbalance": 100.0}},
-            ),
-        ),
-        scales={
-            "smoke": smoke(
-                **{"cifar100-ib100": {"backbone": {"name": "resnet20"}, "data": {"imbalance": 4.0}}}
-            ),
-            "laptop": laptop(
-                "CIFAR-100-IB-100 (all of it but the validation part), ResNet-20, 16 epochs.",
-                {"backbone": {"name": "resnet20"}, "loop": {"epochs": 16}},
-            ),
-            "paper": paper(),
-        },
-        printed={"cifar100-ib100": printed(LONG_TAIL)},
-        doubts=("which form of logit adjustment was combined with MR² is not stated.", DOUBTS["thirds"]),
-    )
-)
-
-
 NORM_ROWS = (
     Row("erm", "erm"),
     *(
@@ -161,26 +45,237 @@ NORM_ROWS = (
     ),
 )
 
-register(
+LONG_TAIL_SMOKE: dict[str, Tables] = {
+    "cifar100-ib100": {"backbone": {"name": "resnet20"}, "data": {"imbalance": 4.0}}
+}
+
+
+def _cifar(rows: tuple[Row, ...]) -> Block:
+    return Block("cifar100", "CIFAR-100, ResNet-32", rows)
+
+
+RECIPES = (
     Recipe(
-        name="table-norms-cifar",
-        source="table of Lp norms, CIFAR-100 with ResNet-32",
-        question="Does the norm of the feature statistics matter for a linear classifier?",
-        blocks=(Block("cifar100", "CIFAR-100, ResNet-32", NORM_ROWS),),
-        scales=cifar_scales("cifar100", 20),
-        printed={"cifar100": printed(NORMS_CIFAR)},
-        doubts=("p = 2, the norm that the text uses, is not in this table.", DOUBTS["hyperparameters"]),
-    )
+        "table1-cifar100",
+        "Table 1(a), all methods on CIFAR-100 with ResNet-32",
+        "Which method helps the hard classes most, and at whose cost?",
+        (_cifar(ALL_METHODS),),
+        scales(
+            smoke(cifar100={"backbone": {"name": "resnet20"}}),
+            Scale(
+                "CIFAR-100 at 20 % of the training data, the small CNN, 20 epochs: fifteen methods and three seeds are "
+                "45 runs.",
+                {"data": {"fraction": 0.2}, "backbone": {"name": "small-cnn"}, "loop": {"epochs": 20}},
+            ),
+        ),
+        printed={
+            "cifar100": published.printed({row.key: published.TABLE_1A[row.key] for row in ALL_METHODS})
+        },
+        doubts=THIRDS_AND_HYPERPARAMETERS,
+    ),
+    Recipe(
+        "table1-imagenet",
+        "Table 1(b), all methods on ImageNet with CLIP ResNet-50",
+        "Which method helps the hard classes most when a pretrained network is fine-tuned?",
+        (network_block("clip-resnet50", ALL_METHODS),),
+        pretrained_scales(2),
+        printed={"clip-resnet50": published.printed(published.TABLE_1B)},
+        doubts=(
+            *THIRDS_AND_HYPERPARAMETERS,
+            "the released code reports an average of zero-shot and fine-tuned weights (0.6), which the paper does not mention.",
+        ),
+    ),
+    Recipe(
+        "table3-components",
+        "Table 3, component analysis on CIFAR-100 with ResNet-32",
+        "Which part of MR² helps: class margins on the logits, the representation margin, or both?",
+        (_cifar(methods(*published.COMPONENTS)),),
+        cifar_scales("cifar100", 20),
+        printed={"cifar100": published.printed(published.TABLE_3)},
+        doubts=THIRDS_AND_HYPERPARAMETERS,
+    ),
+    Recipe(
+        "table-components-more",
+        "additional component analysis: six networks on CIFAR-100 and ImageNet",
+        "Does the representation margin add to the class margins in every network?",
+        tuple(network_block(name, COMPONENT_ROWS) for name in (*COMPONENTS_CIFAR, *COMPONENTS_IMAGENET)),
+        scales(
+            smoke(**{name: tiny(name) for name in COMPONENTS_IMAGENET}),
+            Scale(
+                "CIFAR-100 at 10 % of the training data, 10 epochs.",
+                {"data": {"fraction": 0.1}, "loop": {"epochs": 10}},
+                leave_out=dict.fromkeys(COMPONENTS_IMAGENET, FINE_TUNING),
+            ),
+        ),
+        printed={
+            **{name: published.printed(published.ARCHITECTURES_CIFAR[name]) for name in COMPONENTS_CIFAR},
+            **{
+                name: published.printed(published.ARCHITECTURES_IMAGENET[name])
+                for name in COMPONENTS_IMAGENET[1:]
+            },
+            "clip-resnet50": published.printed(
+                {
+                    "erm": published.TABLE_1B["erm"],
+                    "mr2-logit": published.CLIP_RESNET50_LOGIT,
+                    "mr2": published.TABLE_1B["mr2"],
+                }
+            ),
+        },
+        doubts=THIRDS_AND_HYPERPARAMETERS,
+    ),
+    Recipe(
+        "table-long-tail",
+        "table of CIFAR-100-IB-100 with ResNet-32",
+        "On a long tail, does MR² add to logit adjustment?",
+        (
+            Block(
+                "cifar100-ib100",
+                "CIFAR-100-IB-100, ResNet-32",
+                methods(*published.LONG_TAIL),
+                settings={"data": {"imbalance": 100.0}},
+            ),
+        ),
+        scales(
+            smoke(**LONG_TAIL_SMOKE),
+            Scale(
+                "CIFAR-100-IB-100 (all of it but the validation part), ResNet-20, 16 epochs.",
+                {"backbone": {"name": "resnet20"}, "loop": {"epochs": 16}},
+            ),
+        ),
+        printed={"cifar100-ib100": published.printed(published.LONG_TAIL)},
+        doubts=(
+            "which form of logit adjustment was combined with MR² is not stated.",
+            published.DOUBTS["thirds"],
+        ),
+    ),
+    Recipe(
+        "table-norms-cifar",
+        "table of Lp norms, CIFAR-100 with ResNet-32",
+        "Does the norm of the feature statistics matter for a linear classifier?",
+        (_cifar(NORM_ROWS),),
+        cifar_scales("cifar100", 20),
+        printed={"cifar100": published.printed(published.NORMS_CIFAR)},
+        doubts=(
+            "p = 2, the norm that the text uses, is not in this table.",
+            published.DOUBTS["hyperparameters"],
+        ),
+    ),
+    Recipe(
+        "table-norms-imagenet",
+        "table of Lp norms, cosine classifier on ImageNet",
+        "Does the norm matter for a cosine classifier, where p = 2 would give equal margins?",
+        (network_block("clip-resnet50", NORM_ROWS),),
+        pretrained_scales(5),
+        printed={"clip-resnet50": published.printed(published.NORMS_IMAGENET)},
+        doubts=(published.DOUBTS["hyperparameters"],),
+    ),
 )
 
-register(
-    Recipe(
-        name="table-norms-imagenet",
-        source="table of Lp norms, cosine classifier on ImageNet",
-        question="Does the norm matter for a cosine classifier, where p = 2 would give equal margins?",
-        blocks=(imagenet_block("clip-resnet50", NORM_ROWS),),
-        scales=pretrained_scales(5),
-        printed={"clip-resnet50": printed(NORMS_IMAGENET)},
-        doubts=(DOUBTS["hyperparameters"],),
+
+METRICS = ("overall", "hard")
+SCALES_OF_LAMBDA = (
+    "λ of the paper, of the released code and of the recommended settings are on different scales."
+)
+NO_NUMBERS = "the values of this figure are not printed; the grid is that of CIFAR-100 or of the text."
+
+
+def sweep_data(record: Record, _: Folders) -> dict[str, Any]:
+    """Return accuracy against the value of the hyper-parameter, ours with intervals and the paper's."""
+    block = record.blocks[0]
+    rows = [row for row in block.rows if "=" in row.key]
+    return {
+        "name": rows[0].key.partition("=")[0] if rows else "",
+        "values": [float(row.key.partition("=")[2]) for row in rows],
+        "ours": {name: [list(row.values[name]) for row in rows] for name in METRICS},
+        "baseline": {name: list(block.rows[0].values[name]) for name in METRICS},
+        "paper": {name: [(row.paper or {}).get(name) for row in rows] for name in METRICS},
+    }
+
+
+def draw_sweep(data: Mapping[str, Any]) -> Any:
+    """Return the curves as a plotly figure."""
+    words = {"c": "mean margin c̄", "lambda": "weight λ"}.get(data["name"], data["name"])
+    figure = empty_figure(420, xaxis=titled_axis(words), yaxis=percent_axis("accuracy"))
+    for name, colour in (("overall", NEUTRAL), ("hard", TIER_COLOURS["hard"])):
+        ours = data["ours"][name]
+        theirs = [None if value is None else value / 100 for value in data["paper"][name]]
+        figure.add_scatter(
+            x=data["values"],
+            y=[value for value, _, _ in ours],
+            error_y=interval_bars(ours),
+            name=f"ours, {name}",
+            line={"color": colour},
+        )
+        dotted = {"color": colour, "dash": "dot"}
+        figure.add_scatter(x=data["values"], y=theirs, name=f"paper, {name}", line=dotted)
+    return figure
+
+
+def _margin_rows(keys: Mapping[str, Any]) -> tuple[Row, ...]:
+    """Return a row for each positive value of c̄ or λ among keys like ``c=0.5``."""
+    options = {"c": ("mean_margin", "c̄"), "lambda": ("representation_weight", "λ")}
+    rows = [Row("erm", "erm")]
+    for key in keys:
+        letter, _, value = key.partition("=")
+        option, sign = options[letter]
+        if float(value) > 0:
+            rows.append(Row(key, "mr2", f"MR², {sign} = {value}", {option: float(value)}))
+    return tuple(rows)
+
+
+def _sweep(
+    name: str,
+    block: Block,
+    sizes: Mapping[str, Scale],
+    *doubts: str,
+    printed: Mapping[str, Any] | None = None,
+) -> Recipe:
+    what = "mean margin c̄" if "mean-margin" in name else "weight λ of the representation margin"
+    return Recipe(
+        name,
+        f"figure and table of the {what}, {block.title}",
+        f"How does accuracy depend on the {what}?",
+        (block,),
+        sizes,
+        printed={block.key: printed} if printed else {},
+        doubts=(*doubts, published.DOUBTS["hyperparameters"]),
+        figure=sweep_data,
+        draw=draw_sweep,
     )
+
+
+_TENTHS = dict.fromkeys(f"lambda={number / 10}" for number in range(1, 10))
+
+SWEEPS = (
+    _sweep(
+        "sweep-mean-margin",
+        _cifar(_margin_rows(published.MEAN_MARGIN)),
+        cifar_scales("cifar100", 18),
+        f"c̄ = 0 is printed ({published.MEAN_MARGIN['c=0']}), but not run.",
+        printed=published.MEAN_MARGIN,
+    ),
+    _sweep(
+        "sweep-representation-weight",
+        _cifar(_margin_rows(published.REPRESENTATION_WEIGHT)),
+        cifar_scales(
+            "cifar100",
+            14,
+            more="; λ multiplies the scale-free term of the recommended settings, not the printed one",
+        ),
+        SCALES_OF_LAMBDA,
+        printed=published.REPRESENTATION_WEIGHT,
+    ),
+    _sweep(
+        "sweep-mean-margin-imagenet",
+        network_block("clip-resnet50", _margin_rows(published.MEAN_MARGIN)),
+        pretrained_scales(3),
+        NO_NUMBERS,
+    ),
+    _sweep(
+        "sweep-representation-weight-imagenet",
+        network_block("clip-resnet50", _margin_rows(_TENTHS)),
+        pretrained_scales(3),
+        NO_NUMBERS,
+        SCALES_OF_LAMBDA,
+    ),
 )

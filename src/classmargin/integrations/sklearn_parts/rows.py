@@ -1,7 +1,16 @@
-"""Checks of parameters, rows, labels and weights, as scikit-learn makes them (imported late: these run inside ``fit``)."""
+"""What the caller hands over: checks as scikit-learn makes them, statistics and margins of a whole training set, sparse rows.
+
+Features that training does not change need no moving average. Sums of weights and of ``weight · ‖φ‖_p²`` add up over the
+batches of ``partial_fit`` and give ``r²_{k,p}`` (Eq. 17) exactly; a row of weight 2 counts as two rows.
+
+Sparse rows (TF-IDF, counts) are fitted in the few directions that they span. The weights of the minimum are sums of rows, because the
+penalty is ``‖W‖²``; with fewer rows than columns the search can run in an orthonormal basis ``V`` ``[d, r]`` of the rows: ``Z = X V``
+has the same lengths, angles and total variance, and the weights are ``W V^T`` of what is found there. ``X`` itself is never made dense.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,16 +18,17 @@ import torch
 from numpy.typing import NDArray
 
 from classmargin._checks import check_int, check_number
+from classmargin.mr2 import class_margins
+from classmargin.mr2.equations import squared_norm
 
 Array = NDArray[Any]
+CHUNK_ROWS = 8192
+# Limit of a dense copy (more rows than columns) or of the table of products of rows (fewer).
+MOST_BYTES = 4 * 2**30
 
 
 def check_parameters(estimator: Any) -> None:
-    """Check the constructor's arguments; scikit-learn expects that in ``fit``.
-
-    Raises:
-        TypeError, ValueError: Naming the argument.
-    """
+    """Check the constructor's arguments; scikit-learn expects that in ``fit``."""
     for name in ("mean_margin", "learning_rate"):
         check_number(name, getattr(estimator, name), above=0.0)
     for name in ("alpha", "tol", "representation_weight"):
@@ -41,12 +51,7 @@ def check_parameters(estimator: Any) -> None:
 
 
 def hidden_size(hidden: Any) -> int | None:
-    """Return the size of the hidden layer.
-
-    Example:
-        >>> hidden_size((512,)), hidden_size(None)
-        (512, None)
-    """
+    """Return the size of the hidden layer, of ``(size,)`` or None."""
     if hidden is None:
         return None
     if not isinstance(hidden, (tuple, list)) or len(hidden) != 1:
@@ -91,9 +96,6 @@ def row_weights(X: Array, labels: Array, classes: Array, class_weight: Any, samp
     """Return the weight of each row ``[N]``, float64: sample weight times class weight.
 
     Balanced class weights count rows by their sample weight, so a weight of 2 is two rows there too.
-
-    Raises:
-        ValueError: Negative weights, or none above 0.
     """
     from sklearn.utils import check_array, compute_class_weight
     from sklearn.utils.validation import check_consistent_length
@@ -112,8 +114,7 @@ def row_weights(X: Array, labels: Array, classes: Array, class_weight: Any, samp
         factor = np.divide(counts.sum() / len(classes), counts, out=np.zeros_like(counts), where=counts > 0)
         weight = weight * factor[labels]
     elif class_weight is not None:
-        factor = compute_class_weight(class_weight, classes=classes, y=classes[labels])
-        weight = weight * factor[labels]
+        weight = weight * compute_class_weight(class_weight, classes=classes, y=classes[labels])[labels]
     if (weight < 0).any():
         raise ValueError(f"class_weight must not be negative, got {class_weight!r}")
     if not weight.sum() > 0:
@@ -121,15 +122,58 @@ def row_weights(X: Array, labels: Array, classes: Array, class_weight: Any, samp
     return weight
 
 
-def known_labels(y: Array, classes: Array) -> Array:
-    """Return the place of each label in ``classes`` ``[N]``.
+def class_sqnorm_sums(
+    X: Array, labels: Array, row_weight: Array, num_classes: int, norm_order: float
+) -> Array:
+    """Return the sums of weights and of weighted squared norms of each class, ``[2, K]``, of an array or a CSR matrix."""
+    squares = np.empty(X.shape[0])
+    for start in range(0, X.shape[0], CHUNK_ROWS):  # norms of order 3 copy what they read
+        part = slice(start, start + CHUNK_ROWS)
+        squares[part] = _squared_norms(X[part], norm_order)
+    values = (row_weight, row_weight * squares)
+    return np.stack([np.bincount(labels, weights=value, minlength=num_classes) for value in values])
 
-    Raises:
-        ValueError: A label that is not among them.
-    """
-    unknown = np.setdiff1d(y, classes)
-    if len(unknown):
+
+def _squared_norms(X: Any, norm_order: float) -> Array:
+    X = X.astype(np.float64)  # squares of large float32 features overflow
+    if isinstance(X, np.ndarray):
+        return squared_norm(torch.from_numpy(X), norm_order).numpy()
+    sizes = abs(X)
+    if np.isinf(norm_order):
+        norms = sizes.max(axis=1).toarray().ravel()
+    else:
+        norms = np.asarray(sizes.power(norm_order).sum(axis=1)).ravel() ** (1.0 / norm_order)
+    return np.asarray(norms**2)
+
+
+def margins_of(sums: Array, mean_margin: float) -> tuple[Array, Array]:
+    """Return ``r²`` and margins ``γ`` (Eq. 14 and 17) of each class ``[K]``; 0 and ``c̄`` for a class without weight."""
+    weight, total = sums
+    squares = np.divide(total, weight, out=np.zeros_like(total), where=weight > 0)
+    margins = class_margins(torch.from_numpy(squares), mean_margin, seen=torch.from_numpy(weight > 0))
+    return squares, margins.numpy()
+
+
+def dense_coordinates(X: Any) -> tuple[Array, Callable[[Array], Array]]:
+    """Return rows to fit on for CSR rows ``[N, d]``, and the function that takes weights for them ``[K, r]`` to weights ``[K, d]``."""
+    count, columns = X.shape
+    if min(count, columns) * count * 8 > MOST_BYTES:
         raise ValueError(
-            f"y must hold classes that the first call named in classes, got {unknown.tolist()[0]!r} besides"
+            f"X is sparse with {count} rows and {columns} columns, more than a linear fit holds ({MOST_BYTES >> 30} GiB); reduce "
+            "the columns first, e.g. with sklearn.decomposition.TruncatedSVD, or give parts of the rows to partial_fit"
         )
-    return np.searchsorted(classes, y)
+    if columns <= count:
+        return X.toarray(), lambda coef: coef
+    products = (X @ X.T).toarray().astype(np.float64)
+    values, vectors = np.linalg.eigh(products)
+    # Products square the lengths, which leaves half of the digits: smaller directions are rounding.
+    kept = values > np.finfo(np.float64).eps * count * max(float(values[-1]), np.finfo(np.float64).tiny)
+    if not kept.any():
+        return np.zeros((count, 1), X.dtype), lambda coef: np.zeros((len(coef), columns), coef.dtype)
+    lengths, directions = np.sqrt(values[kept]), vectors[:, kept]
+
+    def lift(coef: Array) -> Array:
+        mixture = (coef.astype(np.float64) / lengths) @ directions.T  # weights as sums of rows
+        return np.ascontiguousarray(np.asarray(X.T @ mixture.T).T.astype(X.dtype))
+
+    return (directions * lengths).astype(X.dtype), lift
