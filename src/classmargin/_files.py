@@ -49,7 +49,7 @@ def open_regular(path: str | os.PathLike[str], *, max_bytes: int | None = None) 
         UnfitFileError: A device, a pipe or a socket, or more than ``max_bytes``.
         OSError: It cannot be opened (not there, no permission, a folder).
     """
-    file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115 - the caller closes it
+    file = open(path, "rb", opener=without_waiting)  # noqa: SIM115 - the caller closes it
     try:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
@@ -63,8 +63,8 @@ def open_regular(path: str | os.PathLike[str], *, max_bytes: int | None = None) 
     return file
 
 
-def _without_waiting(path: str, flags: int) -> int:
-    # Without these flags opening a pipe waits for its writer, and a terminal may become that of the process.
+def without_waiting(path: str, flags: int) -> int:
+    """Open a file as ``open(opener=...)`` wants it, but never wait for the other end of a pipe, nor take a terminal."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
 
 

@@ -9,7 +9,12 @@ from safetensors.torch import save_file
 from torch import nn
 
 from classmargin.backbones import create_backbone
-from classmargin.backbones.checkpoints import is_torchscript, read_state_dict, read_torchscript
+from classmargin.backbones.checkpoints import (
+    _TensorUnpickler,
+    is_torchscript,
+    read_state_dict,
+    read_torchscript,
+)
 
 STATE = {"a.weight": torch.arange(6.0).reshape(2, 3), "a.bias": torch.ones(2)}
 
@@ -114,6 +119,16 @@ def test_code_in_a_torchscript_archive_is_not_run(archive, tmp_path):
     with pytest.raises(ValueError, match="not a TorchScript archive of plain tensors: it asks for"):
         read_state_dict(tmp_path / "bad.pt")
     assert not target.exists()
+
+
+def test_a_storage_in_place_of_a_list_is_not_made_into_objects(archive):
+    """Each of its bytes would become a tensor of some hundred bytes."""
+    path, _ = archive
+    with zipfile.ZipFile(path) as content:
+        root = next(name for name in content.namelist() if name.endswith("/data.pkl"))[: -len("data.pkl")]
+        build = _TensorUnpickler(content, root).find_class("torch.jit._pickle", "build_intlist")
+    storage = torch.zeros(8, dtype=torch.int8)
+    assert build(storage) is storage
 
 
 @pytest.mark.parametrize("name", ["weights.pth", "weights.safetensors"])

@@ -224,3 +224,9 @@ def test_classes_of_one_name_are_told_apart(tmp_path):
     bundle = load_data(str(tmp_path / "set.npz"))
     assert bundle.class_names == ("crane (0)", "heron", "crane (2)", "tram")
     assert any("several classes are called crane" in note for note in bundle.notes)
+
+
+@pytest.mark.parametrize("kind", ["U1", "S1"])
+def test_an_empty_list_of_class_names_is_none(tmp_path, kind):
+    write_npz(tmp_path / "set.npz", class_names=np.array([], dtype=kind))
+    assert load_data(str(tmp_path / "set.npz")).class_names == ("0", "1", "2", "3")

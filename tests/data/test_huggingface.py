@@ -213,6 +213,24 @@ def test_a_single_parquet_file_is_the_whole_set_whatever_its_name(tmp_path, plac
     assert len(bundle.train) + len(bundle.validation) + len(bundle.test) == 40
 
 
+def test_a_parquet_file_without_labels_is_named(tmp_path):
+    write_features(tmp_path / "set", {"train": 40})
+    feature_table(20).rename_column("label", "number").to_parquet(str(tmp_path / "set/test.parquet"))
+    with pytest.raises(DataError, match=r"test\.parquet has no label column .* only \['x', 'number'\]"):
+        load_data(str(tmp_path / "set"))
+
+
+@pytest.mark.parametrize("of_images", ["train", "test"])
+def test_images_in_one_part_and_numbers_in_another_are_refused(tmp_path, of_images):
+    (tmp_path / "set").mkdir()
+    for part in ("train", "test"):
+        images = image_dataset(12)[0].rename_column("image", "x")
+        table = images if part == of_images else feature_table(12)
+        table.to_parquet(str(tmp_path / f"set/{part}.parquet"))
+    with pytest.raises(DataError, match="either all parts must hold encoded images, or none"):
+        load_data(str(tmp_path / "set"))
+
+
 def test_parts_whose_classes_were_numbered_apart_are_refused(tmp_path):
     write_features(tmp_path / "set", {"train": 40}, names=["cat", "dog"])
     write_features(tmp_path / "set", {"test": 20}, names=["dog", "cat"])

@@ -201,3 +201,16 @@ def test_a_failed_write_of_the_library_is_told_with_its_number_or_none(tmp_path,
         CheckpointStore(tmp_path).save(1, {"weight": torch.ones(1)})
     assert caught.value.errno == number
     assert "Errno None" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("stage", "beyond"), [(0, 3), (0, 7), (1, 1)])
+def test_a_checkpoint_beyond_the_end_of_its_stage_is_refused(toy, stage, beyond):
+    """The end of the stage would never come."""
+    toy.run_until(toy.loop(loop={"checkpoint_steps": 1}), 1)
+    resumed = toy.loop()
+    load = resumed._load
+    resumed._load = lambda tree: load(
+        {**tree, "position": {**tree["position"], "stage": stage, "stage_epoch": beyond}}
+    )
+    with pytest.raises(ValueError, match=f"stage_epoch in the checkpoint must be at most .*, got {beyond}"):
+        resumed.run()

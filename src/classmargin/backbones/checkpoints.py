@@ -253,7 +253,7 @@ class _TensorUnpickler(pickle.Unpickler):
         if module == "torch" and name in _STORAGES:
             return _STORAGES[name]
         if module == "torch.jit._pickle" and name.startswith("build_"):
-            return list
+            return lambda values: values  # not list, which would make an object of each value of a storage
         if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
             return _rebuild_tensor
         if (module, name) == ("collections", "OrderedDict"):

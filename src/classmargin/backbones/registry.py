@@ -226,7 +226,7 @@ def create_backbone(
     return backbone
 
 
-def _call(function: Callable[..., Any], *arguments: Any, **given: Any) -> Any:
+def _call(function: Callable[..., Any], /, *arguments: Any, **given: Any) -> Any:
     """Call a builder with those of the keywords that it knows."""
     names = option_names(function)
     return function(*arguments, **{name: value for name, value in given.items() if name in names})

@@ -247,6 +247,8 @@ def prepare_images(
 
     Data without encoded images pass unchanged, with format ``None``.
     """
+    if len({part.images is None for part in raw.parts().values()}) > 1:
+        raise DataError("either all parts must hold encoded images, or none")
     if raw.train.images is None:
         return raw, None
     if image_size is None:

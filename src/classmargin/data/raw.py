@@ -104,7 +104,7 @@ def check_raw(raw: RawData) -> RawData:
     if len(train) == 0:
         raise DataError("the training part is empty")
     class_names = raw.class_names
-    if class_names is None:
+    if not class_names:
         low, high = int(train.labels.min()), int(train.labels.max())
         if low < 0:
             raise DataError(f"labels must be 0 or more, got {low} in the training part")

@@ -211,7 +211,7 @@ def _arrays_of(
 
 
 def _finish(session: RunParts, run: RunFolder, arrays: Arrays, summary: dict[str, Any]) -> None:
-    """Audit the answers on the test set, and give the report to the trackers the run logged to."""
+    """Audit the answers on the test set."""
     machine, options = session.config.machine, session.config.method.options
     finish_run(
         run,
@@ -221,10 +221,15 @@ def _finish(session: RunParts, run: RunFolder, arrays: Arrays, summary: dict[str
         norm_order=float(options.get("norm_order", 2.0)),  # margins as the method gave them
         images=pictures_of(session.bundle.test, arrays["sample_id"]) if machine.report else None,
     )
-    if rank() == 0 and machine.loggers and run.report_file.exists():
+    _send_report(session.config, run)
+
+
+def _send_report(config: RunConfig, run: RunFolder) -> None:
+    """Give the report to the trackers the run logged to."""
+    if rank() == 0 and config.machine.loggers and run.report_file.exists():
         from classmargin.integrations.trackers import send_run_report
 
-        send_run_report(machine.loggers, run.path, run.report_file, say)
+        send_run_report(config.machine.loggers, run.path, run.report_file, say)
 
 
 def pictures_of(split: Split, sample_id: np.ndarray[Any, Any]) -> Any:

@@ -404,6 +404,9 @@ class Loop:
         for name, value in self.position._asdict().items():
             check_int(f"{name} in the checkpoint", value, minimum=0, maximum=2**53)
         check_int("stage in the checkpoint", self.position.stage, minimum=0, maximum=len(self.stages))
+        # At or beyond the last epoch of its stage a training would never come to the end of it.
+        last = max((stage.epochs for stage in self.stages[self.position.stage :][:1]), default=1) - 1
+        check_int("stage_epoch in the checkpoint", self.position.stage_epoch, minimum=0, maximum=last)
         load_weights(self.network, tree["network"], "the network")
         load_weights(self.method, tree["method"], "the method")
         load_optimizer(self.optimizer, tree["optimizer"])

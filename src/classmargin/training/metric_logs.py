@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from classmargin._checks import require_extra
-from classmargin._files import check_regular, open_regular, read_csv_header
+from classmargin._files import open_regular, read_csv_header, without_waiting
 from classmargin._printable import escape_markdown
 from classmargin.evaluation.json_values import to_plain
 from classmargin.methods.base import MethodLoss
@@ -86,9 +86,7 @@ class LogFiles:
         """Add one line; an error of the disk names the file."""
         path = self._folder / name
         try:
-            if path.exists():  # opening a pipe would wait for its reader
-                check_regular(path)
-            with path.open("a", encoding="utf-8", newline="") as file:
+            with open(path, "a", encoding="utf-8", newline="", opener=without_waiting) as file:
                 file.write(line)
         except OSError as error:
             error.filename = error.filename or str(path)

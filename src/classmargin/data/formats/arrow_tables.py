@@ -68,8 +68,8 @@ def read_parquet(place: Path) -> RawData:
     arrow = require_extra("pyarrow", "data", _PURPOSE)
 
     def used(schema: Any) -> list[str]:  # all other columns are not even read
-        label = _label_column(schema, str(place))
-        return [name for name in schema.names if name in {label, *_input_columns(schema, label, str(place))}]
+        label = _label_column(schema, str(file))
+        return [name for name in schema.names if name in {label, *_input_columns(schema, label, str(file))}]
 
     named = {file: _split_of(file, place) for file in parquet_files(place)}
     other = None if "train" in named.values() else "train"
