@@ -1,3 +1,5 @@
+import weakref
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -47,6 +49,14 @@ def test_merging_into_an_empty_one_copies(toy):
     np.testing.assert_array_equal(full.feature_sums.sums, before)
     full.merge(AuditAccumulator(num_classes=7))
     assert full.num_samples == 600
+
+
+def test_a_merged_accumulator_is_not_kept_alive(toy):
+    left, right = fed(toy, [np.arange(0, 250)]), fed(toy, [np.arange(250, 600)])
+    left.merge(right)
+    its_features = weakref.ref(right.kept)
+    del right
+    assert its_features() is None
 
 
 def test_computing_changes_nothing_and_reset_forgets(toy):

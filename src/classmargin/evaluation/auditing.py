@@ -238,7 +238,9 @@ class AuditAccumulator:
         if self.num_samples and self.kind() != other.kind():
             raise ValueError("accumulators to merge must hold the same kinds of arrays")
         self.kept.merge(other.kept, shift=self.num_samples)
-        self.chunks += other.chunks
+        self.chunks += [
+            replace(chunk, kept=self.kept) for chunk in other.chunks
+        ]  # not all that the other kept
         self.num_samples += other.num_samples
         if other.feature_sums is not None:
             if self.feature_sums is None:
