@@ -27,7 +27,7 @@ def test_every_verb_has_help(run, verb):
 
 
 def test_help_has_no_list_of_options_twice_where_python_keeps_docstrings_without_indentation():
-    def verb(candidate: str, *, see: float = 1.0) -> None:
+    def verb(candidate: str, *, see: float | None = None, alpha: float = 0.05) -> None:
         """Say it.
 
         Options:
@@ -38,8 +38,11 @@ def test_help_has_no_list_of_options_twice_where_python_keeps_docstrings_without
         verb.__doc__ = text
         command = as_command(verb)
         assert command.__doc__ == "Say it."
-        (_, see) = inspect.signature(command).parameters.values()
-        assert see.annotation.__metadata__[0].help == "Points."
+        candidate, see, alpha = (
+            one.annotation.__metadata__[0] for one in inspect.signature(command).parameters.values()
+        )
+        assert see.help == "Points."
+        assert [candidate.show_default, see.show_default, alpha.show_default] == [False, False, True]
 
 
 def test_help_names_arguments_in_capitals_as_the_pages_do(run):

@@ -58,6 +58,8 @@ def _parameters(owner: Any) -> Iterator[inspect.Parameter]:
         info = copy.copy(extras[0]) if extras else given
         info.help = meanings.get(name, info.help)
         info.metavar = info.metavar if is_option else info.metavar or name.upper()
+        # Old releases of Typer show None.
+        info.show_default = parameter.default not in (None, parameter.empty)
         yield parameter.replace(annotation=Annotated[kind, info], kind=parameter.KEYWORD_ONLY)
 
 
