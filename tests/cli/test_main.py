@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 import tempfile
@@ -8,6 +9,7 @@ import pytest
 import typer
 
 from classmargin.cli import main as module
+from classmargin.cli._options import as_command
 
 
 def test_help_names_every_verb(run):
@@ -22,6 +24,29 @@ def test_every_verb_has_help(run, verb):
     outcome = run(verb, "--help")
     assert outcome.code == 0
     assert "--class-names" in outcome.out or verb not in ("audit", "compare", "gate")
+
+
+def test_help_has_no_list_of_options_twice_where_python_keeps_docstrings_without_indentation():
+    def verb(candidate: str, *, see: float | None = None, alpha: float = 0.05) -> None:
+        """Say it.
+
+        Options:
+            see: Points.
+        """
+
+    for text in (verb.__doc__, inspect.cleandoc(verb.__doc__)):  # until Python 3.12, and from 3.13 on
+        verb.__doc__ = text
+        command = as_command(verb)
+        assert command.__doc__ == "Say it."
+        candidate, see, alpha = (
+            one.annotation.__metadata__[0] for one in inspect.signature(command).parameters.values()
+        )
+        assert see.help == "Points."
+        assert [candidate.show_default, see.show_default, alpha.show_default] == [False, False, True]
+
+
+def test_help_names_arguments_in_capitals_as_the_pages_do(run):
+    assert "CANDIDATE" in run("gate", "--help").out
 
 
 def test_help_imports_nothing_heavy():

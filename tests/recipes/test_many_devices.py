@@ -11,10 +11,11 @@ import sys
 import pytest
 
 from classmargin.cli.main import main
-from classmargin.recipes import workers
+from classmargin.recipes import launched_ranks, workers
 from classmargin.recipes.gpu_hours import estimate
 from classmargin.recipes.recipe import list_recipes
 from classmargin.recipes.recipe_plan import plan_recipe
+from classmargin.recipes.runner import run_all
 from classmargin.recipes.workers import accelerator_shares, visible_accelerators
 from classmargin.training.devices import launched_layout
 
@@ -109,6 +110,14 @@ def test_every_command_trains_all_its_runs_under_slurm(command, toy_features, tm
     assert [rank.returncode for rank in ranks] == [0, 0], told
     assert told[1][0] == "", "one process speaks for all"
     check_runs(tmp_path / "out", RUNS[command])
+
+
+def test_other_ranks_are_told_that_every_run_is_finished(monkeypatch):
+    joined = []
+    monkeypatch.setattr(launched_ranks, "are_launched", lambda: True)
+    monkeypatch.setattr(launched_ranks, "join", lambda: joined.append(True))
+    assert run_all([]) == {}
+    assert joined, "they wait in the group for what rank 0 hands out"
 
 
 # Accelerators

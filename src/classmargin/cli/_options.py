@@ -37,7 +37,7 @@ def as_command(verb: Callable[..., None]) -> Callable[..., None]:
         verb(**values)
 
     command.__name__ = verb.__name__
-    command.__doc__ = (verb.__doc__ or "").partition("\n\n    Options:")[0]
+    command.__doc__ = inspect.cleandoc(verb.__doc__ or "").partition("\n\nOptions:")[0]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command
@@ -57,6 +57,9 @@ def _parameters(owner: Any) -> Iterator[inspect.Parameter]:
         given = Option(f"--{name.replace('_', '-')}") if is_option else Argument()
         info = copy.copy(extras[0]) if extras else given
         info.help = meanings.get(name, info.help)
+        info.metavar = info.metavar if is_option else info.metavar or name.upper()
+        # Old releases of Typer show None.
+        info.show_default = parameter.default not in (None, parameter.empty)
         yield parameter.replace(annotation=Annotated[kind, info], kind=parameter.KEYWORD_ONLY)
 
 

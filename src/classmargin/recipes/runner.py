@@ -104,6 +104,8 @@ def run_all(
     Finished runs are left alone; the same folder twice is trained once. ``show`` forces the progress bars on or off; by
     default they appear where standard error is a terminal.
     """
+    from classmargin.recipes.launched_ranks import are_launched
+
     planned = _PlannedRuns(runs)
     # Runs that round differently are not set side by side; all but the device is part of their names.
     here = {device_kind(run.config.machine.accelerator) for run in planned.waiting}
@@ -113,8 +115,8 @@ def run_all(
             f"the runs of {runs[0].folder.path.parent} would be computed on different devices "
             f"({', '.join(sorted(found))}) and are to be compared; resume them where they were begun, or choose another --out"
         )
-    if planned.waiting:
-        devices = max(run.config.machine.devices for run in planned.waiting)
+    if planned.waiting or are_launched():  # other ranks wait to be told that there is nothing to train
+        devices = max((run.config.machine.devices for run in planned.waiting), default=1)
         run_from(planned, engine=engine, jobs=jobs, devices=devices, show=show)
     else:
         with display(planned.total, planned.done, show):
