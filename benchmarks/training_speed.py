@@ -152,7 +152,7 @@ class OurLoop:
             self.loop._enter_stage(self.stage)
             self.begun = True
         before = self.loop.position.global_step
-        self.loop._train_epoch(self.stage)
+        self.loop._train_epoch()
         at = self.loop.position
         self.loop.position = at._replace(step=0, epoch=at.epoch + 1, stage_epoch=at.stage_epoch + 1)
         return at.global_step - before
