@@ -194,6 +194,11 @@ def test_ties_go_to_the_earlier_trial_and_unfinished_ones_are_never_chosen():
     assert choose(rows[:1]) is None
 
 
+def test_of_equal_trials_the_one_begun_first_is_chosen_even_when_its_worker_died():
+    rows = [TrialRow(n, "finished", {}, 0.5, begun_as=begun) for n, begun in ((1, None), (2, None), (3, 0))]
+    assert choose(rows).number == 3
+
+
 # Pruning and failures
 
 

@@ -69,6 +69,7 @@ class TrialRow:
     folder: str = ""
     host: str = ""  # machine of that folder
     same_as: int | None = None  # the trial whose result it shares, having the same settings
+    begun_as: int | None = None  # the number it was begun under, where its worker died and another took over
 
     @property
     def keeps_easy(self) -> bool | None:
@@ -139,6 +140,7 @@ def _row(trial: FrozenTrial) -> TrialRow:
         violation=trial.constraints.get(CONSTRAINT),
         folder=worker.get("folder", ""),
         host=worker.get("host", ""),
+        begun_as=trial.system_attrs.get("failed_trial"),
         **{name: result[name] for name in ("accuracies", "seconds", "reason", "same_as") if name in result},
     )
 
@@ -156,8 +158,8 @@ def choose(rows: Sequence[TrialRow]) -> TrialRow | None:
 
 
 def _merit(row: TrialRow) -> tuple[float, int]:
-    """Return what puts the better trial first, and of equal ones the earlier."""
-    return -(row.value or 0.0), row.number
+    """Return what puts the better trial first, and of equal ones the earlier, whoever was killed in between."""
+    return -(row.value or 0.0), row.number if row.begun_as is None else row.begun_as
 
 
 def _importance(plan: SweepPlan, rows: Sequence[TrialRow]) -> tuple[dict[str, float], str]:
