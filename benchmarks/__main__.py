@@ -43,9 +43,7 @@ def main(names: list[str]) -> int:
             "result": result,
         }
         (OUT / f"{name}.json").write_text(json.dumps(record, indent=2, default=float) + "\n")
-        print(
-            f"({time.perf_counter() - start:.0f} s; written to {(OUT / name).relative_to(OUT.parent.parent)}.json)"
-        )
+        print(f"({time.perf_counter() - start:.0f} s; written to {(OUT / name).relative_to(OUT.parent.parent)}.json)")
     return 0
 
 

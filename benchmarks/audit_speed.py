@@ -40,9 +40,7 @@ def _everything(arrays: Arrays, ranking: str = "own") -> object:
 def _compared(arrays: Arrays) -> object:
     from classmargin.evaluation import audit, compare
 
-    one, two = (
-        audit(arrays["labels"], logits=arrays[name], bootstrap=0) for name in ("logits", "other_logits")
-    )
+    one, two = (audit(arrays["labels"], logits=arrays[name], bootstrap=0) for name in ("logits", "other_logits"))
     return compare(one, two)
 
 
@@ -85,9 +83,7 @@ def write(folder: str) -> dict[str, float]:
     weight = rng.standard_normal((CLASSES, FEATURES), dtype=np.float32) / np.float32(FEATURES**0.5)
     labels = np.repeat(np.arange(CLASSES), SAMPLES // CLASSES)
     spread = rng.uniform(0.5, 2.0, CLASSES).astype(np.float32)
-    features = (
-        rng.standard_normal((SAMPLES, FEATURES), dtype=np.float32) * spread[labels, None] * np.float32(0.35)
-    )
+    features = rng.standard_normal((SAMPLES, FEATURES), dtype=np.float32) * spread[labels, None] * np.float32(0.35)
     features += weight[labels]
     logits = np.concatenate([part @ weight.T for part in np.array_split(features, 50)]) * np.float32(4)
     other = logits + rng.standard_normal(logits.shape, dtype=np.float32)

@@ -230,9 +230,7 @@ def stored(setting: Setting, candidate: str, seed: int) -> dict[str, Any]:
 # --- the table -------------------------------------------------------------------------------------------------------
 
 
-def table(
-    setting: Setting, runs: dict[str, list[np.ndarray]], labels: list[np.ndarray]
-) -> list[dict[str, Any]]:
+def table(setting: Setting, runs: dict[str, list[np.ndarray]], labels: list[np.ndarray]) -> list[dict[str, Any]]:
     """Return accuracy and change against cross-entropy of each candidate, in points, with standard errors."""
     right = {name: [p == y for p, y in zip(these, labels, strict=True)] for name, these in runs.items()}
     all_labels = np.concatenate(labels)
@@ -249,8 +247,7 @@ def table(
             which = [np.isin(y, hard) if part == "hard" else np.ones_like(y, dtype=bool) for y in labels]
             row[part] = 100 * float(np.mean([r[w].mean() for r, w in zip(these, which, strict=True)]))
             change = [
-                100 * (r.astype(float) - b)[w]
-                for r, b, w in zip(these, right["cross-entropy"], which, strict=True)
+                100 * (r.astype(float) - b)[w] for r, b, w in zip(these, right["cross-entropy"], which, strict=True)
             ]
             each = np.array([part_.mean() for part_ in change])
             sampling = np.concatenate(change).std() / math.sqrt(sum(map(len, change)))

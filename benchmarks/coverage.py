@@ -73,9 +73,7 @@ def simulate(shape: str, classes: int, size: str, repetitions: int) -> dict[str,
         correct = rng.random(len(labels)) < accuracy[labels]
         table, truth = outcome_table(labels, correct[:, None], classes), true_headlines(accuracy)
         for ranking, rows in found.items():
-            result = estimate_headlines(
-                table, check_settings(classes, ranking=ranking, bootstrap=200, seed=repetition)
-            )
+            result = estimate_headlines(table, check_settings(classes, ranking=ranking, bootstrap=200, seed=repetition))
             low, high = np.array([result.intervals[name] for name in NAMES]).T
             value = np.array([result.values[name] for name in NAMES])
             rows.append(np.stack([(low - 1e-9 <= truth) & (truth <= high + 1e-9), value - truth, high - low]))
@@ -87,17 +85,13 @@ def simulate(shape: str, classes: int, size: str, repetitions: int) -> dict[str,
 
 def run() -> dict[str, object]:
     start, cells = time.perf_counter(), list[dict[str, Any]]()
-    print(
-        "coverage of the truth at nominal 95 %, corrected | own;  bias of the gap in points, corrected | own"
-    )
+    print("coverage of the truth at nominal 95 %, corrected | own;  bias of the gap in points, corrected | own")
     for classes in CLASSES:
         for size in SIZES:
             for shape in SHAPES:
                 result = simulate(shape, classes, size, repetitions(classes, size))
                 cells.append({"classes": classes, "n": size, "shape": shape, **result})
-                shown = " | ".join(
-                    " ".join(f"{c:.2f}" for c in result[r]["coverage"]) for r in ("corrected", "own")
-                )
+                shown = " | ".join(" ".join(f"{c:.2f}" for c in result[r]["coverage"]) for r in ("corrected", "own"))
                 bias = " | ".join(f"{100 * result[r]['bias'][2]:+.1f}" for r in ("corrected", "own"))
                 print(f"{classes:5d} {size:>7} {shape:13} {shown};  {bias}", flush=True)
     PAGE.write_text(page(cells))
@@ -109,9 +103,7 @@ def run() -> dict[str, object]:
 def page(cells: list[dict[str, Any]]) -> str:
     """Return the result as a Markdown page."""
     covered = np.array([cell["corrected"]["coverage"] for cell in cells])
-    mean = ", ".join(
-        f"{name} {100 * share:.1f} %" for name, share in zip(NAMES, covered.mean(axis=0), strict=True)
-    )
+    mean = ", ".join(f"{name} {100 * share:.1f} %" for name, share in zip(NAMES, covered.mean(axis=0), strict=True))
     errors = [100 * np.sqrt(0.95 * 0.05 / count) for count in (REPETITIONS, FEW_REPETITIONS)]
     lines = [
         "# Do the intervals hold the truth?",

@@ -214,11 +214,7 @@ def train(combination: Combination, loss_name: str, seed: int) -> dict[str, Any]
             logits = head(features)
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", FeatureCollapseWarning)
-                value = (
-                    F.cross_entropy(logits, labels[rows])
-                    if loss is None
-                    else loss(logits, labels[rows], features)
-                )
+                value = F.cross_entropy(logits, labels[rows]) if loss is None else loss(logits, labels[rows], features)
             if caught and warned_at is None:
                 warned_at = step / steps
             optimizer.zero_grad(set_to_none=True)
@@ -261,9 +257,7 @@ def hardest(right: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return np.isin(labels, np.argsort(per_class)[: max(1, len(per_class) // 3)])
 
 
-def compared(
-    combination: Combination, labels: np.ndarray, runs: dict[str, list[dict[str, Any]]]
-) -> dict[str, Any]:
+def compared(combination: Combination, labels: np.ndarray, runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     """Return accuracy of cross-entropy, and the differences of the other losses with their intervals, in points."""
     right = {
         name: np.stack([np.asarray(run["predictions"]) == labels for run in these]).astype(float)
@@ -307,10 +301,7 @@ def run() -> dict[str, Any]:
         print(f"left out, its file is not in $CLASSMARGIN_DATA: {name}")
     rows, todo = [], [(c, name, seed) for c in here for name in LOSSES for seed in SEEDS]
     done = {key: stored(*key) for key in progress(todo, "no harm")}
-    print(
-        f"{'':58} {'cross-entropy':>15} "
-        + " ".join(f"{name:>28}" for name in LOSSES if name != "cross-entropy")
-    )
+    print(f"{'':58} {'cross-entropy':>15} " + " ".join(f"{name:>28}" for name in LOSSES if name != "cross-entropy"))
     for combination in here:
         data = load(combination.data)
         assert data is not None
@@ -327,12 +318,9 @@ def run() -> dict[str, Any]:
         ]
         base = row["cross-entropy"]
         print(
-            f"{combination.name:58} {base['overall']:7.1f} {base['hard']:7.1f} "
-            + " ".join(f"{c:>28}" for c in cells)
+            f"{combination.name:58} {base['overall']:7.1f} {base['hard']:7.1f} " + " ".join(f"{c:>28}" for c in cells)
         )
-    bad = [
-        row["combination"] for row in rows if row["recommended"]["harms"] or row["recommended"]["collapsed"]
-    ]
+    bad = [row["combination"] for row in rows if row["recommended"]["harms"] or row["recommended"]["collapsed"]]
     print(
         f"recommended: harms or collapses in {len(bad)} of {len(rows)} combinations{': ' + '; '.join(bad) if bad else ''}"
     )

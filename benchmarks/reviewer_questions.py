@@ -162,9 +162,7 @@ def run() -> dict[str, Any]:
     data = training_samples(setting)
     assert data is not None
     labels = [data[1][held_out(data[1], seed)].numpy() for seed in range(SEEDS)]
-    rows = table(
-        setting, {n: [np.asarray(results[n, s]["predictions"]) for s in range(SEEDS)] for n in names}, labels
-    )
+    rows = table(setting, {n: [np.asarray(results[n, s]["predictions"]) for s in range(SEEDS)] for n in names}, labels)
     for row in rows:
         of_seeds = [results[row["candidate"], seed] for seed in range(SEEDS)]
         last = [of_seed["history"][-1] for of_seed in of_seeds]
@@ -174,10 +172,7 @@ def run() -> dict[str, Any]:
         ]
         row["least_variance"] = min(entry["variance"] for entry in last)
         row["learned"] = of_seeds[0]["margins"]
-        right = [
-            100 * float((np.asarray(o["predictions"]) == y).mean())
-            for o, y in zip(of_seeds, labels, strict=True)
-        ]
+        right = [100 * float((np.asarray(o["predictions"]) == y).mean()) for o, y in zip(of_seeds, labels, strict=True)]
         row["deviation_over_seeds"] = float(np.std(right, ddof=1))
         shown = row["geometry"]
         print(

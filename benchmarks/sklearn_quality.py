@@ -95,9 +95,7 @@ def _candidates(X: Any, seed: int) -> dict[str, Any]:
     }
     split = StratifiedKFold(folds, shuffle=True, random_state=seed)
     found = {title: GridSearchCV(model, grid, cv=split) for title, (model, grid) in grids.items()}
-    return found | {
-        "MR2Classifier, hidden, untuned": MR2Classifier(hidden=(256,), random_state=seed, device="cpu")
-    }
+    return found | {"MR2Classifier, hidden, untuned": MR2Classifier(hidden=(256,), random_state=seed, device="cpu")}
 
 
 def _weights(name: str, folder: Path, seeds: int) -> dict[str, Any]:
@@ -108,14 +106,10 @@ def _weights(name: str, folder: Path, seeds: int) -> dict[str, Any]:
     found: dict[str, list[Numbers]] = {}
     for seed in range(seeds):
         X, y, *_ = _split(name, folder, seed)
-        fit, held_out, y_fit, y_held_out = train_test_split(
-            X, y, test_size=0.25, stratify=y, random_state=seed
-        )
+        fit, held_out, y_fit, y_held_out = train_test_split(X, y, test_size=0.25, stratify=y, random_state=seed)
         split = fit, y_fit, held_out, y_held_out
         for weight in WEIGHTS:
-            model = MR2Classifier(
-                hidden=(256,), representation_weight=weight, random_state=seed, device="cpu"
-            )
+            model = MR2Classifier(hidden=(256,), representation_weight=weight, random_state=seed, device="cpu")
             found.setdefault(f"hidden, λ = {weight:g}", []).append(_measure(model, *split))
     return {title: _summary(rows, found["hidden, λ = 0"]) for title, rows in found.items()}
 
@@ -148,8 +142,7 @@ def _summary(rows: list[Numbers], base: list[Numbers]) -> dict[str, Any]:
 def _line(name: str, title: str, line: dict[str, Any]) -> str:
     paired = any(line[key]["gain"] or line[key]["error"] for key in HEADLINES)
     cells = [
-        f"{line[key]['mean']:.1f}"
-        + (f" ({line[key]['gain']:+.1f} ± {line[key]['error']:.1f})" if paired else "")
+        f"{line[key]['mean']:.1f}" + (f" ({line[key]['gain']:+.1f} ± {line[key]['error']:.1f})" if paired else "")
         for key in HEADLINES
     ]
     return f"| {name} | {title} | " + " | ".join(cells) + f" | {line['seconds']:.1f} |"

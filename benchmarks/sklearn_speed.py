@@ -38,9 +38,7 @@ def run(rows: int = ROWS, features: int = FEATURES) -> dict[str, object]:
     results: dict[str, Numbers] = {}
     with tempfile.TemporaryDirectory() as folder:
         _in_own_process("write", folder, rows, features)
-        print(
-            f"{'classifier':29} {'alpha':>7} {'seconds':>8} {'iterations':>10} {'accuracy':>9} {'above minimum':>14}"
-        )
+        print(f"{'classifier':29} {'alpha':>7} {'seconds':>8} {'iterations':>10} {'accuracy':>9} {'above minimum':>14}")
         for kind in ("defaults", "tuned"):
             for name in (OURS, THEIRS):
                 alpha = _in_own_process("choose", folder, name)["alpha"] if kind == "tuned" else None
@@ -186,13 +184,9 @@ def _above_minimum(model, X: np.ndarray, y: np.ndarray, alpha: float) -> float:
     rows, labels = torch.from_numpy(X), torch.from_numpy(y)
     margins = torch.as_tensor(getattr(model, "class_margins_", np.ones(CLASSES)), dtype=rows.dtype)
     share = torch.full((len(rows),), 1.0 / len(rows))
-    least = fit_head(
-        rows, labels, share, margins, alpha=alpha, intercept=True, iterations=150, tol=1e-8
-    ).objective
+    least = fit_head(rows, labels, share, margins, alpha=alpha, intercept=True, iterations=150, tol=1e-8).objective
     objective = MarginObjective(rows, labels, share, margins, alpha * _total_variance(X))
-    found = objective(
-        *(torch.from_numpy(np.asarray(part, dtype=X.dtype)) for part in (model.coef_, model.intercept_))
-    )
+    found = objective(*(torch.from_numpy(np.asarray(part, dtype=X.dtype)) for part in (model.coef_, model.intercept_)))
     return found[0] / min(least, found[0]) - 1.0
 
 

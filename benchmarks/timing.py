@@ -8,9 +8,7 @@ import time
 from collections.abc import Callable
 
 
-def interleaved_medians(
-    calls: dict[str, Callable[[int], object]], *, rounds: int, warmup: int = 3
-) -> dict[str, float]:
+def interleaved_medians(calls: dict[str, Callable[[int], object]], *, rounds: int, warmup: int = 3) -> dict[str, float]:
     """Return the median seconds of each call; all are called once in every round, so noise hits them alike.
 
     The order is drawn anew in each round: a call pays for the caches that the one before it has filled with something else.

@@ -118,9 +118,7 @@ class OurLoop:
             "optimizer": {"learning_rate": 0.01},
             "backbone": {"name": BACKBONE},
         }
-        config = build(
-            {part: {**defaults.get(part, {}), **tables.get(part, {})} for part in {**defaults, **tables}}
-        )
+        config = build({part: {**defaults.get(part, {}), **tables.get(part, {})} for part in {**defaults, **tables}})
         fabric = devices.start(config)
         size = bundle.input_shape[1:] if bundle.kind == "images" else bundle.input_shape
         torch.manual_seed(0)

@@ -44,9 +44,7 @@ def losses(classes: int, dim: int) -> dict[str, Loss]:
 
     return {
         "cross-entropy": lambda logits, labels, features: F.cross_entropy(logits, labels),
-        "label smoothing 0.1": lambda logits, labels, features: F.cross_entropy(
-            logits, labels, label_smoothing=0.1
-        ),
+        "label smoothing 0.1": lambda logits, labels, features: F.cross_entropy(logits, labels, label_smoothing=0.1),
         "recommended": MR2Loss(classes, feature_dim=dim),
         "recommended without smoothing": MR2Loss(classes, feature_dim=dim, label_smoothing=0.0),
         "small features (penalty 0.001)": penalised(True, 1e-3),

@@ -53,7 +53,5 @@ with tempfile.TemporaryDirectory() as folder:
 
     again = make_trainer(folder)
     again.train(resume_from_checkpoint=f"{folder}/checkpoint-{trainer.state.global_step // 2}")
-    same = all(
-        torch.equal(a, b) for a, b in zip(trainer.model.parameters(), again.model.parameters(), strict=True)
-    )
+    same = all(torch.equal(a, b) for a, b in zip(trainer.model.parameters(), again.model.parameters(), strict=True))
     print(f"resumed run equals the uninterrupted one: {same}")

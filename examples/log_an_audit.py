@@ -22,6 +22,4 @@ with tempfile.TemporaryDirectory() as folder:
     with SummaryWriter(folder) as writer:
         log_audit(result, writer, step=0)
     for path in sorted(Path(folder).iterdir()):
-        print(
-            f"{path.name.split('.')[0] if 'tfevents' in path.name else path.name}: {path.stat().st_size} bytes"
-        )
+        print(f"{path.name.split('.')[0] if 'tfevents' in path.name else path.name}: {path.stat().st_size} bytes")

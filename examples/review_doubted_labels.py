@@ -16,6 +16,4 @@ result = classmargin.audit(labels, logits=logits, class_names=names, sample_id=f
 write_fiftyone(result, "labels.json")
 write_label_studio(result, "tasks.json", url="/data/local-files/?d={sample_id}")
 for row in result.samples_of(kind="doubted label", top=3).itertuples():
-    print(
-        f"{row.sample_id}: labelled {row.class_name} ({row.true_probability:.3f}), taken for {row.predicted}"
-    )
+    print(f"{row.sample_id}: labelled {row.class_name} ({row.true_probability:.3f}), taken for {row.predicted}")

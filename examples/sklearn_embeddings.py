@@ -36,9 +36,7 @@ def main() -> None:
         result = classmargin.audit(
             y_test, logits=model.decision_function(X_test), class_names=model.classes_, bootstrap=200
         )
-        print(
-            f"{name:20} accuracy {result.overall:.3f}   hard third {result.hard:.3f}   worst {result.worst:.3f}"
-        )
+        print(f"{name:20} accuracy {result.overall:.3f}   hard third {result.hard:.3f}   worst {result.worst:.3f}")
 
     margins = search.best_estimator_.class_margins_
     print(

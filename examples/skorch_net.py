@@ -44,9 +44,7 @@ net = MarginNet(
     Net,
     criterion=MR2Loss,
     criterion__num_classes=4,
-    predict_nonlinearity=lambda outputs: (
-        outputs[0].softmax(1) if isinstance(outputs, tuple) else outputs.softmax(1)
-    ),
+    predict_nonlinearity=lambda outputs: outputs[0].softmax(1) if isinstance(outputs, tuple) else outputs.softmax(1),
     optimizer=torch.optim.AdamW,
     lr=1e-2,
     max_epochs=5,

@@ -42,6 +42,4 @@ for step in range(30):
     loss.backward()
     optimizer.step()
     if step % 10 == 9:
-        print(
-            f"step {step + 1}: loss {loss.item():.3f}, accuracy {(output.argmax(1) == target).float().mean():.2f}"
-        )
+        print(f"step {step + 1}: loss {loss.item():.3f}, accuracy {(output.argmax(1) == target).float().mean():.2f}")

@@ -101,9 +101,7 @@ def chosen(audits: dict[str, list]) -> tuple[str | None, tuple | None]:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--data", type=Path, required=True, help="a file of features with x_train and y_train"
-    )
+    parser.add_argument("--data", type=Path, required=True, help="a file of features with x_train and y_train")
     parser.add_argument("--per-class", type=int, default=20)
     parser.add_argument("--judges", type=int, default=40, help="other samples of each class that judge")
     parser.add_argument("--draws", type=int, default=4)

@@ -103,12 +103,8 @@ def _card(info: Any) -> str:
     lines += [f"**{head}:** {text}" for head, text in paragraphs if head != "Source"]
     lines.append("\n".join(f"- **{name}:** {text}" for name, text in facts if text))
     defaults = default_hyperparameters(info.name)
-    rows = [
-        (f"`{key}`", f"`{value!r}`", _search_text(info.search.get(key))) for key, value in defaults.items()
-    ]
-    lines.append(
-        table(("hyper-parameter", "default", "search range"), rows) if rows else "No hyper-parameters."
-    )
+    rows = [(f"`{key}`", f"`{value!r}`", _search_text(info.search.get(key))) for key, value in defaults.items()]
+    lines.append(table(("hyper-parameter", "default", "search range"), rows) if rows else "No hyper-parameters.")
     return "\n\n".join(lines)
 
 
@@ -127,10 +123,7 @@ def card_paragraphs(docstring: str) -> list[tuple[str, str]]:
     """
     text = inspect.cleandoc(docstring).split("\n\nExample")[0]
     pieces = _HEADING.split(text)[1:]
-    return [
-        (head, plain_roles(" ".join(body.split())))
-        for head, body in zip(pieces[::2], pieces[1::2], strict=True)
-    ]
+    return [(head, plain_roles(" ".join(body.split()))) for head, body in zip(pieces[::2], pieces[1::2], strict=True)]
 
 
 def plain_roles(text: str) -> str:
@@ -168,9 +161,7 @@ def loss_presets() -> str:
         return f"{value:.4g}" if isinstance(value, float) else f"`{value}`"
 
     rows = [(f"`{key}`", *(shown(name, key) for name in names)) for key in _PRESET_ARGUMENTS]
-    return table(
-        ("argument", *(f"`{name}`" for name in names)), [row for row in rows if len(set(row[1:])) > 1]
-    )
+    return table(("argument", *(f"`{name}`" for name in names)), [row for row in rows if len(set(row[1:])) > 1])
 
 
 def training_presets() -> str:
@@ -186,8 +177,7 @@ def recipes() -> str:
     from classmargin.recipes.recipe import list_recipes
 
     rows = [
-        (f"`{recipe.name}`", recipe.source, recipe.question, recipe.scales["laptop"].note)
-        for recipe in list_recipes()
+        (f"`{recipe.name}`", recipe.source, recipe.question, recipe.scales["laptop"].note) for recipe in list_recipes()
     ]
     return table(("recipe", "in the paper", "question", "scale `laptop`"), rows)
 

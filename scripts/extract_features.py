@@ -45,12 +45,8 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", required=True, help="name or path, as for classmargin train")
-    parser.add_argument(
-        "--backbone", required=True, help="a pretrained network of classmargin list backbones"
-    )
-    parser.add_argument(
-        "--image-size", type=int, help="side of the images; left out: what the network was made for"
-    )
+    parser.add_argument("--backbone", required=True, help="a pretrained network of classmargin list backbones")
+    parser.add_argument("--image-size", type=int, help="side of the images; left out: what the network was made for")
     parser.add_argument("--fraction", type=float, default=1.0, help="share of every training class to keep")
     parser.add_argument("--validation", type=float, help="share of every training class held out first")
     parser.add_argument("--threads", type=int, default=2)

@@ -20,9 +20,7 @@ def licence_of(package: metadata.Distribution) -> str:
     if about.get("License-Expression"):
         return str(about["License-Expression"])
     classifiers = [
-        line.split("::")[-1].strip()
-        for line in about.get_all("Classifier") or []
-        if line.startswith("License ::")
+        line.split("::")[-1].strip() for line in about.get_all("Classifier") or [] if line.startswith("License ::")
     ]
     named = [line for line in classifiers if line != "OSI Approved"]
     if named:

@@ -33,9 +33,7 @@ def lowest(extras: list[str]) -> list[str]:
             waiting += [name for name in nested.split(",") if name not in seen]
     found = (re.match(r"([\w.-]+)(?:\[[^]]*\])?>=([\w.]+)", line) for line in wanted)
     versions: dict[str, tuple[int, ...]] = {}
-    for name, version in (
-        match.groups() for match in found if match
-    ):  # a package in two extras: the higher bound
+    for name, version in (match.groups() for match in found if match):  # a package in two extras: the higher bound
         number = tuple(int(part) for part in version.split("."))
         versions[name] = max(versions.get(name, number), number)
     return [f"{name}=={'.'.join(map(str, number))}" for name, number in sorted(versions.items())]

@@ -101,9 +101,7 @@ def read(text: str) -> Pins:
 
 def merged(wanted: Pins, written: Pins) -> Pins:
     """Return the wanted pins with the checksums already known for the same versions."""
-    known = {
-        name: hashes for name, (version, hashes) in written.items() if wanted.get(name, ("",))[0] == version
-    }
+    known = {name: hashes for name, (version, hashes) in written.items() if wanted.get(name, ("",))[0] == version}
     return {name: (version, hashes | known.get(name, set())) for name, (version, hashes) in wanted.items()}
 
 

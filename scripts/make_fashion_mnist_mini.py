@@ -31,9 +31,7 @@ def first_of_each_class(labels: np.ndarray[Any, Any], count: int) -> np.ndarray[
     classes = range(int(labels.max()) + 1)
     chosen = [np.flatnonzero(labels == label)[:count] for label in classes]
     if min(len(rows) for rows in chosen) < count:
-        raise SystemExit(
-            f"every class needs {count} images, the smallest has {min(len(rows) for rows in chosen)}"
-        )
+        raise SystemExit(f"every class needs {count} images, the smallest has {min(len(rows) for rows in chosen)}")
     return np.sort(np.concatenate(chosen))
 
 
@@ -55,13 +53,9 @@ def build(folder: Path, train_count: int, test_count: int) -> bytes:
 
 def main() -> None:
     """Write the archive and its checksum."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="folder with the original idx files")
-    parser.add_argument(
-        "--out", type=Path, default=MINI_FILE, help="file to write (default: inside the package)"
-    )
+    parser.add_argument("--out", type=Path, default=MINI_FILE, help="file to write (default: inside the package)")
     parser.add_argument("--train", type=int, default=500, help="training images a class")
     parser.add_argument("--test", type=int, default=500, help="test images a class")
     options = parser.parse_args()

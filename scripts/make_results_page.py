@@ -64,9 +64,7 @@ def no_harm_page() -> str:
     record = json.loads((ROOT / "results" / "benchmarks" / "no_harm.json").read_text(encoding="utf-8"))
     result = record["result"]
     lines = [
-        NO_HARM_HEAD.format(
-            command=record["command"], tolerated=result["tolerated_points"], seeds=result["seeds"]
-        ),
+        NO_HARM_HEAD.format(command=record["command"], tolerated=result["tolerated_points"], seeds=result["seeds"]),
         "| training | cross-entropy | label smoothing alone | recommended | `paper` |",
         "|---|---:|---|---|---|",
     ]
@@ -74,9 +72,7 @@ def no_harm_page() -> str:
         base = row["cross-entropy"]
         cells = [_change(row[name]) for name in ("smoothing", "recommended", "paper")]
         lines.append(
-            f"| {row['combination']} | {base['overall']:.1f} / {base['hard']:.1f} | "
-            + " | ".join(cells)
-            + " |"
+            f"| {row['combination']} | {base['overall']:.1f} / {base['hard']:.1f} | " + " | ".join(cells) + " |"
         )
     counts = [
         f"{name}: harm in {sum(row[key]['harms'] for row in result['rows'])}, collapse in "
@@ -92,9 +88,7 @@ def no_harm_page() -> str:
 
 def reviewers_page() -> str:
     """Return the text of ``docs/reviewers.md``: the answers, and the table they quote."""
-    record = json.loads(
-        (ROOT / "results" / "benchmarks" / "reviewer_questions.json").read_text(encoding="utf-8")
-    )
+    record = json.loads((ROOT / "results" / "benchmarks" / "reviewer_questions.json").read_text(encoding="utf-8"))
     lines = [
         (ROOT / "results" / "benchmarks" / "reviewer_answers.md").read_text(encoding="utf-8").strip(),
         "",
@@ -166,8 +160,7 @@ def _change(entry: dict[str, Any]) -> str:
 
 def _records(folder: Path) -> str:
     choices = "\n".join(
-        choice_table(json.loads(path.read_text(encoding="utf-8")))
-        for path in sorted(folder.glob("choice_*.json"))
+        choice_table(json.loads(path.read_text(encoding="utf-8"))) for path in sorted(folder.glob("choice_*.json"))
     )
     records = [path for path in sorted(folder.glob("*.json")) if not path.name.startswith("choice_")]
     chosen = "## Chosen on validation samples\n\n" + choices + "\n" if choices else ""
@@ -180,9 +173,7 @@ def choice_table(choice: dict[str, Any]) -> str:
     columns = choice.get("columns") or COLUMNS
     lines += ["| candidate | " + " | ".join(columns) + " |", "|---|" + "---:|" * len(columns)]
     for row in choice["rows"]:
-        values = " | ".join(
-            row[name] if isinstance(row[name], str) else f"{100 * row[name]:.1f}" for name in columns
-        )
+        values = " | ".join(row[name] if isinstance(row[name], str) else f"{100 * row[name]:.1f}" for name in columns)
         lines.append(f"| {row['candidate']} | {values} |")
     return "\n".join(lines) + "\n"
 

@@ -88,9 +88,7 @@ def files_of(where: str) -> list[Path]:
     found = {pattern: sorted(ROOT.glob(pattern)) for pattern in patterns}
     missing = [pattern for pattern, files in found.items() if not files]
     if missing:
-        raise FileNotFoundError(
-            f"{PAGE.name} names {', '.join(missing)}, which src/classmargin does not have"
-        )
+        raise FileNotFoundError(f"{PAGE.name} names {', '.join(missing)}, which src/classmargin does not have")
     return [file for files in found.values() for file in files]
 
 

@@ -79,9 +79,7 @@ def preload() -> None:
     torch.set_num_threads(1)
 
 
-def fork_call(
-    action: Callable[[], int | None], log: Path, environment: Mapping[str, str] | None = None
-) -> Child:
+def fork_call(action: Callable[[], int | None], log: Path, environment: Mapping[str, str] | None = None) -> Child:
     """Call ``action`` in a forked process; what it returns is the exit code (0 for None), 1 with a traceback if it raises.
 
     Args:

@@ -182,9 +182,7 @@ class Breaker:
         """Wait for all processes; when one has ended badly, do to the others what launchers do."""
         deadline = time.monotonic() + PATIENCE
         while any(child.poll() is None for child in children) and time.monotonic() < deadline:
-            if any(child.poll() for child in children) and not _wait_until(
-                lambda: _all_ended(children), GRACE
-            ):
+            if any(child.poll() for child in children) and not _wait_until(lambda: _all_ended(children), GRACE):
                 # torchrun, SLURM and Lightning's launcher end a run whose first member died; one that waits for
                 # its peers to come up cannot know. Training processes notice by themselves.
                 self.tally.ended_by_launcher += 1
@@ -220,9 +218,7 @@ class Breaker:
         run = self._new_run()
         for place in places:
             for kind in kinds:
-                self._break_with(
-                    run, Fault(kind, 1 if kind == "kill-half" else self.rng.randint(1, 2), place=place)
-                )
+                self._break_with(run, Fault(kind, 1 if kind == "kill-half" else self.rng.randint(1, 2), place=place))
         self._end_and_compare(run)
 
     def _break_once(self, run: Path, kind: str, latest: int) -> None:

@@ -64,9 +64,7 @@ class FaultyFiles:
         self._journal = os.open(journal, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o644)
         self._count = 0
 
-    def run(
-        self, name: str, path: Any, action: Callable[[], Any], half: Callable[[], None] | None = None
-    ) -> Any:
+    def run(self, name: str, path: Any, action: Callable[[], Any], half: Callable[[], None] | None = None) -> Any:
         """Do ``action``, or what the fault makes of it."""
         where = self._inside(path)
         if where is None:
@@ -91,9 +89,7 @@ class FaultyFiles:
             return None
         return name[len(self._folder) :] or "/"
 
-    def _break(
-        self, name: str, where: str, action: Callable[[], Any], half: Callable[[], None] | None
-    ) -> Any:
+    def _break(self, name: str, where: str, action: Callable[[], Any], half: Callable[[], None] | None) -> Any:
         kind = self._fault.kind
         os.write(self._journal, f"{kind} at {name} {where}\n".encode())
         if kind in REQUESTS:

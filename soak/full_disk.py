@@ -114,9 +114,7 @@ def fill_all(folder: Path, quick: bool) -> dict[str, Any]:
 
 def size_of(folder: Path) -> int:
     """Return the bytes that a folder takes on a disk of pages."""
-    return sum(
-        PAGE if path.is_dir() else -(-path.lstat().st_size // PAGE) * PAGE for path in folder.rglob("*")
-    )
+    return sum(PAGE if path.is_dir() else -(-path.lstat().st_size // PAGE) * PAGE for path in folder.rglob("*"))
 
 
 def _mount(place: Path, size: str, *, again: bool = False) -> None:
@@ -138,11 +136,7 @@ def _end_in(expected: tuple[int, ...], words: list[str], log: Path) -> str:
     if "No space left on device" not in child.said:
         raise BrokenPromise(f"{' '.join(words)} does not say that the disk is full: {child.said[-3000:]}")
     return next(
-        iter(
-            re.findall(
-                r"checkpoint|[\w-]+\.(?:html|jsonl?|csv|npz|toml|md)", child.said.strip().splitlines()[-1]
-            )
-        ),
+        iter(re.findall(r"checkpoint|[\w-]+\.(?:html|jsonl?|csv|npz|toml|md)", child.said.strip().splitlines()[-1])),
         "another file",
     )
 

@@ -91,9 +91,7 @@ def tables(folder: Path) -> Iterator[tuple[str, Words]]:
     write_archive(path, {f"x_{number}": buffer.getvalue() for number in range(60)})
     yield "60 members of 63 MB", train_words(path, "erm", folder / "never")
     path = folder / "wide.csv"
-    path.write_text(
-        "label," + ",".join(f"p{k}" for k in range(100_000)) + "\n" + "0" + ",0.1" * 100_000 + "\n"
-    )
+    path.write_text("label," + ",".join(f"p{k}" for k in range(100_000)) + "\n" + "0" + ",0.1" * 100_000 + "\n")
     yield "100 000 columns", ["audit", str(path)]
     path = folder / "predictions.csv"
     path.write_text("label,prediction\n" + "0,1\n1,0\n" * 30)
@@ -125,9 +123,7 @@ def broken_runs(folder: Path) -> Iterator[tuple[str, Words]]:
     for place in ("config.toml", "model.json", "state.json", "tensors.safetensors"):
         linked = folder / f"run_{place}"
         shutil.copytree(good, linked)
-        for file in list(
-            linked.rglob(place)
-        ):  # in every checkpoint: otherwise an earlier one takes its place
+        for file in list(linked.rglob(place)):  # in every checkpoint: otherwise an earlier one takes its place
             file.unlink()
             file.symlink_to("/dev/zero")
         yield f"{place} from a device", ["predict", str(linked), str(data)]
@@ -143,9 +139,7 @@ def spoil_weights(run_folder: Path, value: float) -> None:
         with safe_open(file, framework="pt") as opened:
             about = opened.metadata()
         tensors, old = load_file(file), hashlib.sha256(file.read_bytes()).hexdigest()
-        name = next(
-            name for name, tensor in tensors.items() if tensor.is_floating_point() and tensor.dim() == 2
-        )
+        name = next(name for name, tensor in tensors.items() if tensor.is_floating_point() and tensor.dim() == 2)
         tensors[name].view(-1)[0] = value
         save_file(tensors, file, metadata=about)
         text = state.read_text(encoding="utf-8")

@@ -52,8 +52,7 @@ def run(folder: Path, *, seed: int = 0, quick: bool = False) -> dict[str, Any]:
     if codes != [0, 0]:
         raise Grew(f"a process ended with {codes}: " + "\n".join(child.said[-2000:] for child in ranks))
     tracks = [
-        [json.loads(line) for line in (folder / f"track{rank}.jsonl").read_text().splitlines()]
-        for rank in (0, 1)
+        [json.loads(line) for line in (folder / f"track{rank}.jsonl").read_text().splitlines()] for rank in (0, 1)
     ]
     return check_tracks(tracks, steps)
 
@@ -150,9 +149,7 @@ def without_class(batch: Any, label: int) -> Any:
         torch.arange(len(batch.labels)),
         others[torch.arange(len(batch.labels)) % len(others)],
     )
-    return dataclasses.replace(
-        batch, inputs=batch.inputs[rows], labels=batch.labels[rows], index=batch.index[rows]
-    )
+    return dataclasses.replace(batch, inputs=batch.inputs[rows], labels=batch.labels[rows], index=batch.index[rows])
 
 
 def _record(loop: Any, seen: int) -> dict[str, Any]:

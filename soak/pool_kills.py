@@ -123,9 +123,7 @@ def _break_a_long_comparison(data: Path, folder: Path, rng: random.Random, kills
     return done
 
 
-def _kill_once(
-    words: list[str], broken: Path, log: Path, rng: random.Random, kills: Counter[str], name: str
-) -> None:
+def _kill_once(words: list[str], broken: Path, log: Path, rng: random.Random, kills: Counter[str], name: str) -> None:
     child = start_command(words, log)
     before = _progress(broken)
     deadline = time.monotonic() + PATIENCE

@@ -31,9 +31,7 @@ def run(folder: Path, *, seed: int = 0, quick: bool = False) -> dict[str, Any]:
             report.write_bytes(OLD)
             _audit(predictions, report, journal, Fault(kind, number), (-9,) if kind in KILLS else (0, 2))
             if report.read_bytes() not in (OLD, new):
-                raise BrokenPromise(
-                    f"{kind} at {operation}: the report is neither the old one nor the new one"
-                )
+                raise BrokenPromise(f"{kind} at {operation}: the report is neither the old one nor the new one")
             _audit(predictions, report, journal, Fault("none", 0), (0,))
             if report.read_bytes() != new:
                 raise BrokenPromise(f"after {kind} at {operation} the same command wrote another report")

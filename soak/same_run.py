@@ -29,9 +29,7 @@ def differences(one: Path, other: Path) -> list[str]:
         found.append(f"newest checkpoint {left.name} and {right.name}")
     else:
         found += _different_tensors(left / "tensors.safetensors", right / "tensors.safetensors")
-    found += [
-        name for name in ("report.html", "audit.json") if (one / name).exists() != (other / name).exists()
-    ]
+    found += [name for name in ("report.html", "audit.json") if (one / name).exists() != (other / name).exists()]
     return found + _different_predictions(one / "predictions.npz", other / "predictions.npz")
 
 

@@ -17,17 +17,13 @@ def write_features(path: Path, *, each: int = EACH, seed: int = 0) -> Path:
     for name, count in (("train", each), ("val", 8), ("test", 12)):
         labels = np.repeat(np.arange(CLASSES), count)
         spread = 0.5 + labels[:, None] / CLASSES
-        parts[f"x_{name}"] = (centres[labels] + spread * rng.normal(size=(len(labels), SIZE))).astype(
-            np.float32
-        )
+        parts[f"x_{name}"] = (centres[labels] + spread * rng.normal(size=(len(labels), SIZE))).astype(np.float32)
         parts[f"y_{name}"] = labels
     np.savez(path, **parts)
     return path
 
 
-def train_words(
-    data: Path, method: str, out: Path, *, epochs: int = 5, extra: tuple[str, ...] = ()
-) -> list[str]:
+def train_words(data: Path, method: str, out: Path, *, epochs: int = 5, extra: tuple[str, ...] = ()) -> list[str]:
     """Return the words of ``classmargin train`` for a run of about 55 steps; the same words resume it."""
     settings = [
         "backbone.hidden=16", "backbone.batch_norm=true", "backbone.dropout=0.1",

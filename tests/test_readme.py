@@ -49,19 +49,13 @@ def test_the_two_commands_are_in_the_readme_and_in_the_makefile(target):
 def test_every_make_command_of_the_readme_exists():
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf8"), re.MULTILINE))
     assert (
-        set(
-            re.findall(
-                r"\bmake ([a-z][\w-]*)\b", "\n".join(code for _, code in blocks("sh") + blocks("bash"))
-            )
-        )
+        set(re.findall(r"\bmake ([a-z][\w-]*)\b", "\n".join(code for _, code in blocks("sh") + blocks("bash"))))
         <= targets
     )
 
 
 def test_links_and_pictures_lead_to_files_that_exist():
-    links = re.findall(r"!?\[[^\]]*\]\(([^)\s]+)\)", text()) + re.findall(
-        r"(?:src|srcset|href)=\"([^\"]+)\"", text()
-    )
+    links = re.findall(r"!?\[[^\]]*\]\(([^)\s]+)\)", text()) + re.findall(r"(?:src|srcset|href)=\"([^\"]+)\"", text())
     local = [link.split("#")[0] for link in links if not re.match(r"[a-z]+:|#", link)]
     assert [link for link in local if link and not (ROOT / link).exists()] == []
 

@@ -109,10 +109,7 @@ def read_npz_arrays(
         # Unpacking hundreds of megabytes takes seconds; small files are there at once.
         show = None if total > SMALL_ENOUGH else False
         shown = progress(members.items(), "reading arrays", total=len(members), show=show)
-        return {
-            name: (_map_member if name in large else _read_member)(path, archive, info)
-            for name, info in shown
-        }
+        return {name: (_map_member if name in large else _read_member)(path, archive, info) for name, info in shown}
 
 
 def archive_names(path: Path) -> list[str]:
@@ -279,9 +276,7 @@ def _words(error: Exception) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
-def read_parquet_table(
-    path: Path, *, max_bytes: int, columns: Callable[[Any], Sequence[str]] | None = None
-) -> Any:
+def read_parquet_table(path: Path, *, max_bytes: int, columns: Callable[[Any], Sequence[str]] | None = None) -> Any:
     """Return an Arrow table of all columns, or of those that ``columns`` names, given the Arrow schema."""
     parquet = require_extra("pyarrow.parquet", "data", "reading .parquet files")
     arrow = require_extra("pyarrow", "data", "reading .parquet files")

@@ -92,9 +92,7 @@ def check_floating(name: str, tensor: Any, *, dim: int) -> Tensor:
     return tensor
 
 
-def check_hard_labels(
-    name: str, labels: Any, *, batch: int, num_classes: int, ignore_index: int | None = None
-) -> None:
+def check_hard_labels(name: str, labels: Any, *, batch: int, num_classes: int, ignore_index: int | None = None) -> None:
     """Check integer class labels of shape ``[B]`` with values in ``[0, K)`` (or ``ignore_index``).
 
     The range check reads the values, which makes an accelerator wait; it therefore runs on the CPU only and

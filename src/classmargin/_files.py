@@ -139,9 +139,7 @@ def _lines(file: BinaryIO, path: str | os.PathLike[str]) -> Iterator[str]:
 
 
 def _too_large(path: str | os.PathLike[str], max_bytes: int) -> UnfitFileError:
-    return UnfitFileError(
-        f"{os.fspath(path)} is larger than {max_bytes} bytes, the most that is read of such a file"
-    )
+    return UnfitFileError(f"{os.fspath(path)} is larger than {max_bytes} bytes, the most that is read of such a file")
 
 
 def parse_size(name: str, text: str) -> int:

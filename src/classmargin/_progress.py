@@ -23,9 +23,7 @@ def progress(
     from rich.console import Console
     from rich.progress import track
 
-    yield from track(
-        items, description=description, total=total, console=Console(stderr=True), transient=True
-    )
+    yield from track(items, description=description, total=total, console=Console(stderr=True), transient=True)
 
 
 def progress_if_long(pieces: Sequence[Item], description: str) -> Iterator[Item]:

@@ -90,17 +90,13 @@ def test_package_imports_only_what_its_layer_allows(package):
 
 
 def test_methods_do_not_import_one_another():
-    methods = [
-        found for found in OURS if found.importer.startswith("methods.") and top(found.inside) == "methods"
-    ]
+    methods = [found for found in OURS if found.importer.startswith("methods.") and top(found.inside) == "methods"]
     inside = [found for found in methods if found.importer not in METHOD_PARTS]
     assert [str(found) for found in inside if found.inside not in METHOD_PARTS] == []
 
 
 def test_recipes_import_integrations_late():
-    early = [
-        found for found in OURS if top(found.importer) == "recipes" and top(found.inside) == "integrations"
-    ]
+    early = [found for found in OURS if top(found.importer) == "recipes" and top(found.inside) == "integrations"]
     assert [str(found) for found in early if not found.late] == []
 
 

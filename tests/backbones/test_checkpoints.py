@@ -102,9 +102,7 @@ class Bomb:
 def test_code_in_a_torch_file_is_not_run(saved, tmp_path):
     target = tmp_path / "ran"
     path = saved({"state_dict": STATE, "bomb": Bomb(str(target))})
-    with pytest.raises(
-        ValueError, match=r"cannot be read as plain weights .* save the weights alone as safetensors"
-    ):
+    with pytest.raises(ValueError, match=r"cannot be read as plain weights .* save the weights alone as safetensors"):
         read_state_dict(path)
     assert not target.exists()
 

@@ -122,9 +122,7 @@ def full_state(vit_state, make_noise):
 
 
 def test_resnet_features_equal_those_of_open_clip(resnet_state, saved, make_noise):
-    backbone = create_backbone(
-        "clip-resnet50", num_classes=3, checkpoint=saved(resnet_state), **RESNET
-    ).eval()
+    backbone = create_backbone("clip-resnet50", num_classes=3, checkpoint=saved(resnet_state), **RESNET).eval()
     with torch.no_grad():
         features = backbone.encoder(make_noise(2, 3, 64, 64, seed=7))
     torch.testing.assert_close(features, torch.tensor(RESNET_FEATURES), atol=1e-4, rtol=1e-4)
@@ -146,9 +144,7 @@ def test_text_features_equal_those_of_open_clip(vit_state):
 
 
 def test_half_precision_checkpoint_trains_in_float32(resnet_state, saved):
-    halves = {
-        key: value.half() if value.is_floating_point() else value for key, value in resnet_state.items()
-    }
+    halves = {key: value.half() if value.is_floating_point() else value for key, value in resnet_state.items()}
     backbone = create_backbone("clip-resnet50", num_classes=3, checkpoint=saved(halves), **RESNET)
     assert all(parameter.dtype == torch.float32 for parameter in backbone.parameters())
 
@@ -174,14 +170,10 @@ class Archived(nn.Module):
 
 def test_openai_archive_loads_directly(resnet_state, tmp_path, make_noise):
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # TorchScript is deprecated; the published files are not going to change
+        warnings.simplefilter("ignore")  # TorchScript is deprecated; the published files are not going to change
         archive = torch.jit.script(Archived(resnet_state | {"input_resolution": torch.tensor(64)}))
         archive.save(str(tmp_path / "RN50.pt"))
-    backbone = create_backbone(
-        "clip-resnet50", num_classes=3, checkpoint=tmp_path / "RN50.pt", **RESNET
-    ).eval()
+    backbone = create_backbone("clip-resnet50", num_classes=3, checkpoint=tmp_path / "RN50.pt", **RESNET).eval()
     with torch.no_grad():
         features = backbone.encoder(make_noise(2, 3, 64, 64, seed=7))
     torch.testing.assert_close(features, torch.tensor(RESNET_FEATURES), atol=1e-4, rtol=1e-4)
@@ -287,9 +279,7 @@ def test_activation_is_named_by_the_settings_of_the_weights(tmp_path, weights, s
     assert clip_activation("gelu", tmp_path / weights, "vision") == "gelu"
 
 
-@pytest.mark.parametrize(
-    "content", ["{", "[]", '{"vision_config": 3}', '{"vision_config": {"hidden_act": "relu"}}']
-)
+@pytest.mark.parametrize("content", ["{", "[]", '{"vision_config": 3}', '{"vision_config": {"hidden_act": "relu"}}'])
 def test_activations_that_no_clip_has_are_refused(tmp_path, content):
     (tmp_path / "model.safetensors").touch()
     (tmp_path / "config.json").write_text(content)
@@ -430,9 +420,7 @@ def test_text_tower_of_the_resnet_starts_its_head_too(resnet_state, full_state, 
     assert backbone.head.log_scale.item() == pytest.approx(4.0)
 
 
-@pytest.mark.parametrize(
-    ("name", "sizes", "factor"), [("clip-resnet50", RESNET, 2), ("clip-vit-b32", VIT, 2)]
-)
+@pytest.mark.parametrize(("name", "sizes", "factor"), [("clip-resnet50", RESNET, 2), ("clip-vit-b32", VIT, 2)])
 def test_positions_are_interpolated_for_larger_images(resnet_state, vit_state, saved, name, sizes, factor):
     state = resnet_state if name == "clip-resnet50" else vit_state
     larger = sizes | {"input_size": sizes["input_size"] * factor}
@@ -448,9 +436,7 @@ def test_grey_images_are_seen_as_grey_colour_images(resnet_state, saved):
     pixels = torch.rand(2, 1, 64, 64)
     normalized_grey = (pixels - grey.input_mean[0]) / grey.input_std[0]
     mean, std = torch.tensor(CLIP_MEAN).view(1, 3, 1, 1), torch.tensor(CLIP_STD).view(1, 3, 1, 1)
-    torch.testing.assert_close(
-        grey.encode(normalized_grey), colour.encode((pixels - mean) / std), atol=1e-4, rtol=1e-4
-    )
+    torch.testing.assert_close(grey.encode(normalized_grey), colour.encode((pixels - mean) / std), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("name", "sizes"), [("clip-resnet50", RESNET), ("clip-vit-b32", VIT)])
@@ -471,9 +457,5 @@ def test_vit_layers_learn_slower_towards_the_input():
 
 
 def test_supervised_file_is_refused_as_clip(saved):
-    with pytest.raises(
-        ValueError, match=r"does not fit the encoder of clip-resnet50: \d+ missing \(conv1.weight"
-    ):
-        create_backbone(
-            "clip-resnet50", num_classes=3, checkpoint=saved({"fc.weight": torch.zeros(2)}), **RESNET
-        )
+    with pytest.raises(ValueError, match=r"does not fit the encoder of clip-resnet50: \d+ missing \(conv1.weight"):
+        create_backbone("clip-resnet50", num_classes=3, checkpoint=saved({"fc.weight": torch.zeros(2)}), **RESNET)

@@ -111,9 +111,7 @@ def test_state_survives_saving_and_loading():
     assert torch.equal(first(inputs).logits, second(inputs).logits)
 
 
-@pytest.mark.parametrize(
-    "sizes", [{"feature_dim": 0, "num_classes": 2}, {"feature_dim": 2, "num_classes": 0}]
-)
+@pytest.mark.parametrize("sizes", [{"feature_dim": 0, "num_classes": 2}, {"feature_dim": 2, "num_classes": 0}])
 def test_sizes_must_be_positive(sizes):
     with pytest.raises(ValueError, match="at least 1"):
         Backbone(nn.Flatten(), **sizes)

@@ -73,13 +73,9 @@ def test_network_equals_the_one_of_the_package(make_noise):
 def test_probe_on_cached_features_tells_clothes_apart(clothes):
     torch.manual_seed(0)
     images, labels = clothes
-    backbone = create_backbone(
-        "efficientnet-lite0", num_classes=3, in_channels=1, input_size=64, pretrained=True
-    )
+    backbone = create_backbone("efficientnet-lite0", num_classes=3, in_channels=1, input_size=64, pretrained=True)
     backbone.freeze_encoder()
-    batches = [
-        (part, target) for part, target in zip(normalized(images, backbone).split(40), labels.split(40))
-    ]
+    batches = [(part, target) for part, target in zip(normalized(images, backbone).split(40), labels.split(40))]
     features, labels, index = extract_features(backbone, batches)
     test = index % 2 == 1
     probe = probe_head(backbone)
@@ -97,9 +93,7 @@ def test_probe_on_cached_features_tells_clothes_apart(clothes):
 def test_fine_tuning_lowers_the_loss_and_moves_the_encoder(clothes):
     torch.manual_seed(0)
     images, labels = clothes[0][::8], clothes[1][::8]
-    backbone = create_backbone(
-        "efficientnet-lite0", num_classes=3, in_channels=1, input_size=64, pretrained=True
-    )
+    backbone = create_backbone("efficientnet-lite0", num_classes=3, in_channels=1, input_size=64, pretrained=True)
     before = backbone.encoder.network._conv_head.weight.detach().clone()
     optimizer = torch.optim.SGD(backbone.parameter_groups(0.0), lr=0.05, momentum=0.9)
     losses = []

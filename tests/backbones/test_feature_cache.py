@@ -136,8 +136,7 @@ def test_damaged_cache_is_computed_again_and_said_so(backbone, batches, tmp_path
 def many():
     torch.manual_seed(2)
     return [
-        Batch(torch.randn(4, 3, 8, 8), torch.arange(4) % 3, torch.arange(start, start + 4))
-        for start in range(0, 40, 4)
+        Batch(torch.randn(4, 3, 8, 8), torch.arange(4) % 3, torch.arange(start, start + 4)) for start in range(0, 40, 4)
     ]
 
 

@@ -13,9 +13,7 @@ HEADS = ("linear", "cosine", "gaussian")
 def naive_gaussian(features, means):
     rows = []
     for feature in features.double().tolist():
-        rows.append(
-            [-0.5 * sum((a - b) ** 2 for a, b in zip(feature, mean)) for mean in means.double().tolist()]
-        )
+        rows.append([-0.5 * sum((a - b) ** 2 for a, b in zip(feature, mean)) for mean in means.double().tolist()])
     return torch.tensor(rows, dtype=torch.float64)
 
 
@@ -49,9 +47,7 @@ def test_gaussian_logits_of_the_toy_batch_are_minus_half_squared_distances():
 def test_gaussian_logits_equal_a_naive_loop():
     torch.manual_seed(0)
     features, head = torch.randn(5, 7), GaussianHead(7, 4)
-    torch.testing.assert_close(
-        head(features).double(), naive_gaussian(features, head.means), atol=1e-5, rtol=1e-5
-    )
+    torch.testing.assert_close(head(features).double(), naive_gaussian(features, head.means), atol=1e-5, rtol=1e-5)
 
 
 def test_gaussian_logits_stay_exact_for_features_far_from_the_origin():
@@ -67,9 +63,7 @@ def test_gaussian_logits_stay_exact_for_features_far_from_the_origin():
 def test_cosine_logits_equal_a_naive_loop():
     torch.manual_seed(0)
     features, head = torch.randn(5, 7), CosineHead(7, 4, scale=30.0)
-    torch.testing.assert_close(
-        head(features).double(), naive_cosine(features, head.weight, 30.0), atol=1e-5, rtol=0
-    )
+    torch.testing.assert_close(head(features).double(), naive_cosine(features, head.weight, 30.0), atol=1e-5, rtol=0)
 
 
 def test_cosine_logits_ignore_the_length_of_features_and_weights():

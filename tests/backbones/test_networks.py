@@ -54,9 +54,7 @@ def test_preact_resnet_has_the_convolutions_of_its_sibling_and_norms_before_them
     convolutions = 27 * 16 + 9 * sum(
         (first * width + (2 * blocks - 1) * width * width) for first, width in ((16, 16), (16, 32), (32, 64))
     )
-    norms = (
-        2 * sum(first + (2 * blocks - 1) * width for first, width in ((16, 16), (16, 32), (32, 64))) + 2 * 64
-    )
+    norms = 2 * sum(first + (2 * blocks - 1) * width for first, width in ((16, 16), (16, 32), (32, 64))) + 2 * 64
     assert count_parameters(on_meta(f"preact-resnet{depth}", 10)) == convolutions + norms + 650
 
 
@@ -81,9 +79,7 @@ def test_every_parameter_receives_a_gradient(name):
     loss = nn.functional.cross_entropy(backbone(torch.randn(4, 3, 32, 32)).logits, torch.arange(4))
     loss.backward()
     assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in backbone.parameters())
-    assert sum(bool(p.grad.abs().sum() > 0) for p in backbone.parameters()) == len(
-        list(backbone.parameters())
-    )
+    assert sum(bool(p.grad.abs().sum() > 0) for p in backbone.parameters()) == len(list(backbone.parameters()))
 
 
 @pytest.mark.parametrize("name", IMAGE_NETWORKS)
@@ -97,9 +93,7 @@ def test_memory_format_changes_nothing_but_the_layout(name):
     torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-4)
 
 
-SLOW_TO_TRACE = [
-    pytest.param(name, marks=pytest.mark.slow) for name in ("preact-resnet20", "wide-resnet-16-4")
-]
+SLOW_TO_TRACE = [pytest.param(name, marks=pytest.mark.slow) for name in ("preact-resnet20", "wide-resnet-16-4")]
 
 
 @pytest.mark.parametrize("name", ["small-cnn", "resnet20", *SLOW_TO_TRACE])

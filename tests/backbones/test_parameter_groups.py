@@ -10,9 +10,7 @@ def ids(groups):
 
 @pytest.fixture(scope="module")
 def vit():
-    return create_backbone(
-        "mae-vit-b16", num_classes=5, input_size=16, patch_size=8, width=8, depth=3, heads=2
-    )
+    return create_backbone("mae-vit-b16", num_classes=5, input_size=16, patch_size=8, width=8, depth=3, heads=2)
 
 
 def group_of(backbone, groups, name):
@@ -83,9 +81,7 @@ def test_layer_decay_needs_layers():
         create_backbone("small-cnn", num_classes=5).parameter_groups(0.1, layer_decay=0.65)
 
 
-@pytest.mark.parametrize(
-    ("option", "value"), [("weight_decay", -0.1), ("layer_decay", 0.0), ("layer_decay", 1.5)]
-)
+@pytest.mark.parametrize(("option", "value"), [("weight_decay", -0.1), ("layer_decay", 0.0), ("layer_decay", 1.5)])
 def test_values_out_of_range_are_refused(vit, option, value):
     with pytest.raises(ValueError, match=option):
         vit.parameter_groups(**{"weight_decay": 0.1, option: value})

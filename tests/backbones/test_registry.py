@@ -59,9 +59,7 @@ def test_unknown_name_is_answered_with_the_nearest_one():
 
 
 def test_unknown_option_is_answered_with_the_nearest_one():
-    with pytest.raises(
-        ValueError, match=r"'wide-resnet-16-4' has no option 'dropuot' \(did you mean 'dropout'"
-    ):
+    with pytest.raises(ValueError, match=r"'wide-resnet-16-4' has no option 'dropuot' \(did you mean 'dropout'"):
         create_backbone("wide-resnet-16-4", num_classes=10, dropuot=0.3)
 
 
@@ -85,9 +83,7 @@ def test_pretrained_small_network_says_that_no_weights_are_known():
 
 
 def test_missing_checkpoint_names_the_path_and_the_source(tmp_path):
-    with pytest.raises(
-        FileNotFoundError, match=r"none.pth of 'moco-resnet50' does not exist. Get moco_v2_800ep"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"none.pth of 'moco-resnet50' does not exist. Get moco_v2_800ep"):
         create_backbone("moco-resnet50", num_classes=10, checkpoint=tmp_path / "none.pth")
 
 
@@ -110,16 +106,12 @@ def test_a_name_is_registered_once(empty_place):
 
 def test_builder_must_declare_its_feature_size(empty_place):
     register_backbone("bad", title="Bad", kind="image")(nn.Flatten)
-    with pytest.raises(
-        TypeError, match="builder of backbone 'bad' must return a module with an int feature_dim"
-    ):
+    with pytest.raises(TypeError, match="builder of backbone 'bad' must return a module with an int feature_dim"):
         create_backbone("bad", num_classes=3)
 
 
 def test_a_family_answers_for_every_name_after_its_prefix(empty_place):
-    register_family(
-        "lib", lambda name: BackboneInfo(name=f"lib:{name}", title=name, kind="image", build=Flat)
-    )
+    register_family("lib", lambda name: BackboneInfo(name=f"lib:{name}", title=name, kind="image", build=Flat))
     assert create_backbone("lib:anything", num_classes=3).name == "lib:anything"
     with pytest.raises(ValueError, match="unknown backbone 'other:x'"):
         create_backbone("other:x", num_classes=3)

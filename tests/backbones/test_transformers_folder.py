@@ -21,9 +21,7 @@ def vit_folder(tmp_path):
     )
     model = transformers.ViTModel(config, add_pooling_layer=False).eval()
     model.save_pretrained(tmp_path)
-    (tmp_path / "preprocessor_config.json").write_text(
-        json.dumps({"image_mean": [0.5] * 3, "image_std": [0.4] * 3})
-    )
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({"image_mean": [0.5] * 3, "image_std": [0.4] * 3}))
     return tmp_path, model
 
 
@@ -40,9 +38,7 @@ def test_image_folder_becomes_a_backbone_with_its_statistics(vit_folder):
 
 def test_grey_images_are_seen_as_grey_colour_images(vit_folder):
     folder, model = vit_folder
-    backbone = create_backbone(
-        "hf-image", num_classes=3, in_channels=1, input_size=16, checkpoint=folder
-    ).eval()
+    backbone = create_backbone("hf-image", num_classes=3, in_channels=1, input_size=16, checkpoint=folder).eval()
     images = torch.randn(2, 1, 16, 16)
     with torch.no_grad():
         expected = model(images.expand(-1, 3, -1, -1)).last_hidden_state.mean(dim=1)
@@ -50,9 +46,7 @@ def test_grey_images_are_seen_as_grey_colour_images(vit_folder):
 
 
 def test_pooled_maps_of_a_convolutional_model_are_flattened(tmp_path):
-    config = transformers.ResNetConfig(
-        embedding_size=4, hidden_sizes=[4, 8], depths=[1, 1], layer_type="basic"
-    )
+    config = transformers.ResNetConfig(embedding_size=4, hidden_sizes=[4, 8], depths=[1, 1], layer_type="basic")
     transformers.ResNetModel(config).save_pretrained(tmp_path)
     backbone = create_backbone("hf-image", num_classes=3, input_size=32, checkpoint=tmp_path)
     assert backbone(torch.randn(2, 3, 32, 32)).features.shape == (2, 8)

@@ -162,9 +162,7 @@ def test_flipped_samples_are_written_by_compare(run, predictions, tmp_path):
         ("--texts", "one line\n", "one text per sample"),
     ],
 )
-def test_tables_that_do_not_fit_are_bad_input_that_names_the_file(
-    run, predictions, tmp_path, option, content, words
-):
+def test_tables_that_do_not_fit_are_bad_input_that_names_the_file(run, predictions, tmp_path, option, content, words):
     file = tmp_path / "table.csv"
     file.write_text(content)
     if option == "--texts":

@@ -252,9 +252,7 @@ def test_a_label_outside_the_named_classes_tells_where_they_come_from(run, tmp_p
 
 
 def test_a_number_of_classes_that_contradicts_the_file_is_named_as_option(run, predictions):
-    assert_refused(
-        run("audit", predictions(), "--num-classes", 7), "model.npz", "7 from --num-classes, 5 from"
-    )
+    assert_refused(run("audit", predictions(), "--num-classes", 7), "model.npz", "7 from --num-classes, 5 from")
 
 
 def test_names_inside_a_file_are_not_taken_for_an_option(run, predictions):
@@ -293,9 +291,7 @@ def test_degenerate_test_sets_are_audited_not_refused(run, tmp_path, case, style
 @pytest.mark.parametrize("case", DEGENERATE)
 def test_degenerate_test_sets_can_be_compared_and_the_gate_says_that_it_cannot_tell(run, tmp_path, case):
     for name in ("a", "b"):
-        np.savez(
-            tmp_path / f"{name}.npz", **{key: np.asarray(value) for key, value in DEGENERATE[case].items()}
-        )
+        np.savez(tmp_path / f"{name}.npz", **{key: np.asarray(value) for key, value in DEGENERATE[case].items()})
     files = (tmp_path / "a.npz", tmp_path / "b.npz")
     assert run("compare", *files, "--bootstrap", 100, "--out", tmp_path / "c.html").code == 0
     assert run("gate", files[0], "--baseline", files[1]).code == 3

@@ -65,9 +65,7 @@ def test_version_is_the_packages(run):
     assert run("--version") == (0, f"classmargin {classmargin.__version__}\n", "")
 
 
-@pytest.mark.parametrize(
-    "words", [["nonsense"], ["audit"], ["audit", "x.npz", "--format", "xml"], ["gate", "x.npz"]]
-)
+@pytest.mark.parametrize("words", [["nonsense"], ["audit"], ["audit", "x.npz", "--format", "xml"], ["gate", "x.npz"]])
 def test_wrong_usage_is_bad_input(run, words):
     outcome = run(*words)
     assert outcome.code == 2
@@ -114,9 +112,7 @@ def test_debug_shows_the_traceback(run, failing_verb, monkeypatch):
     assert outcome.code == 2
 
 
-def test_an_internal_error_has_a_code_of_its_own_and_keeps_its_traceback(
-    run, failing_verb, tmp_path, monkeypatch
-):
+def test_an_internal_error_has_a_code_of_its_own_and_keeps_its_traceback(run, failing_verb, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     failing_verb(ZeroDivisionError("a bug\x1b[31m"))
     outcome = run("fail")
@@ -137,9 +133,7 @@ def test_an_internal_error_has_a_code_of_its_own_and_keeps_its_traceback(
 @pytest.mark.parametrize(
     "error", [KeyError("x"), RuntimeError("x"), AssertionError(), RecursionError(), IndexError("x")]
 )
-def test_no_mistake_of_the_program_is_taken_for_the_answer_of_a_gate(
-    run, failing_verb, tmp_path, monkeypatch, error
-):
+def test_no_mistake_of_the_program_is_taken_for_the_answer_of_a_gate(run, failing_verb, tmp_path, monkeypatch, error):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     failing_verb(error)
     assert run("fail").code == 70

@@ -120,9 +120,7 @@ def test_the_result_is_shown_in_every_format(run, words, tmp_path, monkeypatch):
         again = run(*searched, "--format", output)
         assert again.code == 0
         assert sign in again.out
-    assert {"result.json", "table.md", "best.toml", "report.html"} <= {
-        p.name for p in (tmp_path / "out").iterdir()
-    }
+    assert {"result.json", "table.md", "best.toml", "report.html"} <= {p.name for p in (tmp_path / "out").iterdir()}
 
 
 @pytest.mark.slow

@@ -44,8 +44,7 @@ def relative_differences(name):
     run = TinyRun(name, epochs=4, plain=True, dtype=torch.float64).run()
     expected = erm_gradient(run)
     return [
-        ((epoch_gradient(run, stage) - expected).norm() / expected.norm()).item()
-        for stage in range(len(run.stages))
+        ((epoch_gradient(run, stage) - expected).norm() / expected.norm()).item() for stage in range(len(run.stages))
     ]
 
 

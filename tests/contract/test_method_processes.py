@@ -12,8 +12,7 @@ def test_two_processes_equal_one(tmp_path):
     # One pair of processes for all methods: starting them costs more than training.
     script = Path(__file__).parent / "two_processes.py"
     processes = [
-        subprocess.Popen([sys.executable, str(script), str(r), str(tmp_path)], stderr=subprocess.PIPE)
-        for r in (0, 1)
+        subprocess.Popen([sys.executable, str(script), str(r), str(tmp_path)], stderr=subprocess.PIPE) for r in (0, 1)
     ]
     alone = outcomes()
     errors = [process.communicate()[1].decode() for process in processes]

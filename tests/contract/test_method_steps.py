@@ -51,8 +51,7 @@ def gradients(method, step, update_state=True):
     loss = method.loss(step, update_state)
     found = torch.autograd.grad(loss.total, [step.logits, step.features], allow_unused=True)
     return loss, [
-        torch.zeros_like(x) if g is None else g
-        for g, x in zip(found, (step.logits, step.features), strict=True)
+        torch.zeros_like(x) if g is None else g for g, x in zip(found, (step.logits, step.features), strict=True)
     ]
 
 
@@ -115,9 +114,7 @@ def test_unusual_batches_give_finite_losses_and_gradients(name, rows):
         step = batch_of(run, rows, stage)
         assert_finite(run.method, step)
         with torch.no_grad():
-            run.method.on_step_end(
-                replace(step, logits=step.logits.detach(), features=step.features.detach())
-            )
+            run.method.on_step_end(replace(step, logits=step.logits.detach(), features=step.features.detach()))
         assert all(torch.isfinite(v).all() for v in run.method.state_dict().values() if v.is_floating_point())
 
 
@@ -140,9 +137,7 @@ def test_half_precision_inputs_give_nearly_the_float32_loss(name):
         assert loss.total.item() == pytest.approx(expected.item(), rel=0.02, abs=0.02)
         assert all(torch.isfinite(slope).all() for slope in slopes)
         with torch.no_grad():
-            half.method.on_step_end(
-                replace(step, logits=step.logits.detach(), features=step.features.detach())
-            )
+            half.method.on_step_end(replace(step, logits=step.logits.detach(), features=step.features.detach()))
 
 
 @pytest.mark.parametrize("name", ALL)

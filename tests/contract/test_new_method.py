@@ -17,9 +17,7 @@ from classmargin.methods import (
 @pytest.fixture
 def squared():
     """A method registered for the length of a test."""
-    info = method_registry.MethodInfo(
-        "squared", "Squared", "nobody", "baseline", "Squared error of the probabilities."
-    )
+    info = method_registry.MethodInfo("squared", "Squared", "nobody", "baseline", "Squared error of the probabilities.")
 
     @method_registry.register(info)
     class Squared(Method):

@@ -113,13 +113,9 @@ class TinyRun:
     # -- parts
 
     def new_network(self) -> Backbone:
-        encoder = FeatureEncoder(
-            INPUTS, (FEATURES,), batch_norm=not self.plain, dropout=0.0 if self.plain else 0.1
-        )
+        encoder = FeatureEncoder(INPUTS, (FEATURES,), batch_norm=not self.plain, dropout=0.0 if self.plain else 0.1)
         head, options = self.needs.head, self.needs.head_options
-        network = Backbone(
-            encoder, feature_dim=FEATURES, num_classes=CLASSES, head=head, head_options=options
-        )
+        network = Backbone(encoder, feature_dim=FEATURES, num_classes=CLASSES, head=head, head_options=options)
         return network.to(self.dtype)
 
     def new_optimizer(self) -> torch.optim.Optimizer:
@@ -139,9 +135,7 @@ class TinyRun:
         """Rows of every batch of the running epoch, for all processes together."""
         generator = torch.Generator().manual_seed(self.at.epoch)
         multiplicity = self.method.sample_multiplicity(self.at.stage)
-        rows = (
-            torch.arange(SIZE) if multiplicity is None else torch.arange(SIZE).repeat_interleave(multiplicity)
-        )
+        rows = torch.arange(SIZE) if multiplicity is None else torch.arange(SIZE).repeat_interleave(multiplicity)
         batches = list(rows[torch.randperm(len(rows), generator=generator)].split(self.batch_size))
         # Repeated samples give any number of rows, and batch norm cannot train on a single one.
         return batches if self.plain or len(batches[-1]) > 1 else batches[:-1]
@@ -221,9 +215,7 @@ class TinyRun:
 
         result = self.method.optimizer_step(closure, step or self.optimizer.step, self.model)
         with torch.no_grad():
-            detached = Step(
-                seen[0].logits.detach(), seen[0].features.detach(), *list(vars(seen[0]).values())[2:]
-            )
+            detached = Step(seen[0].logits.detach(), seen[0].features.detach(), *list(vars(seen[0]).values())[2:])
             self.method.on_step_end(detached)
         return result
 

@@ -37,9 +37,7 @@ def write_idx(path: Path, array: np.ndarray, *, zipped: bool = False) -> None:
         file.write(header + array.astype(np.uint8).tobytes())
 
 
-def write_idx_set(
-    folder: Path, *, per_class: int = 4, classes: int = 3, zipped: bool = False
-) -> dict[str, np.ndarray]:
+def write_idx_set(folder: Path, *, per_class: int = 4, classes: int = 3, zipped: bool = False) -> dict[str, np.ndarray]:
     labels = np.tile(np.arange(classes), per_class)
     ending = ".gz" if zipped else ""
     content = {}
@@ -51,9 +49,7 @@ def write_idx_set(
     return content
 
 
-def write_image(
-    path: Path, *, size: tuple[int, int] = (8, 8), seed: int = 0, mode: str = "RGB"
-) -> np.ndarray:
+def write_image(path: Path, *, size: tuple[int, int] = (8, 8), seed: int = 0, mode: str = "RGB") -> np.ndarray:
     """Write a random image of ``size = (height, width)`` and return its pixels."""
     path.parent.mkdir(parents=True, exist_ok=True)
     shape = size if mode == "L" else (*size, 3)

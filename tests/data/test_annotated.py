@@ -50,9 +50,7 @@ def write_aircraft(folder):
 
 def write_flowers(folder):
     folder.mkdir(parents=True)
-    savemat(
-        folder / "imagelabels.mat", {"labels": np.array([[1 + k % 3 for k in range(18)]], dtype=np.uint8)}
-    )
+    savemat(folder / "imagelabels.mat", {"labels": np.array([[1 + k % 3 for k in range(18)]], dtype=np.uint8)})
     sets = {"trnid": np.arange(1, 10), "valid": np.arange(10, 13), "tstid": np.arange(13, 19)}
     savemat(folder / "setid.mat", {key: value[None].astype(np.uint16) for key, value in sets.items()})
     write_images(folder / "jpg", [f"image_{k:05d}.jpg" for k in range(1, 19)])
@@ -279,9 +277,7 @@ def test_imagenet_without_validation_images_is_refused(tmp_path):
         ("fgvc-aircraft", write_aircraft, 12, 6),
     ],
 )
-def test_without_validation_the_official_validation_part_is_trained_on(
-    tmp_path, name, write, train, official
-):
+def test_without_validation_the_official_validation_part_is_trained_on(tmp_path, name, write, train, official):
     write(tmp_path / name)
     apart, together = (load_data(name, root=tmp_path, validation=share) for share in (None, 0.0))
     assert (len(apart.train), len(apart.validation)) == (train, official)
@@ -290,9 +286,7 @@ def test_without_validation_the_official_validation_part_is_trained_on(
     assert together.train.index.tolist() == list(range(train + official))
     assert together.train.paths == [*apart.train.paths, *apart.validation.paths]
     assert together.train.labels.tolist() == [*apart.train.labels.tolist(), *apart.validation.labels.tolist()]
-    assert any(
-        f"the {official} samples of the validation part are trained on" in note for note in together.notes
-    )
+    assert any(f"the {official} samples of the validation part are trained on" in note for note in together.notes)
 
 
 @pytest.mark.parametrize(

@@ -157,9 +157,7 @@ def test_a_pickle_cannot_change_the_stand_ins_it_reaches(tmp_path):
         load_pickled_arrays(path)
 
 
-@pytest.mark.parametrize(
-    "bad", [np.array([object()]), np.array(["a"]), np.array([1.5]), np.zeros(2, "M8[s]")]
-)
+@pytest.mark.parametrize("bad", [np.array([object()]), np.array(["a"]), np.array([1.5]), np.zeros(2, "M8[s]")])
 def test_only_integer_arrays_are_built(tmp_path, bad):
     path = tmp_path / "batch"
     path.write_bytes(pickle.dumps({"data": bad.astype(object) if bad.dtype == object else bad}, protocol=2))

@@ -20,9 +20,7 @@ def quiet_library():
 
 def image_dataset(count, *, size=(8, 8), labels=None, grey=False):
     pixels = random_images(count, *size) if grey else random_images(count, *size, 3)
-    features = datasets.Features(
-        {"image": datasets.Image(), "label": datasets.ClassLabel(names=["x", "y", "z"])}
-    )
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["x", "y", "z"])})
     content = {
         "image": [Image.fromarray(p) for p in pixels],
         "label": labels or [k % 3 for k in range(count)],
@@ -185,9 +183,7 @@ def write_features(folder, counts, **options):
 @pytest.mark.parametrize("pattern", ["set_{}", "my.data-{}-0", "{}0"])
 @pytest.mark.parametrize("change", [str, str.capitalize])
 def test_the_part_may_stand_anywhere_in_the_name_of_a_parquet_file(tmp_path, pattern, change):
-    write_features(
-        tmp_path / "set", {pattern.format(change(k)): n for k, n in {"train": 40, "test": 20}.items()}
-    )
+    write_features(tmp_path / "set", {pattern.format(change(k)): n for k, n in {"train": 40, "test": 20}.items()})
     bundle = load_data(str(tmp_path / "set"), validation=0.0)
     assert (len(bundle.train), len(bundle.test)) == (40, 20)
 

@@ -63,9 +63,7 @@ def test_grey_trees_have_one_channel(tmp_path):
 def test_images_of_mixed_size_need_an_image_size(tmp_path):
     write_tree(tmp_path / "set", ["cat", "dog"], 6)
     write_image(tmp_path / "set" / "dog" / "odd.png", size=(9, 12))
-    with pytest.raises(
-        MixedSizeError, match=r"2 different sizes.*12 of 8x8, 1 of 9x12.*--set data.image_size"
-    ):
+    with pytest.raises(MixedSizeError, match=r"2 different sizes.*12 of 8x8, 1 of 9x12.*--set data.image_size"):
         load_data(str(tmp_path / "set"))
     bundle = load_data(str(tmp_path / "set"), image_size=6)
     assert bundle.input_shape == (3, 6, 6)
@@ -90,13 +88,9 @@ def test_corrupt_files_are_named_and_counted(tmp_path):
     whole = (tmp_path / "set" / "cat" / "000.png").read_bytes()
     (tmp_path / "set" / "dog" / "cut.png").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "set" / "dog" / "empty.png").write_bytes(b"")
-    with pytest.raises(
-        CorruptImageError, match=r"2 of 15 images cannot be read: cat/broken\.png.*dog/empty\.png"
-    ):
+    with pytest.raises(CorruptImageError, match=r"2 of 15 images cannot be read: cat/broken\.png.*dog/empty\.png"):
         load_data(str(tmp_path / "set"))
-    with pytest.raises(
-        CorruptImageError, match=r"3 of 15 images.*cat/broken\.png.*dog/cut\.png.*dog/empty\.png"
-    ):
+    with pytest.raises(CorruptImageError, match=r"3 of 15 images.*cat/broken\.png.*dog/cut\.png.*dog/empty\.png"):
         load_data(str(tmp_path / "set"), image_size=8)
 
 
@@ -153,9 +147,7 @@ def test_a_decompression_bomb_is_treated_as_corrupt(tmp_path, monkeypatch):
 def large_tree(folder, per_class=4):
     for label, name in enumerate(("cat", "dog")):
         for number in range(per_class):
-            write_image(
-                folder / name / f"{number}.jpg", size=(90 + 3 * number, 120), seed=10 * label + number
-            )
+            write_image(folder / name / f"{number}.jpg", size=(90 + 3 * number, 120), seed=10 * label + number)
     return str(folder)
 
 
@@ -171,9 +163,7 @@ def test_large_images_are_streamed(tmp_path):
 
 
 def test_streamed_images_of_one_size_are_used_as_they_are(tmp_path):
-    pixels = [
-        write_image(tmp_path / "set" / n / f"{k}.png", size=(66, 70), seed=k) for n in "ab" for k in range(3)
-    ]
+    pixels = [write_image(tmp_path / "set" / n / f"{k}.png", size=(66, 70), seed=k) for n in "ab" for k in range(3)]
     bundle = load_data(str(tmp_path / "set"))
     assert bundle.streamed
     assert bundle.input_shape == (3, 66, 70)
@@ -207,9 +197,7 @@ def test_streamed_shards_make_up_the_single_process_batch(tmp_path):
 def test_streaming_leaves_the_global_random_state_alone(tmp_path):
     bundle = load_data(large_tree(tmp_path / "set"), image_size=66)
     before = torch.get_rng_state()
-    list(
-        make_loader(bundle, "train", batch_size=2, training=True, augmentation="standard", workers=1).epoch(0)
-    )
+    list(make_loader(bundle, "train", batch_size=2, training=True, augmentation="standard", workers=1).epoch(0))
     assert torch.equal(before, torch.get_rng_state())
 
 
@@ -237,10 +225,7 @@ def test_storage_does_not_change_what_small_images_become(tmp_path, monkeypatch)
     streamed = load_data(folder, image_size=10, validation=0.0)
     assert streamed.streamed
     assert not in_memory.streamed
-    pixels = [
-        all_inputs(b, "train", **options) * torch.tensor(b.std).view(1, 3, 1, 1)
-        for b in (in_memory, streamed)
-    ]
+    pixels = [all_inputs(b, "train", **options) * torch.tensor(b.std).view(1, 3, 1, 1) for b in (in_memory, streamed)]
     shift = [torch.tensor(b.mean).view(1, 3, 1, 1) for b in (in_memory, streamed)]
     assert torch.allclose(pixels[0] + shift[0], pixels[1] + shift[1], atol=1e-5)
 
@@ -352,15 +337,11 @@ def test_evaluation_scales_bicubic_and_cuts_the_centre_as_clip_does(tmp_path):
     bundle = load_data(large_tree(tmp_path / "set", per_class=6), image_size=70, framing=CLIP_FRAMING)
     assert bundle.resize == 70
     assert not bundle.flip
-    loader = make_loader(
-        replace(bundle, mean=(0.0,) * 3, std=(1.0,) * 3), "test", batch_size=1, training=False
-    )
+    loader = make_loader(replace(bundle, mean=(0.0,) * 3, std=(1.0,) * 3), "test", batch_size=1, training=False)
     found = next(loader.epoch(0)).inputs[0].numpy() * 255
     with Image.open(tmp_path / "set" / bundle.test.paths[0]) as image:
         scale = 70 / min(image.size)
-        scaled = image.resize(
-            (round(image.width * scale), round(image.height * scale)), Image.Resampling.BICUBIC
-        )
+        scaled = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.BICUBIC)
     left, top = (scaled.width - 70) // 2, (scaled.height - 70) // 2
     expected = np.asarray(scaled.crop((left, top, left + 70, top + 70))).transpose(2, 0, 1)
     assert np.abs(found - expected).max() < 1e-3
@@ -382,16 +363,12 @@ def test_training_without_mirroring_never_mirrors(tmp_path):
     whole = Framing((1.0, 1.0), centre_share=1.0, interpolation="bicubic", flip=False)
     bundle = load_data(str(tmp_path / "set"), image_size=70, framing=whole, validation=0.0)
     training = make_loader(bundle, "train", batch_size=1, training=True, augmentation="standard")
-    plain = {
-        int(b.index[0]): b.inputs for b in make_loader(bundle, "train", batch_size=1, training=False).epoch(0)
-    }
+    plain = {int(b.index[0]): b.inputs for b in make_loader(bundle, "train", batch_size=1, training=False).epoch(0)}
     for epoch in range(6):
         for batch in training.epoch(epoch):
             # A crop of the whole area has another shape unless the drawn sides are those of the image.
             mirrored = plain[int(batch.index[0])].flip(-1)
-            assert (batch.inputs - mirrored).abs().mean() > (
-                batch.inputs - plain[int(batch.index[0])]
-            ).abs().mean()
+            assert (batch.inputs - mirrored).abs().mean() > (batch.inputs - plain[int(batch.index[0])]).abs().mean()
 
 
 @pytest.mark.parametrize(

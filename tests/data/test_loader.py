@@ -79,9 +79,7 @@ def test_class_balanced_slots_stay_on_one_rank(colour):
 
 
 def test_the_last_evaluation_batch_is_shared_out_evenly_and_completely(mini):
-    loaders = [
-        make_loader(mini, "test", batch_size=768, training=False, rank=r, world_size=3) for r in range(3)
-    ]
+    loaders = [make_loader(mini, "test", batch_size=768, training=False, rank=r, world_size=3) for r in range(3)]
     batches = [list(loader.epoch(0)) for loader in loaders]
     last = [len(rank[-1].labels) for rank in batches]
     assert last == [131, 131, 130]
@@ -117,9 +115,7 @@ def load_tiny(test_size):
 
 
 def test_views_differ_and_come_one_after_the_other(colour):
-    batch = next(
-        make_loader(colour, "train", batch_size=30, training=True, augmentation="standard", views=3).epoch(0)
-    )
+    batch = next(make_loader(colour, "train", batch_size=30, training=True, augmentation="standard", views=3).epoch(0))
     assert batch.views == 3
     assert batch.inputs.shape == (90, 3, 32, 32)
     views = batch.inputs.chunk(3)
@@ -138,9 +134,7 @@ def test_views_without_augmentation_are_equal(colour):
 
 def test_augmentation_changes_with_epoch_and_seed_but_the_index_stays_true(colour):
     options = {"batch_size": 150, "training": True, "augmentation": "standard"}
-    seen = [
-        next(make_loader(colour, "train", seed=s, **options).epoch(e)) for s, e in ((0, 0), (0, 1), (1, 0))
-    ]
+    seen = [next(make_loader(colour, "train", seed=s, **options).epoch(e)) for s, e in ((0, 0), (0, 1), (1, 0))]
     by_index = [batch.inputs[batch.index.argsort()] for batch in seen]
     assert not torch.equal(by_index[0], by_index[1])
     assert not torch.equal(by_index[0], by_index[2])
@@ -184,10 +178,7 @@ def test_digits_are_never_mirrored(tmp_path):
     batch = next(make_loader(bundle, "train", batch_size=40, training=True, augmentation="standard").epoch(0))
     images = bundle.train.inputs[batch.index].numpy()[:, 0]
     inner = (
-        ((batch.inputs[:, 0] * bundle.std[0] + bundle.mean[0]) * 255)
-        .round()
-        .numpy()
-        .astype(np.uint8)[:, 8:20, 8:20]
+        ((batch.inputs[:, 0] * bundle.std[0] + bundle.mean[0]) * 255).round().numpy().astype(np.uint8)[:, 8:20, 8:20]
     )
     for source, cut in zip(images, inner, strict=True):
         windows = np.lib.stride_tricks.sliding_window_view(source, (12, 12)).reshape(-1, 12, 12)

@@ -79,9 +79,7 @@ def test_with_fewer_classes_than_slots_classes_come_equally_often():
 
 def test_class_balanced_epochs_differ_and_repeat_with_the_seed():
     labels = np.repeat(np.arange(5), 30)
-    plans = [
-        np.concatenate(balanced(labels, seed=s).plan(e)).tolist() for s, e in ((0, 0), (0, 0), (0, 1), (1, 0))
-    ]
+    plans = [np.concatenate(balanced(labels, seed=s).plan(e)).tolist() for s, e in ((0, 0), (0, 0), (0, 1), (1, 0))]
     assert plans[0] == plans[1]
     assert plans[0] != plans[2]
     assert plans[0] != plans[3]

@@ -7,9 +7,7 @@ from hypothesis import strategies as st
 from classmargin.data import load_data
 from classmargin.data.sampling import hold_out_rows, long_tail_counts, subset_rows
 
-labels_of = st.lists(st.integers(0, 4), min_size=1, max_size=80).map(
-    lambda values: np.array([*values, 0, 1, 2, 3, 4])
-)
+labels_of = st.lists(st.integers(0, 4), min_size=1, max_size=80).map(lambda values: np.array([*values, 0, 1, 2, 3, 4]))
 
 
 def counts(labels, rows):

@@ -70,9 +70,7 @@ def test_normalised_floats_are_not_rescaled_and_the_input_is_left_alone():
 def test_normalising_a_shard_gives_the_same_bits_as_normalising_the_batch():
     images = torch.from_numpy(random_images(7, 3, 5, 7))
     whole = normalise(images, (0.49, 0.48, 0.44), (0.25, 0.24, 0.26))
-    parts = [
-        normalise(images[a:b], (0.49, 0.48, 0.44), (0.25, 0.24, 0.26)) for a, b in ((0, 3), (3, 4), (4, 7))
-    ]
+    parts = [normalise(images[a:b], (0.49, 0.48, 0.44), (0.25, 0.24, 0.26)) for a, b in ((0, 3), (3, 4), (4, 7))]
     assert torch.equal(whole, torch.cat(parts))
 
 

@@ -42,9 +42,7 @@ class TestParts:
 
     def test_every_part_is_used_on_a_page_and_every_marker_is_a_part(self, parts):
         used = {
-            name
-            for page in (ROOT / "docs").rglob("*.md")
-            for name in parts.MARKER.findall(page.read_text("utf-8"))
+            name for page in (ROOT / "docs").rglob("*.md") for name in parts.MARKER.findall(page.read_text("utf-8"))
         }
         assert used == set(parts.PARTS)
 
@@ -92,9 +90,7 @@ class TestFormulas:
         self.formulas = script("docs_formulas")
 
     def test_inline_and_display_formulas_become_mathml(self):
-        page = (
-            '<p><span class="arithmatex">\\(a &lt; b\\)</span></p><div class="arithmatex">\\[\nx^2\n\\]</div>'
-        )
+        page = '<p><span class="arithmatex">\\(a &lt; b\\)</span></p><div class="arithmatex">\\[\nx^2\n\\]</div>'
         made = self.formulas.with_mathml(page)
         assert made.count("<math") == 2
         assert 'display="block"' in made
@@ -151,10 +147,7 @@ class TestReference:
         "package",
         [
             "classmargin",
-            *(
-                f"classmargin.{name}"
-                for name in ("functional", "theory", "evaluation", "methods", "data", "backbones")
-            ),
+            *(f"classmargin.{name}" for name in ("functional", "theory", "evaluation", "methods", "data", "backbones")),
         ],
     )
     def test_every_public_name_of_the_package_has_an_entry(self, package):

@@ -9,10 +9,7 @@ from site_blocks import ROOT
 
 FOLDERS = (ROOT / "src" / "classmargin", ROOT / "scripts")
 WITH_EXAMPLES = [
-    path
-    for folder in FOLDERS
-    for path in sorted(folder.rglob("*.py"))
-    if ">>> " in path.read_text(encoding="utf-8")
+    path for folder in FOLDERS for path in sorted(folder.rglob("*.py")) if ">>> " in path.read_text(encoding="utf-8")
 ]
 
 

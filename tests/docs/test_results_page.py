@@ -11,9 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def script():
-    spec = importlib.util.spec_from_file_location(
-        "make_results_page", ROOT / "scripts" / "make_results_page.py"
-    )
+    spec = importlib.util.spec_from_file_location("make_results_page", ROOT / "scripts" / "make_results_page.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

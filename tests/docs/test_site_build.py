@@ -83,9 +83,7 @@ def test_style_sheets_ask_for_nothing_outside_the_site(site):
 
 def test_formulas_are_mathml_and_none_is_left_as_latex(site):
     assert "math" in parsed(site / "theory.html").tags
-    left = [
-        page.name for page in site.rglob("*.html") if 'class="arithmatex"' in page.read_text(encoding="utf-8")
-    ]
+    left = [page.name for page in site.rglob("*.html") if 'class="arithmatex"' in page.read_text(encoding="utf-8")]
     assert left == []
 
 

@@ -91,9 +91,7 @@ def parse(arguments):
     command.make_context(name, rest, parent=context)
 
 
-@pytest.mark.parametrize(
-    "arguments", [["train", "--epoch", "3"], ["train", "--epochs", "0"], ["trian"], ["sweep"]]
-)
+@pytest.mark.parametrize("arguments", [["train", "--epoch", "3"], ["train", "--epochs", "0"], ["trian"], ["sweep"]])
 def test_a_wrong_command_on_a_page_would_be_noticed(arguments, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(Exception, match=r".") as refused:  # its class is private to typer
@@ -175,7 +173,5 @@ class TestExamples:
         assert shown == sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 
     def test_every_example_is_run_by_a_test_of_its_integration(self):
-        tests = "\n".join(
-            path.read_text(encoding="utf-8") for path in (ROOT / "tests" / "integrations").glob("*.py")
-        )
+        tests = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests" / "integrations").glob("*.py"))
         assert [path.name for path in (ROOT / "examples").glob("*.py") if path.stem not in tests] == []

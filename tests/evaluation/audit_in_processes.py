@@ -46,9 +46,7 @@ def record_of(rank: int, arrays: dict[str, np.ndarray], case: str) -> dict[str, 
     accumulator = AuditAccumulator(num_classes=8)
     feed(accumulator, arrays, rows, ids=case != "plain", extra=case != "plain")
     try:
-        result = accumulator.compute(
-            classifier_weight=None if case == "plain" else arrays["weight"], bootstrap=200
-        )
+        result = accumulator.compute(classifier_weight=None if case == "plain" else arrays["weight"], bootstrap=200)
     except ValueError as error:
         return {"error": str(error)}
     kept = result.feature_sample

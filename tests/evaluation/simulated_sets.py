@@ -32,9 +32,7 @@ def procedure_mean(
     sizes = block_sizes(n, rule.blocks, rng)
     right = rng.binomial(sizes, accuracy[:, None], size=(draws, *sizes.shape))
     counts = np.stack([sizes - right, right], axis=-1)
-    return headline_values(table_of(right[0].sum(axis=1), n), counts, even_run_weights((1,)), rule)[
-        :, 0
-    ].mean(axis=0)
+    return headline_values(table_of(right[0].sum(axis=1), n), counts, even_run_weights((1,)), rule)[:, 0].mean(axis=0)
 
 
 def coverage(
@@ -79,9 +77,7 @@ def beta(mean: float, spread: float, num_classes: int, n: int) -> Callable[[np.r
     )
 
 
-def predictions_with(
-    accuracy: np.ndarray, n: np.ndarray, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
+def predictions_with(accuracy: np.ndarray, n: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Labels and predictions of a model with the given true class accuracies."""
     labels = np.repeat(np.arange(len(accuracy)), n)
     right = rng.random(len(labels)) < accuracy[labels]

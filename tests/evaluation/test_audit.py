@@ -19,9 +19,7 @@ def test_hand_values():
     labels = np.repeat([0, 1, 2], 10)
     predictions = labels.copy()
     predictions[[0, 10, 11, 12, 20, 21, 22, 23, 24]] = [1, 0, 0, 2, 0, 0, 0, 0, 1]
-    result = audit(
-        labels, predictions=predictions, class_names=["cat", "dog", "fox"], ranking="own", bootstrap=200
-    )
+    result = audit(labels, predictions=predictions, class_names=["cat", "dog", "fox"], ranking="own", bootstrap=200)
     assert (result.overall, result.easy, result.medium, result.hard) == pytest.approx((0.7, 0.9, 0.7, 0.5))
     assert (result.worst, result.gap) == pytest.approx((0.5, 0.4))
     assert result.disparity["worst_class"] == "fox"

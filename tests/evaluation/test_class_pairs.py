@@ -87,9 +87,7 @@ def test_an_interval_of_a_merge_covers_what_fresh_test_sets_give():
     inside = 0
     for _ in range(60):
         predictions = np.array([rng.choice(3, p=transition[k]) for k in labels])
-        low, high = (
-            audit(labels, predictions=predictions, num_classes=3, bootstrap=0).merge("0", "1").overall[1:]
-        )
+        low, high = audit(labels, predictions=predictions, num_classes=3, bootstrap=0).merge("0", "1").overall[1:]
         inside += low <= truth <= high
     assert inside >= 52
 

@@ -61,9 +61,7 @@ def test_p_and_q_values_equal_statsmodels(models):
         ]
         expected.append(mcnemar(table, exact=True).pvalue)
     np.testing.assert_allclose(result.by_class["p_value"], expected, rtol=1e-9)
-    np.testing.assert_allclose(
-        result.by_class["q_value"], multipletests(expected, method="fdr_bh")[1], rtol=1e-9
-    )
+    np.testing.assert_allclose(result.by_class["q_value"], multipletests(expected, method="fdr_bh")[1], rtol=1e-9)
 
 
 def test_who_gained_who_lost_and_what_is_noise(models):
@@ -293,9 +291,7 @@ def test_paired_intervals_cover_a_real_difference():
     hits = []
     for _ in range(200):
         difficulty = rng.random(len(labels))
-        noise = [
-            np.where(rng.random(len(labels)) < 0.7, difficulty, rng.random(len(labels))) for _ in range(2)
-        ]
+        noise = [np.where(rng.random(len(labels)) < 0.7, difficulty, rng.random(len(labels))) for _ in range(2)]
         correct = np.stack([noise[0] < before[labels], noise[1] < before[labels] + change], axis=1)
         found = headline_differences(
             labels, correct, (1, 1), 9, ranking="crossfit", confidence=0.95, bootstrap=300, seed=0
@@ -364,9 +360,7 @@ def test_a_clear_gain_is_named_although_an_unsure_one_is_larger():
     labels = np.repeat(np.arange(3), 1000)
 
     def model(right):
-        return audit(
-            labels, predictions=np.where(right, labels, (labels + 1) % 3), num_classes=3, bootstrap=0
-        )
+        return audit(labels, predictions=np.where(right, labels, (labels + 1) % 3), num_classes=3, bootstrap=0)
 
     right = rng.random(3000) < 0.7
     better = right.copy()
@@ -427,9 +421,7 @@ def test_intervals_of_several_candidates_hold_for_all_of_them_at_once(models):
 def test_words_do_not_change_where_zero_only_just_leaves_the_interval():
     counts = {"gained": 0, "lost": 0, "noise": 3}
     words = {
-        low: pair_verdict(
-            ("A", "B"), dict.fromkeys(("overall", "hard"), (0.005, low, 0.01)), counts, 0.95, 0.05
-        )
+        low: pair_verdict(("A", "B"), dict.fromkeys(("overall", "hard"), (0.005, low, 0.01)), counts, 0.95, 0.05)
         for low in (-0.0002, 0.0, 0.0002, 0.003, -0.005)
     }
     near = "B is possibly better (near the noise) than A"

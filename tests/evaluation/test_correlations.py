@@ -26,9 +26,7 @@ def test_values_equal_scipy(pair):
 
 def test_pearson_interval_equals_scipy(pair):
     expected = stats.pearsonr(*pair).confidence_interval(0.9)
-    assert correlation_interval(pearson(*pair), 40, "pearson", 0.9) == pytest.approx(
-        (expected.low, expected.high)
-    )
+    assert correlation_interval(pearson(*pair), 40, "pearson", 0.9) == pytest.approx((expected.low, expected.high))
 
 
 @pytest.mark.parametrize("measure", ["pearson", "spearman"])

@@ -61,9 +61,7 @@ def test_indices_of_very_small_and_very_large_values_are_those_of_ordinary_ones(
     assert gini(values) == pytest.approx(1 / 3)
     assert measures["gini"] == pytest.approx(1 / 3)
     assert measures["std"] / unit == pytest.approx(np.sqrt(2) / 3, abs=0.6 if unit == SMALLEST else 1e-12)
-    assert measures["mean_class_accuracy"] / unit == pytest.approx(
-        2 / 3, abs=0.6 if unit == SMALLEST else 1e-12
-    )
+    assert measures["mean_class_accuracy"] / unit == pytest.approx(2 / 3, abs=0.6 if unit == SMALLEST else 1e-12)
     assert measures["ratio"] == 0.0
     assert measures["range"] == unit
 

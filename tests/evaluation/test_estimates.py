@@ -132,9 +132,7 @@ def note_of_true_thirds(found):
 
 def test_thirds_with_a_bias_come_with_the_estimates_of_the_true_ones_and_its_direction():
     right = np.random.default_rng(0).binomial(40, 0.7, 30)
-    own, crossfit, corrected = (
-        estimates(right, 40, ranking=ranking) for ranking in ("own", "crossfit", "corrected")
-    )
+    own, crossfit, corrected = (estimates(right, 40, ranking=ranking) for ranking in ("own", "crossfit", "corrected"))
     assert corrected.values["gap"] < own.values["gap"]
     (note,) = note_of_true_thirds(own)
     true, shown = (100 * found.values["hard"] for found in (corrected, own))

@@ -63,9 +63,7 @@ def test_spread_of_nearly_collapsed_features_is_exact():
     rng = np.random.default_rng(0)
     features = 7.0 + 1e-4 * rng.normal(size=(500, 8))
     expected = ((features - features.mean(axis=0)) ** 2).sum(axis=1).mean()
-    assert class_geometry(sums_of(features, np.zeros(500, dtype=int), 1)).spread[0] == pytest.approx(
-        expected, rel=1e-4
-    )
+    assert class_geometry(sums_of(features, np.zeros(500, dtype=int), 1)).spread[0] == pytest.approx(expected, rel=1e-4)
 
 
 def test_nc1_equals_the_definition(toy):
@@ -89,10 +87,7 @@ def test_nc1_equals_the_definition_with_fewer_classes_than_dimensions():
     features = rng.normal(size=(3, 12))[labels] * 2 + rng.normal(size=(120, 12))
     means = np.stack([features[labels == k].mean(axis=0) for k in range(3)])
     between = sum(np.outer(m, m) for m in means - means.mean(axis=0)) / 3
-    within = (
-        sum((f - means[k])[:, None] * (f - means[k])[None, :] for f, k in zip(features, labels, strict=True))
-        / 120
-    )
+    within = sum((f - means[k])[:, None] * (f - means[k])[None, :] for f, k in zip(features, labels, strict=True)) / 120
     expected = np.trace(within @ np.linalg.pinv(between)) / 3
     assert collapse_diagnostics(sums_of(features, labels, 3), None)["nc1"] == pytest.approx(expected)
 
@@ -164,9 +159,7 @@ def test_lengths_and_angles_have_no_unit(unit):
     assert other == {name: pytest.approx(value) for name, value in plain.items()}
     if unit < 1:  # squares of huge features overflow in the sums themselves
         labels = np.repeat(np.arange(3), 2)
-        plain, other = (
-            collapse_diagnostics(sums_of(u * weight[labels], labels, 3), weight) for u in (1.0, unit)
-        )
+        plain, other = (collapse_diagnostics(sums_of(u * weight[labels], labels, 3), weight) for u in (1.0, unit))
         for name in ("mean_equinorm_cv", "mean_equiangularity", "mean_max_angle_gap", "self_duality"):
             assert other[name] == pytest.approx(plain[name], rel=0.05 if unit < 1e-300 else 1e-9), name
 

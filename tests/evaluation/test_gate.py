@@ -27,9 +27,7 @@ def models(lost, gained=(0,) * CLASSES, n=100, right=80):
     labels = np.repeat(np.arange(CLASSES), n)
     place = np.tile(np.arange(n), CLASSES)
     before = place < right
-    after = (before & (place >= np.array(lost)[labels])) | (
-        ~before & (place < right + np.array(gained)[labels])
-    )
+    after = (before & (place >= np.array(lost)[labels])) | (~before & (place < right + np.array(gained)[labels]))
     wrong = (labels + 1) % CLASSES
     return audit_of(labels, np.where(before, labels, wrong)), audit_of(labels, np.where(after, labels, wrong))
 
@@ -123,9 +121,7 @@ def test_equal_models_fail_less_often_than_alpha():
     for _ in range(40):
         labels, first = predictions_with(accuracy, n, rng)
         _, second = predictions_with(accuracy, n, rng)
-        failures += not decide(
-            audit_of(labels, second), audit_of(labels, first), max_drop=0.0, min_worst=0.3
-        ).passed
+        failures += not decide(audit_of(labels, second), audit_of(labels, first), max_drop=0.0, min_worst=0.3).passed
     assert failures <= 4
 
 
@@ -134,9 +130,7 @@ def test_power_statement_is_what_simulation_finds():
     drop, n, churn, level = 0.12, 100, 0.1, 0.05 / 6
     lost = rng.multinomial(n, [churn / 2 + drop, churn / 2, 1 - churn - drop], size=20_000)
     pairs, place = np.unique(lost[:, :2], axis=0, return_inverse=True)
-    caught = (margin_p_values(pairs[:, 1], pairs[:, 0], np.full(len(pairs), n), 0.02) <= level)[
-        place.reshape(-1)
-    ]
+    caught = (margin_p_values(pairs[:, 1], pairs[:, 0], np.full(len(pairs), n), 0.02) <= level)[place.reshape(-1)]
     found = catch_probability(drop, n, churn=churn, max_drop=0.02, level=level)
     assert found == pytest.approx(caught.mean(), abs=0.012)
 
@@ -169,10 +163,7 @@ def test_the_gate_prints_its_power():
     base, new = models([2] * CLASSES, gained=[2] * CLASSES)
     result = decide(new, base, must_see=0.05)
     expected = catch_probability(0.05, 100, churn=0.04, max_drop=0.02, level=0.05 / 6)
-    assert (
-        f"a 5-point drop in one class of 100 samples would be caught with probability {expected:.2f}"
-        in result.power
-    )
+    assert f"a 5-point drop in one class of 100 samples would be caught with probability {expected:.2f}" in result.power
     assert result.power_table["probability"].is_monotonic_increasing
 
 

@@ -40,9 +40,7 @@ def records(tmp_path_factory, wide):
         weight=wide.weight8,
     )
     started = [
-        subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(rank), str(folder)], stderr=subprocess.PIPE, text=True
-        )
+        subprocess.Popen([sys.executable, str(SCRIPT), str(rank), str(folder)], stderr=subprocess.PIPE, text=True)
         for rank in range(2)
     ]
     errors = [process.communicate()[1] for process in started]

@@ -102,9 +102,7 @@ def test_copies_centre_on_the_observed_overall_accuracy():
 def test_copies_equal_a_loop_over_samples():
     # The vectorised bootstrap against resampling the samples themselves, class by class (no settling: accuracies far apart).
     table = table_of(ONE, n=200)
-    fast = resampled_headlines(
-        table, (1,), TierRule("own"), 4000, np.random.default_rng(0), resample_runs=False
-    )[:, 0]
+    fast = resampled_headlines(table, (1,), TierRule("own"), 4000, np.random.default_rng(0), resample_runs=False)[:, 0]
     rng = np.random.default_rng(1)
     right = [np.arange(200) < accuracy[0] * 200 for accuracy in ONE]
     slow = []

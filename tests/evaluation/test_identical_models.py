@@ -67,9 +67,7 @@ def test_crossfit_of_an_identical_model_gains_nothing():
     gains = []
     for _ in range(SETS):
         accuracy = true_accuracies(rng)
-        first, second = (
-            hard_of(rng.binomial(SAMPLES, accuracy), TierRule("crossfit"), rng) for _ in range(2)
-        )
+        first, second = (hard_of(rng.binomial(SAMPLES, accuracy), TierRule("crossfit"), rng) for _ in range(2))
         gains.append(second - first)
     assert abs(100 * np.mean(gains)) < 0.1
 
@@ -77,16 +75,12 @@ def test_crossfit_of_an_identical_model_gains_nothing():
 def pair_table(first, second):
     """Two models whose errors are independent: cells (both wrong, second right, first right, both right)."""
     both = first * second / SAMPLES
-    cells = np.rint(
-        np.stack([SAMPLES - first - second + both, second - both, first - both, both], axis=1)
-    ).astype(int)
+    cells = np.rint(np.stack([SAMPLES - first - second + both, second - both, first - both, both], axis=1)).astype(int)
     patterns = np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
     return OutcomeTable(cells, np.broadcast_to(patterns, (CLASSES, 4, 2)))
 
 
-@pytest.mark.parametrize(
-    ("ranking", "gain"), [("baseline", 0.8), ("crossfit", 0.0), ("pooled", 0.0), ("own", 0.0)]
-)
+@pytest.mark.parametrize(("ranking", "gain"), [("baseline", 0.8), ("crossfit", 0.0), ("pooled", 0.0), ("own", 0.0)])
 def test_comparisons_are_fair_to_both_models_unless_the_baseline_ranks(ranking, gain):
     """Noise of the seed (the class accuracies themselves differ by 3 points) instead of noise of the samples."""
     rng = np.random.default_rng(3)
@@ -94,8 +88,7 @@ def test_comparisons_are_fair_to_both_models_unless_the_baseline_ranks(ranking, 
     for _ in range(SETS):
         accuracy = true_accuracies(rng)
         first, second = (
-            np.rint(SAMPLES * np.clip(accuracy + rng.normal(0, 0.03, CLASSES), 0, 1)).astype(int)
-            for _ in range(2)
+            np.rint(SAMPLES * np.clip(accuracy + rng.normal(0, 0.03, CLASSES), 0, 1)).astype(int) for _ in range(2)
         )
         table = pair_table(first, second)
         rule = TierRule(ranking)
@@ -113,9 +106,7 @@ def test_the_public_functions_tell_the_same_story():
         labels, first = predictions_with(accuracy, SAMPLES, rng)
         _, second = predictions_with(accuracy, SAMPLES, rng)
         one = audit(labels, predictions=first, num_classes=CLASSES, ranking="own", bootstrap=0)
-        two = audit(
-            labels, predictions=second, num_classes=CLASSES, bootstrap=0, ranking="reference", reference=one
-        )
+        two = audit(labels, predictions=second, num_classes=CLASSES, bootstrap=0, ranking="reference", reference=one)
         flattered.append(two.hard - one.hard)
         fair.append(compare(one, two, bootstrap=1).delta("hard")[0])
     assert 100 * np.mean(flattered) > 0.5

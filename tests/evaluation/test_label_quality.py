@@ -12,9 +12,7 @@ def issues_of(probabilities, labels):
 def by_definition(probabilities, labels):
     """Confident joint of Northcutt et al., a loop over samples and classes."""
     num_classes = probabilities.shape[1]
-    thresholds = [
-        probabilities[labels == k, k].mean() if (labels == k).any() else np.inf for k in range(num_classes)
-    ]
+    thresholds = [probabilities[labels == k, k].mean() if (labels == k).any() else np.inf for k in range(num_classes)]
     found = []
     for row, label in zip(probabilities, labels, strict=True):
         above = [k for k in range(num_classes) if row[k] >= thresholds[k]]

@@ -12,9 +12,7 @@ Y = np.repeat(["cat", "dog", "elk"], 30)
 X = MEANS[np.repeat(np.arange(3), 30)] + RNG.normal(size=(90, 4))
 
 
-@pytest.mark.parametrize(
-    "kind", ["LogisticRegression", "LinearSVC", "KNeighborsClassifier", "RidgeClassifier"]
-)
+@pytest.mark.parametrize("kind", ["LogisticRegression", "LinearSVC", "KNeighborsClassifier", "RidgeClassifier"])
 def test_an_estimator_gives_its_own_accuracy_under_its_own_names(kind):
     pytest.importorskip("sklearn")
     from sklearn import linear_model, neighbors, svm

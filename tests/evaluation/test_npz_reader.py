@@ -69,9 +69,7 @@ def test_members_that_nobody_asked_for_are_not_even_looked_at(tmp_path):
 
 
 def test_a_zip_bomb_is_refused_before_it_unpacks(tmp_path):
-    bomb = zip_file(
-        tmp_path / "a.npz", {"logits.npy": npy_bytes(np.zeros(80 * 2**20, np.uint8))}, zipfile.ZIP_DEFLATED
-    )
+    bomb = zip_file(tmp_path / "a.npz", {"logits.npy": npy_bytes(np.zeros(80 * 2**20, np.uint8))}, zipfile.ZIP_DEFLATED)
     assert bomb.stat().st_size < 2**20
     with pytest.raises(PredictionFileError, match="possible zip bomb"):
         read_npz(bomb, ["logits"])

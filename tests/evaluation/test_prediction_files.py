@@ -30,9 +30,7 @@ def test_npz_gives_the_audit_of_its_arrays(tmp_path, toy):
 
 
 def test_writing_and_reading_come_back(tmp_path, toy):
-    file = write_predictions(
-        tmp_path / "run" / "predictions.npz", toy.labels, logits=toy.logits, class_names=NAMES
-    )
+    file = write_predictions(tmp_path / "run" / "predictions.npz", toy.labels, logits=toy.logits, class_names=NAMES)
     found = read_predictions(file)
     np.testing.assert_array_equal(found.logits, toy.logits)
     assert found.class_names == NAMES
@@ -61,14 +59,10 @@ def test_a_run_without_predictions_says_how_they_come_about(tmp_path):
     folder = tmp_path / "my run"
     folder.mkdir()
     (folder / "config.toml").touch()
-    with pytest.raises(
-        PredictionFileError, match=r"unfinished run.*classmargin train --out '.*my run' --resume"
-    ):
+    with pytest.raises(PredictionFileError, match=r"unfinished run.*classmargin train --out '.*my run' --resume"):
         read_predictions(folder)
     (folder / "done").touch()
-    with pytest.raises(
-        PredictionFileError, match=r"finished run without.*classmargin predict '.*my run' DATA"
-    ):
+    with pytest.raises(PredictionFileError, match=r"finished run without.*classmargin predict '.*my run' DATA"):
         read_predictions(folder)
 
 
@@ -173,9 +167,7 @@ def test_tables_give_the_audit_of_their_columns(tmp_path, toy, suffix, prefix):
 
 def test_class_numbers_are_ordered_by_number(tmp_path):
     names = [str(k) for k in range(12)]
-    frame = pd.DataFrame(
-        {"label": [2, 10], **{f"p_{name}": [float(name == "10")] * 2 for name in sorted(names)}}
-    )
+    frame = pd.DataFrame({"label": [2, 10], **{f"p_{name}": [float(name == "10")] * 2 for name in sorted(names)}})
     frame.to_csv(tmp_path / "a.csv", index=False)
     found = read_predictions(tmp_path / "a.csv")
     assert found.class_names == tuple(names)
@@ -183,16 +175,12 @@ def test_class_numbers_are_ordered_by_number(tmp_path):
 
 
 def test_numbers_stand_for_named_classes_too(tmp_path):
-    pd.DataFrame({"label": [0, 1], "p_cat": [0.9, 0.2], "p_dog": [0.1, 0.8]}).to_csv(
-        tmp_path / "a.csv", index=False
-    )
+    pd.DataFrame({"label": [0, 1], "p_cat": [0.9, 0.2], "p_dog": [0.1, 0.8]}).to_csv(tmp_path / "a.csv", index=False)
     assert read_predictions(tmp_path / "a.csv").audit(bootstrap=0).overall == 1.0
 
 
 def test_labels_and_predictions_take_names_a_number_or_what_is_seen(tmp_path):
-    pd.DataFrame({"label": ["cat", "dog"], "prediction": ["cat", "cat"]}).to_csv(
-        tmp_path / "a.csv", index=False
-    )
+    pd.DataFrame({"label": ["cat", "dog"], "prediction": ["cat", "cat"]}).to_csv(tmp_path / "a.csv", index=False)
     seen = read_predictions(tmp_path / "a.csv").audit(bootstrap=0)
     assert seen.class_names == ("cat", "dog")
     assert "those seen in labels and predictions" in seen.notes[0]
@@ -267,14 +255,10 @@ def test_bad_tables_are_refused_with_their_name(tmp_path, message, columns, name
 def test_missing_labels_in_a_table_are_refused_with_their_row(tmp_path, names):
     (tmp_path / "a.csv").write_text("label,p_a,p_b\na,0.5,0.5\n,0.5,0.5\n")
     (tmp_path / "b.csv").write_text("label,prediction\n0,0\n1,0\n,1\n")
-    pd.DataFrame({"label": ["a", None], "p_a": [0.5, 0.5], "p_b": [0.5, 0.5]}).to_parquet(
-        tmp_path / "c.parquet"
-    )
+    pd.DataFrame({"label": ["a", None], "p_a": [0.5, 0.5], "p_b": [0.5, 0.5]}).to_parquet(tmp_path / "c.parquet")
     pd.DataFrame({"label": [0, None], "prediction": [0, 1]}).to_parquet(tmp_path / "d.parquet")
     for name, row in (("a.csv", 2), ("b.csv", 3), ("c.parquet", 2), ("d.parquet", 2)):
-        message = (
-            rf"{name}: column 'label' must hold classes, got an empty cell in row {row} \(counted from 1\)"
-        )
+        message = rf"{name}: column 'label' must hold classes, got an empty cell in row {row} \(counted from 1\)"
         with pytest.raises(PredictionFileError, match=message):
             read_predictions(tmp_path / name, class_names=names)
 
@@ -403,9 +387,7 @@ def test_a_column_that_is_there_twice_is_refused(tmp_path):
 
 
 def test_names_in_other_bytes_than_utf_8_name_the_file(tmp_path):
-    np.savez(
-        tmp_path / "x.npz", labels=[0, 1], predictions=[0, 1], class_names=np.array([b"caf\xe9", b"dog"])
-    )
+    np.savez(tmp_path / "x.npz", labels=[0, 1], predictions=[0, 1], class_names=np.array([b"caf\xe9", b"dog"]))
     with pytest.raises(PredictionFileError, match=r"x\.npz: class_names must hold text in UTF-8"):
         read_predictions(tmp_path / "x.npz")
 
@@ -433,16 +415,12 @@ def test_the_own_name_of_a_column_wins_over_its_aliases(tmp_path):
 
 def test_an_npz_without_labels_names_the_arrays_that_it_holds(tmp_path):
     np.savez(tmp_path / "a.npz", output=np.eye(2), ids=[0, 1])
-    with pytest.raises(
-        PredictionFileError, match=r"must hold an array 'labels'.*got the arrays output, ids$"
-    ):
+    with pytest.raises(PredictionFileError, match=r"must hold an array 'labels'.*got the arrays output, ids$"):
         read_predictions(tmp_path / "a.npz")
 
 
 def test_pictures_and_texts_are_read_beside_the_predictions(tmp_path):
-    frame = pd.DataFrame(
-        {"label": [0, 1], "prediction": [0, 1], "text": ["a", "b"], "image_path": ["x.png", "y.png"]}
-    )
+    frame = pd.DataFrame({"label": [0, 1], "prediction": [0, 1], "text": ["a", "b"], "image_path": ["x.png", "y.png"]})
     frame.to_csv(tmp_path / "a.csv", index=False)
     found = read_predictions(tmp_path / "a.csv")
     assert found.text.tolist() == ["a", "b"]

@@ -27,9 +27,7 @@ def test_probabilities_and_logits_tell_the_same(toy):
 def test_scores_do_not_depend_on_chunks_or_an_added_constant(toy):
     whole = score_samples(toy.logits, toy.labels, are_logits=True)
     shifted = score_samples(toy.logits + 1e4, toy.labels, are_logits=True)
-    parts = [
-        score_samples(toy.logits[rows], toy.labels[rows], are_logits=True) for rows in row_chunks(600, 77)
-    ]
+    parts = [score_samples(toy.logits[rows], toy.labels[rows], are_logits=True) for rows in row_chunks(600, 77)]
     together = np.concatenate([part.output_margin for part in parts])
     np.testing.assert_array_equal(together, whole.output_margin)
     np.testing.assert_allclose(shifted.output_margin, whole.output_margin, atol=1e-9)

@@ -94,12 +94,8 @@ def test_predictions_beyond_the_kept_candidates_have_no_probability():
 
 
 def test_flipped_samples_are_matched_by_identity():
-    old = audit(
-        [0, 1, 1], predictions=[0, 0, 1], class_names=["a", "b"], sample_id=["x", "y", "z"], bootstrap=0
-    )
-    new = audit(
-        [1, 1, 0], predictions=[0, 1, 0], class_names=["a", "b"], sample_id=["z", "y", "x"], bootstrap=0
-    )
+    old = audit([0, 1, 1], predictions=[0, 0, 1], class_names=["a", "b"], sample_id=["x", "y", "z"], bootstrap=0)
+    new = audit([1, 1, 0], predictions=[0, 1, 0], class_names=["a", "b"], sample_id=["z", "y", "x"], bootstrap=0)
     found = flipped_samples(old, new)
     assert found[["sample_id", "class_name", "change", "baseline", "candidate"]].to_numpy().tolist() == [
         ["z", "b", "right→wrong", "b", "a"],

@@ -79,9 +79,7 @@ def test_groups_count_errors_that_stay_inside():
 
 
 def test_tables_are_matched_by_identity_and_refused_when_they_do_not_fit(tmp_path):
-    result = audit(
-        [0, 1, 1], predictions=[0, 1, 0], class_names=["a", "b"], sample_id=["x", "y", "z"], bootstrap=0
-    )
+    result = audit([0, 1, 1], predictions=[0, 1, 0], class_names=["a", "b"], sample_id=["x", "y", "z"], bootstrap=0)
     file = tmp_path / "m.csv"
     file.write_text("sample_id,camera\nz,3\nx,1\ny,2\nunused,9\n")
     assert read_sample_table(file, result)["camera"].tolist() == ["1", "2", "3"]

@@ -15,9 +15,7 @@ def fed(toy, batches, **options):
 
 
 def test_batches_equal_the_functional_form(toy):
-    whole = audit(
-        toy.labels, logits=toy.logits, features=toy.features, classifier_weight=toy.weight, bootstrap=200
-    )
+    whole = audit(toy.labels, logits=toy.logits, features=toy.features, classifier_weight=toy.weight, bootstrap=200)
     parts = fed(toy, np.array_split(np.arange(600), 13)).compute(classifier_weight=toy.weight, bootstrap=200)
     assert parts.intervals == whole.intervals
     assert parts.disparity == whole.disparity

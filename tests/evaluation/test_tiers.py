@@ -50,6 +50,4 @@ def test_means_of_own_ranking_are_those_of_sorted_thirds():
 
 
 def test_an_empty_tier_has_no_mean():
-    np.testing.assert_array_equal(
-        ranked_tier_means(np.array([0.5, 0.7]), np.array([0.5, 0.7])), [0.7, 0.5, np.nan]
-    )
+    np.testing.assert_array_equal(ranked_tier_means(np.array([0.5, 0.7]), np.array([0.5, 0.7])), [0.7, 0.5, np.nan])

@@ -63,9 +63,7 @@ def test_an_augmentation_is_dropped_for_the_classes_it_hurts(tmp_path, asked):
     for part, count in (("train", 100), ("test", 30)):
         labels = np.repeat(np.arange(4), count)
         images = rng.integers(0, 60, size=(len(labels), 16, 16, 3))
-        for place, label in enumerate(
-            labels
-        ):  # a bright bar: left or right, which mirroring mixes up, top or bottom
+        for place, label in enumerate(labels):  # a bright bar: left or right, which mirroring mixes up, top or bottom
             images[place][
                 ((slice(None), slice(0, 4)), (slice(None), slice(12, 16)), slice(0, 4), slice(12, 16))[label]
             ] += 150
@@ -207,9 +205,7 @@ def test_predictions_of_any_model_are_compared_on_the_same_test_samples(features
     assert "Against the given baseline: +" in found.verdict
 
     np.savez(tmp_path / "other.npz", labels=labels[::-1], predictions=labels)
-    with pytest.raises(
-        ValueError, match="was not tested on the test samples of toy: 120 labels there, 120 here"
-    ):
+    with pytest.raises(ValueError, match="was not tested on the test samples of toy: 120 labels there, 120 here"):
         improve(str(features), baseline=tmp_path / "other.npz", out=tmp_path / "none", **asked)
     assert not (tmp_path / "none").exists()
 
@@ -287,9 +283,7 @@ def test_predictions_alone_need_no_torch(tmp_path):
         (["--baseline", "a.npz,b.npz,c.npz"], "got 3"),
     ],
 )
-def test_bad_input_is_one_line_and_leaves_nothing_behind(
-    words, message, features, tmp_path, capsys, monkeypatch
-):
+def test_bad_input_is_one_line_and_leaves_nothing_behind(words, message, features, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     given = [str(features) if word == "TOY" else word for word in words]
     assert main(["improve", *given, "--out", "out"]) == 2

@@ -63,9 +63,7 @@ def whole(features, tmp_path_factory):
 
 # Nine steps make an epoch, and two epochs a run: in the baseline, in the remedy after a checkpoint, at the end of its run.
 @pytest.mark.parametrize("step", [5, 31, 36])
-def test_a_command_killed_with_its_worker_at_a_step_resumes_to_the_same_choice(
-    features, whole, tmp_path, step
-):
+def test_a_command_killed_with_its_worker_at_a_step_resumes_to_the_same_choice(features, whole, tmp_path, step):
     code, said, none = search(features, tmp_path / "out", tmp_path, DIE_AT=str(step), DIE_WITH_PARENT="yes")
     assert (code, none) == (-9, None), said
     finished = {run: run.stat().st_mtime_ns for run in (tmp_path / "out").glob("runs/*/validation.npz")}
@@ -75,9 +73,7 @@ def test_a_command_killed_with_its_worker_at_a_step_resumes_to_the_same_choice(
     assert told(resumed) == told(whole)
 
 
-def test_a_search_on_ray_whose_worker_is_killed_at_a_step_ends_like_one_on_this_machine(
-    features, whole, tmp_path
-):
+def test_a_search_on_ray_whose_worker_is_killed_at_a_step_ends_like_one_on_this_machine(features, whole, tmp_path):
     pytest.importorskip("ray", reason="Ray is an extra of its own: pip install 'classmargin[ray]'")
     code, said, on_ray = search(features, tmp_path / "ray", tmp_path, "ray", DIE_AT="31")
     assert code == 0, said

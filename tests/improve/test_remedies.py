@@ -25,16 +25,12 @@ def features(tmp_path_factory):
     labels = np.repeat(np.arange(3), 30)
     file = tmp_path_factory.mktemp("features") / "toy.npz"
     np.savez(file, inputs=rng.normal(size=(90, 5)).astype(np.float32), labels=labels)
-    return gather_config(flags={"data": {"name": str(file)}, "backbone": {"name": "mlp"}}), load_data(
-        str(file)
-    )
+    return gather_config(flags={"data": {"name": str(file)}, "backbone": {"name": "mlp"}}), load_data(str(file))
 
 
 @pytest.fixture(scope="module")
 def images():
-    return gather_config(flags={"backbone": {"name": "small-cnn"}}), load_data(
-        "fashion-mnist-mini", fraction=0.1
-    )
+    return gather_config(flags={"backbone": {"name": "small-cnn"}}), load_data("fashion-mnist-mini", fraction=0.1)
 
 
 def test_every_remedy_says_what_it_changes_and_risks():
@@ -79,16 +75,12 @@ def test_mixing_is_left_out_where_the_method_needs_one_class_per_sample(features
 
 def test_hyperparameters_of_another_method_do_not_carry_over(features):
     config = lay(features[0], {"method": {"name": "mr2", "representation_weight": 3.0}})
-    assert lay(config, {"method": {"name": "erm", "label_smoothing": 0.1}}).method.options == {
-        "label_smoothing": 0.1
-    }
+    assert lay(config, {"method": {"name": "erm", "label_smoothing": 0.1}}).method.options == {"label_smoothing": 0.1}
     assert lay(config, {"loop": {"epochs": 2}}).method.options == {"representation_weight": 3.0}
 
 
 def test_tuning_varies_rate_then_decay_and_length(features):
-    config = lay(
-        features[0], {"optimizer": {"learning_rate": 0.3, "weight_decay": 0.01}, "loop": {"epochs": 4}}
-    )
+    config = lay(features[0], {"optimizer": {"learning_rate": 0.3, "weight_decay": 0.01}, "loop": {"epochs": 4}})
     rates, others = tuning_steps(config)
     found = [tables["optimizer"]["learning_rate"] for _, tables in rates]
     assert found == pytest.approx([0.9, 0.1, 3.0])

@@ -322,9 +322,7 @@ def test_another_pass_of_the_same_size_before_the_loss_is_refused(network, forwa
     criterion = capture_features(network).criterion()
     (inputs, labels), (other, _) = batch(8, 0), batch(8, 1)
     logits = forward(network, inputs, other)
-    with pytest.raises(
-        ValueError, match=rf"features of layer 'head' may not belong.*{reason}.*features=\.\.\.\)"
-    ):
+    with pytest.raises(ValueError, match=rf"features of layer 'head' may not belong.*{reason}.*features=\.\.\.\)"):
         criterion(logits, labels)
     assert int(criterion.loss.statistics.updates) == 0
 
@@ -420,9 +418,7 @@ def test_features_may_be_given_instead_of_captured(network):
     criterion, by_hand = capture_features(network).criterion(), MR2Loss.preset("recommended", NUM_CLASSES)
     inputs, labels = batch(8, 0)
     logits, features = network(inputs).flip(0), expected_features(network, inputs).flip(0)
-    torch.testing.assert_close(
-        criterion(logits, labels, features=features), by_hand(logits, labels, features)
-    )
+    torch.testing.assert_close(criterion(logits, labels, features=features), by_hand(logits, labels, features))
     with pytest.raises(RuntimeError, match="no features"):  # what was captured is gone
         criterion(logits, labels)
 
@@ -536,9 +532,7 @@ def test_evaluation_is_the_plain_cross_entropy(network, settings):
 def test_evaluation_needs_no_features(network):
     criterion = capture_features(network).criterion().eval()
     logits, labels = torch.randn(4, NUM_CLASSES), torch.tensor([0, 1, 2, 3])
-    assert torch.equal(
-        criterion(logits, labels), nn.functional.cross_entropy(logits, labels, label_smoothing=0.1)
-    )
+    assert torch.equal(criterion(logits, labels), nn.functional.cross_entropy(logits, labels, label_smoothing=0.1))
 
 
 def test_parts_of_mr2_are_to_be_had_in_evaluation(network):

@@ -103,9 +103,7 @@ def test_licences_of_all_core_packages_are_stated():
         [sys.executable, ROOT / "scripts" / "list_licences.py"], capture_output=True, text=True, check=True
     ).stdout
     rows = {
-        normal(cells[1].strip()): cells[3].strip()
-        for line in listed.splitlines()
-        if len(cells := line.split("|")) > 3
+        normal(cells[1].strip()): cells[3].strip() for line in listed.splitlines() if len(cells := line.split("|")) > 3
     }
     for package in ("numpy", "pandas", "rich", "safetensors", "scipy", "torch", "typer"):
         assert rows[package] not in ("", "not stated"), package

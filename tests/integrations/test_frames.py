@@ -75,9 +75,7 @@ def test_columns_in_another_order_are_put_in_class_order(scores, plain, frame):
     same(classmargin.audit(labels, logits=table, class_names=NAMES, bootstrap=0), plain)
 
 
-@pytest.mark.parametrize(
-    "frame", [pd.DataFrame, lambda logits: pl.from_numpy(logits)], ids=["pandas", "polars"]
-)
+@pytest.mark.parametrize("frame", [pd.DataFrame, lambda logits: pl.from_numpy(logits)], ids=["pandas", "polars"])
 def test_nameless_columns_give_class_numbers(scores, frame):
     labels, logits = scores
     result = classmargin.audit(pd.Series(labels), logits=frame(logits), bootstrap=0)
@@ -97,9 +95,7 @@ def test_names_without_class_names_are_refused():
 
 
 def test_unknown_name_is_refused_with_the_nearest_known_one():
-    with pytest.raises(
-        ValueError, match=r"labels must hold names of class_names, got 'dgo' \(did you mean 'dog'\?\)"
-    ):
+    with pytest.raises(ValueError, match=r"labels must hold names of class_names, got 'dgo' \(did you mean 'dog'\?\)"):
         classmargin.audit(["cat", "dgo"], predictions=["cat", "cat"], class_names=["cat", "dog"])
 
 

@@ -203,9 +203,7 @@ def test_trainer_itself_accumulates_to_the_large_batch(tmp_path):
                 module.p = 0.0
         trainer.train()
         assert int(margin.loss.statistics.updates) == 3
-        trained.append(
-            (trainer.model.state_dict(), [e["loss"] for e in trainer.state.log_history if "loss" in e])
-        )
+        trained.append((trainer.model.state_dict(), [e["loss"] for e in trainer.state.log_history if "loss" in e]))
     for name, value in trained[0][0].items():
         torch.testing.assert_close(trained[1][0][name], value, rtol=1e-4, atol=1e-6)
     assert trained[1][1] == pytest.approx(trained[0][1], rel=1e-3)
@@ -287,9 +285,7 @@ class Record(transformers.TrainerCallback):
         batch = {name: torch.stack([row[name] for row in self.rows]) for name in self.rows[0]}
         labels = batch.pop("labels")
         with torch.no_grad():
-            self.expected.append(
-                torch.nn.functional.cross_entropy(model.eval()(**batch).logits, labels).item()
-            )
+            self.expected.append(torch.nn.functional.cross_entropy(model.eval()(**batch).logits, labels).item())
         self.logged.append(metrics["eval_loss"])
         model.train()
 
@@ -412,9 +408,7 @@ def test_margin_without_a_model_takes_that_of_the_trainer(tmp_path):
     with pytest.raises(RuntimeError, match=r"callbacks=\[margin\]"):
         _ = margin.loss
     arguments = transformers.TrainingArguments(str(tmp_path), report_to=[], use_cpu=True, disable_tqdm=True)
-    transformers.Trainer(
-        model, arguments, compute_loss_func=margin, callbacks=[margin.callback]
-    )  # its older name
+    transformers.Trainer(model, arguments, compute_loss_func=margin, callbacks=[margin.callback])  # its older name
     assert margin.criterion.capture.layer is model.classifier
 
 
@@ -521,9 +515,7 @@ IMAGES = {
     "resnet": lambda: transformers.ResNetConfig(
         embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic"
     ),
-    "convnext": lambda: transformers.ConvNextConfig(
-        hidden_sizes=[8, 16], depths=[1, 1], num_stages=2, patch_size=2
-    ),
+    "convnext": lambda: transformers.ConvNextConfig(hidden_sizes=[8, 16], depths=[1, 1], num_stages=2, patch_size=2),
     "swin": lambda: transformers.SwinConfig(
         image_size=8, patch_size=2, embed_dim=8, depths=[1, 1], num_heads=[1, 2], window_size=2
     ),
@@ -578,9 +570,7 @@ def test_label_that_the_trainer_would_count_is_an_error():
 def test_several_labels_per_sample_are_refused():
     model = tiny_bert()
     model.config.problem_type = "multi_label_classification"
-    with pytest.raises(
-        ValueError, match="'multi_label_classification': MR² needs exactly one class per sample"
-    ):
+    with pytest.raises(ValueError, match="'multi_label_classification': MR² needs exactly one class per sample"):
         TrainerMargin(model)
     model.config.problem_type = "single_label_classification"
     assert TrainerMargin(model).loss.num_classes == K
@@ -589,9 +579,7 @@ def test_several_labels_per_sample_are_refused():
 def test_labels_per_token_are_refused():
     config = transformers.BertConfig(vocab_size=20, max_position_embeddings=12, num_labels=K, **TEXT)
     model = transformers.AutoModelForTokenClassification.from_config(config)
-    with pytest.raises(
-        ValueError, match="got BertForTokenClassification: MR² has no form for a label per token"
-    ):
+    with pytest.raises(ValueError, match="got BertForTokenClassification: MR² has no form for a label per token"):
         TrainerMargin(model)
     margin = TrainerMargin(torch.nn.Sequential(torch.nn.Linear(4, K)))
     for context in (torch.no_grad, torch.enable_grad):

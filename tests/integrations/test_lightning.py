@@ -134,9 +134,7 @@ def test_logged_thirds_are_those_of_the_audit(tmp_path):
     logits = module(VALIDATION[0]).detach()
     result = classmargin.audit(VALIDATION[1], logits=logits, ranking="own", bootstrap=0)
     for name in ("overall", "easy", "medium", "hard", "worst", "gap"):
-        assert trainer.callback_metrics[f"val_{name}"].item() == pytest.approx(
-            getattr(result, name), abs=1e-6
-        )
+        assert trainer.callback_metrics[f"val_{name}"].item() == pytest.approx(getattr(result, name), abs=1e-6)
 
 
 def test_test_stage_logs_thirds_too(tmp_path):

@@ -159,9 +159,7 @@ def test_hidden_layer_learns_what_no_line_can():
     X = np.random.default_rng(0).normal(size=(400, 2))
     y = (X[:, 0] * X[:, 1] > 0).astype(int)
     assert MR2Classifier().fit(X, y).score(X, y) < 0.7
-    model = MR2Classifier(hidden=(32,), learning_rate=0.02, batch_size=64, random_state=0, epochs=30).fit(
-        X, y
-    )
+    model = MR2Classifier(hidden=(32,), learning_rate=0.02, batch_size=64, random_state=0, epochs=30).fit(X, y)
     assert model.score(X, y) > 0.9
     assert model.hidden_coef_.shape == (32, 2)
     assert model.features(X).shape == (400, 32)
@@ -198,9 +196,7 @@ def test_representation_margin_makes_classes_compact():
 
 def test_random_state_repeats_a_network():
     X, y = blobs(rows=100)
-    one, same, other = (
-        MR2Classifier(hidden=(8,), random_state=seed, epochs=2).fit(X, y) for seed in (0, 0, 1)
-    )
+    one, same, other = (MR2Classifier(hidden=(8,), random_state=seed, epochs=2).fit(X, y) for seed in (0, 0, 1))
     np.testing.assert_array_equal(one.coef_, same.coef_)
     assert not np.array_equal(one.coef_, other.coef_)
 
@@ -343,9 +339,7 @@ def test_names_of_columns_are_kept():
     assert model.n_features_in_ == 6
 
 
-@pytest.mark.parametrize(
-    ("given", "kept"), [("float16", "float32"), ("float32", "float32"), ("int64", "float64")]
-)
+@pytest.mark.parametrize(("given", "kept"), [("float16", "float32"), ("float32", "float32"), ("int64", "float64")])
 def test_precision_follows_the_features(given, kept):
     X, y = blobs()
     model = MR2Classifier().fit(X.astype(given), y)
@@ -460,8 +454,7 @@ def test_sparse_rows_are_refused_where_all_columns_are_needed(options):
 def test_partial_fit_takes_sparse_rows():
     X, y = blobs()
     dense, thin = (
-        MR2Classifier(random_state=0).partial_fit(rows, y, classes=range(4))
-        for rows in (X, sparse.csr_array(X))
+        MR2Classifier(random_state=0).partial_fit(rows, y, classes=range(4)) for rows in (X, sparse.csr_array(X))
     )
     np.testing.assert_array_equal(thin.coef_, dense.coef_)
 
@@ -532,8 +525,7 @@ def test_the_unit_of_the_features_does_not_matter(unit, dtype):
 def test_the_unit_of_the_features_does_not_matter_to_a_network(unit):
     X, y = blobs()
     one, other = (
-        MR2Classifier(hidden=(8,), random_state=0, epochs=30).fit(part.astype(np.float32), y)
-        for part in (X, X * unit)
+        MR2Classifier(hidden=(8,), random_state=0, epochs=30).fit(part.astype(np.float32), y) for part in (X, X * unit)
     )
     assert other.score(X * unit, y) == pytest.approx(one.score(X, y), abs=0.02)
 
@@ -542,9 +534,7 @@ def test_a_network_is_not_stopped_because_confidence_raises_the_pull():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(1000, 6))
     y = (X[:, 0] > 0) + 2 * (X[:, 1] * X[:, 2] > 0)
-    stopped, whole = (
-        MR2Classifier(hidden=(64,), tol=tol, epochs=150, random_state=0).fit(X, y) for tol in (1e-4, 0.0)
-    )
+    stopped, whole = (MR2Classifier(hidden=(64,), tol=tol, epochs=150, random_state=0).fit(X, y) for tol in (1e-4, 0.0))
     assert stopped.n_iter_ > 100
     assert stopped.objective_ == pytest.approx(whole.objective_, rel=0.05)
 

@@ -20,9 +20,7 @@ def data(seed=0, rows=32):
 
 
 def trainer_of(**options):
-    network = FeatureNetwork(
-        D, K, hidden=H, cosine=False, scale=None, intercept=True, seed=0, dtype=torch.float64
-    )
+    network = FeatureNetwork(D, K, hidden=H, cosine=False, scale=None, intercept=True, seed=0, dtype=torch.float64)
     return MinibatchTrainer(network, MR2Loss(K, **options), learning_rate=0.01, alpha=0.0)
 
 

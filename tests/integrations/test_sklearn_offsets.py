@@ -18,9 +18,7 @@ def skewed():
     """Three classes, the last one rare: plain logistic regression hardly ever names it."""
     random = np.random.default_rng(0)
     y = np.repeat([0, 1, 2], [300, 300, 40])
-    return random.normal(size=(640, 2)) + np.array([[0, 0], [3, 0], [1.5, 0.8]])[y], np.array(
-        ["a", "b", "rare"]
-    )[y]
+    return random.normal(size=(640, 2)) + np.array([[0, 0], [3, 0], [1.5, 0.8]])[y], np.array(["a", "b", "rare"])[y]
 
 
 def accuracies(model, X, y):
@@ -66,8 +64,7 @@ def test_points_of_the_curve_are_what_the_held_out_scores_say(skewed):
 def test_costs_make_the_dear_class_frequent(skewed):
     X, y = skewed
     cheap, dear = (
-        ClassOffsetClassifier(LogisticRegression(), costs={"rare": cost}, trade=1.0).fit(X, y)
-        for cost in (1.0, 20.0)
+        ClassOffsetClassifier(LogisticRegression(), costs={"rare": cost}, trade=1.0).fit(X, y) for cost in (1.0, 20.0)
     )
     assert (dear.predict(X) == "rare").sum() > 2 * (cheap.predict(X) == "rare").sum()
     assert dear.pareto_[-1]["objective"] == pytest.approx(
@@ -118,9 +115,7 @@ def test_sample_weights_reach_the_estimator_in_folds_and_at_the_end(skewed):
     X, y = skewed
     weight = np.where(y == "rare", 50.0, 1.0)
     heavy = ClassOffsetClassifier(LogisticRegression(), trade=0.0).fit(X, y, sample_weight=weight)
-    np.testing.assert_array_equal(
-        heavy.estimator_.coef_, LogisticRegression().fit(X, y, sample_weight=weight).coef_
-    )
+    np.testing.assert_array_equal(heavy.estimator_.coef_, LogisticRegression().fit(X, y, sample_weight=weight).coef_)
     assert heavy.offsets_[2] < 0  # weights made the rare class too frequent for the overall accuracy
 
 

@@ -43,9 +43,7 @@ def test_classifier_is_the_one_the_model_names():
 def test_mixed_targets_are_taken():
     model = TimmLike()
     inputs, labels = batch(8, 0)
-    mixed = 0.7 * nn.functional.one_hot(labels, NUM_CLASSES) + 0.3 * nn.functional.one_hot(
-        labels.flip(0), NUM_CLASSES
-    )
+    mixed = 0.7 * nn.functional.one_hot(labels, NUM_CLASSES) + 0.3 * nn.functional.one_hot(labels.flip(0), NUM_CLASSES)
     assert torch.isfinite(mr2_loss(model)(model(inputs), mixed))
 
 

@@ -112,9 +112,7 @@ def test_pickle_copy_and_state_keep_the_value(metric):
         assert type(other) is metric
 
 
-@pytest.mark.filterwarnings(
-    "ignore:.*multi-threaded, use of fork:DeprecationWarning"
-)  # Python 3.12 and later
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")  # Python 3.12 and later
 def test_two_processes_measure_as_one(tmp_path):
     """Forked, because importing torchmetrics anew takes longer than everything else here."""
     context = multiprocessing.get_context("fork")
@@ -124,9 +122,7 @@ def test_two_processes_measure_as_one(tmp_path):
     for process in started:
         process.join()
     assert [process.exitcode for process in started] == [0, 0]
-    inputs, labels = (
-        torch.cat(parts) for parts in zip(*(share(step, None) for step in range(3)), strict=True)
-    )
+    inputs, labels = (torch.cat(parts) for parts in zip(*(share(step, None) for step in range(3)), strict=True))
     counted = labels != 3
     expected = of_audit(inputs[counted, :NUM_CLASSES], labels[counted])
     for rank in (0, 1):

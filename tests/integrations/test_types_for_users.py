@@ -31,6 +31,4 @@ def test_a_called_criterion_is_a_tensor_to_a_strict_type_checker(tmp_path, monke
     words = ["--strict", "--python-executable", sys.executable, "--cache-dir", str(tmp_path), "script.py"]
     printed, errors, _ = api.run(words)
     assert printed.count('Revealed type is "torch._tensor.Tensor"') == 2, printed + errors
-    assert [
-        line for line in printed.splitlines() if line.startswith("script.py") and ": error:" in line
-    ] == []
+    assert [line for line in printed.splitlines() if line.startswith("script.py") and ": error:" in line] == []

@@ -132,9 +132,7 @@ def measured(rank: int | None) -> dict[str, Tensor]:
     from classmargin.integrations.torchmetrics import ClassAccuracyGini, ClassTiers, WorstClassAccuracy
 
     options: dict[str, Any] = {"num_classes": NUM_CLASSES, "ignore_index": -1}
-    metrics = MetricCollection(
-        [ClassTiers(**options), WorstClassAccuracy(**options), ClassAccuracyGini(**options)]
-    )
+    metrics = MetricCollection([ClassTiers(**options), WorstClassAccuracy(**options), ClassAccuracyGini(**options)])
     for step in range(len(SIZES)):
         inputs, labels = share(step, rank)
         labels = torch.where(labels == 3, -1, labels)

@@ -7,9 +7,7 @@ import torch
 def test_values_of_counts_6_3_1(make, toy):
     method = make("balanced-softmax", (6, 3, 1))
     each = [
-        method.loss(
-            replace(toy, logits=toy.logits[i : i + 1], labels=toy.labels[i : i + 1]), True
-        ).total.item()
+        method.loss(replace(toy, logits=toy.logits[i : i + 1], labels=toy.labels[i : i + 1]), True).total.item()
         for i in range(4)
     ]
     assert each == pytest.approx([0.187720, 0.577102, 0.673645, 0.510826], abs=1e-6)
@@ -22,9 +20,7 @@ def test_only_ratios_of_counts_matter(make, toy):
 
 
 def test_equal_counts_give_cross_entropy(make, toy):
-    assert make("balanced-softmax", (5, 5, 5)).loss(toy, True).total.item() == pytest.approx(
-        0.520918, abs=1e-6
-    )
+    assert make("balanced-softmax", (5, 5, 5)).loss(toy, True).total.item() == pytest.approx(0.520918, abs=1e-6)
 
 
 def test_test_scores_are_the_raw_logits(make, toy):

@@ -13,9 +13,7 @@ def test_weights_of_counts_100_10_1():
 
 def test_mean_is_over_samples_and_not_divided_by_the_weights(make, toy):
     # (0.027159·0.407606 + 0.270369·0.407606 + 2.702472·0.169846 + 0.027159·1.098612) / 4
-    assert make("class-balanced", (100, 10, 1)).loss(toy, True).total.item() == pytest.approx(
-        0.152529, abs=1e-6
-    )
+    assert make("class-balanced", (100, 10, 1)).loss(toy, True).total.item() == pytest.approx(0.152529, abs=1e-6)
 
 
 def test_beta_zero_weights_all_classes_alike():

@@ -21,9 +21,7 @@ def test_concentration_on_the_toy_batch(make, toy):
 @pytest.mark.parametrize(("pairs", "value"), [("all", 1.073956), ("different", 1.718329)])
 def test_separation_on_the_toy_batch(toy, pairs, value):
     log_p = toy.logits.log_softmax(1)
-    assert separation(log_p, toy.labels, pairs=pairs, detach_log=False).item() == pytest.approx(
-        value, abs=1e-6
-    )
+    assert separation(log_p, toy.labels, pairs=pairs, detach_log=False).item() == pytest.approx(value, abs=1e-6)
 
 
 def test_normalised_conditional_mutual_information(make, toy):

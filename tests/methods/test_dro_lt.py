@@ -110,9 +110,7 @@ def test_centroids_are_means_of_the_training_pass(make):
 def test_gradient_of_features_and_radii(naive_gradient):
     features, radii = FEATURES.clone().requires_grad_(), RADII.clone().requires_grad_()
     robust_centroid_losses(features, LABELS, CENTROIDS, radii).sum().backward()
-    by_features = naive_gradient(
-        lambda x: robust_centroid_losses(x, LABELS, CENTROIDS, RADII).sum(), FEATURES
-    )
+    by_features = naive_gradient(lambda x: robust_centroid_losses(x, LABELS, CENTROIDS, RADII).sum(), FEATURES)
     by_radii = naive_gradient(lambda x: robust_centroid_losses(FEATURES, LABELS, CENTROIDS, x).sum(), RADII)
     torch.testing.assert_close(features.grad, by_features, rtol=0, atol=1e-8)
     torch.testing.assert_close(radii.grad, by_radii, rtol=0, atol=1e-8)

@@ -16,9 +16,7 @@ def test_softmax_values_when_every_rare_negative_is_dropped(make, toy):
     method = make_tail(make, drop_probability=1.0)
     each = [
         method.loss(
-            replace(
-                toy, logits=toy.logits[i : i + 1], labels=toy.labels[i : i + 1], index=toy.index[i : i + 1]
-            ),
+            replace(toy, logits=toy.logits[i : i + 1], labels=toy.labels[i : i + 1], index=toy.index[i : i + 1]),
             True,
         ).total.item()
         for i in range(4)
@@ -42,9 +40,7 @@ def test_sigmoid_form_starts_at_the_prior_probability(make, toy):
 
 
 def test_balanced_data_with_a_ratio_of_at_most_one_is_cross_entropy(make, toy):
-    assert make("eql", (5, 5, 5), tail_ratio=1.0).loss(toy, True).total.item() == pytest.approx(
-        0.520918, abs=1e-6
-    )
+    assert make("eql", (5, 5, 5), tail_ratio=1.0).loss(toy, True).total.item() == pytest.approx(0.520918, abs=1e-6)
 
 
 def test_balanced_data_with_a_ratio_above_one_degenerates(make, toy):
@@ -82,8 +78,6 @@ def test_draws_belong_to_the_sample_not_to_its_place():
 def test_drop_probability_is_met(make):
     method = make("eql", (99, 1), tail_ratio=0.4, drop_probability=0.9)
     size = 4000
-    batch = Step(
-        torch.zeros(size, 2), torch.zeros(size, 2), torch.zeros(size, dtype=torch.long), torch.arange(size)
-    )
+    batch = Step(torch.zeros(size, 2), torch.zeros(size, 2), torch.zeros(size, dtype=torch.long), torch.arange(size))
     # a dropped negative leaves loss 0, a kept one ln 2
     assert method.loss(batch, True).total.item() / 0.6931472 == pytest.approx(0.1, abs=0.015)

@@ -70,9 +70,7 @@ class Context:
 
     def training_pass(self):
         for part in (slice(0, 3), slice(3, 4)):
-            yield Step(
-                self.toy.logits[part], self.toy.features[part], self.toy.labels[part], self.toy.index[part]
-            )
+            yield Step(self.toy.logits[part], self.toy.features[part], self.toy.labels[part], self.toy.index[part])
 
 
 def test_epoch_end_uses_class_losses_of_the_whole_training_set(make, toy):
@@ -92,9 +90,7 @@ def test_a_class_without_training_samples_counts_as_average(make, toy):
     from dataclasses import replace
 
     method = make("fair-dro", radius=0.3)
-    keep = replace(
-        toy, logits=toy.logits[:2], labels=toy.labels[:2], features=toy.features[:2], index=toy.index[:2]
-    )
+    keep = replace(toy, logits=toy.logits[:2], labels=toy.labels[:2], features=toy.features[:2], index=toy.index[:2])
 
     class Short(Context):
         def training_pass(self):

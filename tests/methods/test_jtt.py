@@ -66,9 +66,7 @@ def test_the_second_training_leaves_the_error_set_alone(ten):
 
 
 def test_weights_instead_of_copies(toy):
-    method = create(
-        "jtt", TaskInfo(3, 2, torch.tensor([2, 1, 1]), toy.labels), mode="weight", up_weight=3
-    ).double()
+    method = create("jtt", TaskInfo(3, 2, torch.tensor([2, 1, 1]), toy.labels), mode="weight", up_weight=3).double()
     method.errors[3] = True
     assert method.sample_multiplicity(1) is None
     assert method.loss(toy, True).total.item() == pytest.approx(0.520918, abs=1e-6)

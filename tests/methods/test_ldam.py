@@ -12,17 +12,13 @@ BATCH = Step(COSINES, COSINES, torch.tensor([0, 2]), torch.arange(2))
 
 def test_margins_of_counts_100_10_1():
     margins = frequency_margins(torch.tensor([100, 10, 1]), 0.5)
-    torch.testing.assert_close(
-        margins, torch.tensor([0.158114, 0.281171, 0.5], dtype=torch.float64), rtol=0, atol=1e-6
-    )
+    torch.testing.assert_close(margins, torch.tensor([0.158114, 0.281171, 0.5], dtype=torch.float64), rtol=0, atol=1e-6)
 
 
 def test_value_of_counts_100_10_1(make):
     method = make("ldam", (100, 10, 1))
     one_by_one = [
-        method.loss(
-            replace(BATCH, logits=COSINES[i : i + 1], labels=BATCH.labels[i : i + 1]), True
-        ).total.item()
+        method.loss(replace(BATCH, logits=COSINES[i : i + 1], labels=BATCH.labels[i : i + 1]), True).total.item()
         for i in range(2)
     ]
     assert one_by_one == pytest.approx([1.946120, 6.050946], abs=1e-5)  # float32 margins times scale 30
@@ -42,9 +38,7 @@ def test_deferred_weights_switch_on_at_their_share_of_the_epochs(make):
 def test_deferred_weights_do_nothing_on_balanced_data(make):
     plain, deferred = make("ldam", (5, 5, 5)), make("ldam-drw", (5, 5, 5))
     late = replace(BATCH, epoch=9)
-    assert deferred.loss(late, True).total.item() == pytest.approx(
-        plain.loss(late, True).total.item(), abs=1e-6
-    )
+    assert deferred.loss(late, True).total.item() == pytest.approx(plain.loss(late, True).total.item(), abs=1e-6)
 
 
 def test_a_very_late_epoch_still_works(make):
@@ -67,6 +61,4 @@ def test_a_small_margin_for_balanced_data_is_searched(make):
     expected = torch.nn.functional.cross_entropy(
         30 * torch.tensor([[0.4, 0.4, 0.3], [0.2, 0.3, 0.5]], dtype=torch.float64), BATCH.labels
     ).item()
-    assert make("ldam", (5, 5, 5), max_margin=0.1).loss(BATCH, True).total.item() == pytest.approx(
-        expected, abs=1e-5
-    )
+    assert make("ldam", (5, 5, 5), max_margin=0.1).loss(BATCH, True).total.item() == pytest.approx(expected, abs=1e-5)

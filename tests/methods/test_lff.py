@@ -35,9 +35,7 @@ def test_generalised_cross_entropy_of_the_twin():
 
 def test_plain_formula(make_lff, toy):
     method = make_lff(preset="formula")
-    assert weights_of(method, toy).tolist() == pytest.approx(
-        [0.188891, 0.370153, 0.764525, 0.585438], abs=1e-6
-    )
+    assert weights_of(method, toy).tolist() == pytest.approx([0.188891, 0.370153, 0.764525, 0.585438], abs=1e-6)
     assert method.loss(toy, True).parts["weighted"].item() == pytest.approx(0.250223, abs=1e-6)
 
 
@@ -93,9 +91,7 @@ def test_gradients_of_both_networks_do_not_mix(make_lff, toy):
 
 def test_twin_is_trained_but_never_predicts(make_lff, toy):
     method = make_lff()
-    assert {id(p) for p in method.parameter_groups()[0]["params"]} == {
-        id(p) for p in method.twin.parameters()
-    }
+    assert {id(p) for p in method.parameter_groups()[0]["params"]} == {id(p) for p in method.twin.parameters()}
     assert torch.equal(method.predict(ModelOutput(toy.features, toy.logits)), toy.logits)
 
 
@@ -123,9 +119,7 @@ def test_a_perfectly_fitted_class_gives_finite_weights(make_lff, toy):
 
 
 def test_a_single_sample_keeps_its_shape(make_lff, toy):
-    one = replace(
-        toy, logits=toy.logits[:1], labels=toy.labels[:1], index=toy.index[:1], inputs=toy.inputs[:1]
-    )
+    one = replace(toy, logits=toy.logits[:1], labels=toy.labels[:1], index=toy.index[:1], inputs=toy.inputs[:1])
     assert make_lff().loss(one, True).total.shape == ()
 
 

@@ -27,9 +27,7 @@ def test_values_with_means_elsewhere(make, toy):
     method = make("lgm", start_margin=0.3)
     each = [
         method.loss(
-            replace(
-                scored(toy, FAR), logits=scored(toy, FAR).logits[i : i + 1], labels=toy.labels[i : i + 1]
-            ),
+            replace(scored(toy, FAR), logits=scored(toy, FAR).logits[i : i + 1], labels=toy.labels[i : i + 1]),
             True,
         ).parts["classification"]
         for i in range(4)

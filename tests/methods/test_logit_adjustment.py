@@ -12,9 +12,7 @@ def test_loss_form(make, toy, tau, value):
 
 def test_tau_one_is_balanced_softmax(make, toy):
     adjusted, balanced = make("logit-adjustment", (6, 3, 1)), make("balanced-softmax", (6, 3, 1))
-    assert adjusted.loss(toy, True).total.item() == pytest.approx(
-        balanced.loss(toy, True).total.item(), abs=1e-9
-    )
+    assert adjusted.loss(toy, True).total.item() == pytest.approx(balanced.loss(toy, True).total.item(), abs=1e-9)
 
 
 def test_loss_form_predicts_with_raw_logits(make, toy):

@@ -22,9 +22,7 @@ def test_the_promised_names_are_there_in_their_order():
 
 
 def test_unknown_name_suggests_the_nearest():
-    with pytest.raises(
-        ValueError, match=r"method must be one of erm.*got 'groupdro' \(did you mean 'group-dro'\?\)"
-    ):
+    with pytest.raises(ValueError, match=r"method must be one of erm.*got 'groupdro' \(did you mean 'group-dro'\?\)"):
         method_info("groupdro")
 
 
@@ -81,9 +79,7 @@ def test_info_record_is_complete_and_consistent(info):
     assert info.summary.endswith(".")
     assert set(info.search) <= set(defaults)
     for name, values in info.search.items():
-        numbers = [
-            value for value in values if isinstance(value, (int, float))
-        ]  # a range ends with the word "log"
+        numbers = [value for value in values if isinstance(value, (int, float))]  # a range ends with the word "log"
         assert min(numbers) <= defaults[name] <= max(numbers), f"{name}={defaults[name]} is outside {values}"
     assert set(info.fixed) <= set(defaults)
     for name, preset in info.presets.items():

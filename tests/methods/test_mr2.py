@@ -24,9 +24,7 @@ def test_paper_value_on_the_toy_batch(make, toy):
     ],
 )
 def test_rows_of_the_component_table(make, toy, name, hyperparameters, value):
-    assert make(name, preset="paper", **hyperparameters).loss(toy, True).total.item() == pytest.approx(
-        value, abs=2e-6
-    )
+    assert make(name, preset="paper", **hyperparameters).loss(toy, True).total.item() == pytest.approx(value, abs=2e-6)
 
 
 def test_uniform_margin_divides_all_logits_alike(make, toy):
@@ -35,18 +33,14 @@ def test_uniform_margin_divides_all_logits_alike(make, toy):
 
 
 def test_uniform_margin_of_one_is_cross_entropy(make, toy):
-    assert make("mr2-uniform", mean_margin=1.0).loss(toy, True).total.item() == pytest.approx(
-        0.520918, abs=1e-6
-    )
+    assert make("mr2-uniform", mean_margin=1.0).loss(toy, True).total.item() == pytest.approx(0.520918, abs=1e-6)
 
 
 @pytest.mark.parametrize("preset", ["paper", "release"])
 def test_the_uniform_control_has_the_mean_margin_of_the_row_it_controls(make, toy, preset):
     controlled = make("mr2-logit", preset=preset).criterion.mean_margin
     expected = torch.nn.functional.cross_entropy(toy.logits / controlled, toy.labels).item()
-    assert make("mr2-uniform", preset=preset).loss(toy, True).total.item() == pytest.approx(
-        expected, abs=1e-9
-    )
+    assert make("mr2-uniform", preset=preset).loss(toy, True).total.item() == pytest.approx(expected, abs=1e-9)
 
 
 def test_prior_is_added_after_the_division_by_the_margin(make, toy):
@@ -56,9 +50,7 @@ def test_prior_is_added_after_the_division_by_the_margin(make, toy):
 
 def test_equal_counts_leave_the_prior_without_effect(make, toy):
     plain, adjusted = make("mr2", (5, 5, 5)), make("mr2-la", (5, 5, 5))
-    assert adjusted.loss(toy, True).total.item() == pytest.approx(
-        plain.loss(toy, True).total.item(), abs=1e-6
-    )
+    assert adjusted.loss(toy, True).total.item() == pytest.approx(plain.loss(toy, True).total.item(), abs=1e-6)
 
 
 def test_defaults_are_those_of_the_loss(make_task):

@@ -32,9 +32,7 @@ def test_an_anchor_without_positive_counts_zero():
 
 @pytest.mark.parametrize(("anchors", "value"), [("all", 0.392099), ("valid", 0.588149)])
 def test_mean_over_all_or_over_valid_anchors(make, anchors, value):
-    method = with_identity_projection(
-        make("supcon", (2, 1), mode="two-stage", anchors=anchors, temperature=0.5)
-    )
+    method = with_identity_projection(make("supcon", (2, 1), mode="two-stage", anchors=anchors, temperature=0.5))
     step = Step(torch.zeros(3, 2), SINGLE, SINGLE_LABELS, torch.arange(3))
     assert method.loss(step, True).total.item() == pytest.approx(value, abs=1e-6)
 
@@ -46,17 +44,13 @@ def with_identity_projection(method):
 
 def test_base_temperature_rescales_the_loss(make):
     step = Step(torch.zeros(4, 2), VIEWS, LABELS, torch.arange(4), views=2)
-    method = with_identity_projection(
-        make("supcon", (2, 2), mode="two-stage", temperature=0.5, base_temperature=0.07)
-    )
+    method = with_identity_projection(make("supcon", (2, 2), mode="two-stage", temperature=0.5, base_temperature=0.07))
     assert method.loss(step, True).total.item() == pytest.approx(0.886078 * 0.5 / 0.07, abs=1e-5)
 
 
 def test_joint_mode_adds_cross_entropy(make):
     step = Step(torch.zeros(4, 2), VIEWS, LABELS, torch.arange(4), views=2)
-    method = with_identity_projection(
-        make("supcon", (2, 2), mode="joint", temperature=0.5, contrastive_weight=0.5)
-    )
+    method = with_identity_projection(make("supcon", (2, 2), mode="joint", temperature=0.5, contrastive_weight=0.5))
     assert method.loss(step, True).total.item() == pytest.approx(0.693147 + 0.5 * 0.886078, abs=1e-6)
 
 
@@ -112,9 +106,7 @@ def test_gradient_of_the_contrastive_loss(naive_gradient):
     ("epochs", "distinct", "mode"),
     [(10, True, "joint"), (199, True, "joint"), (200, True, "two-stage"), (300, False, "joint")],
 )
-def test_the_form_is_joint_for_short_trainings_and_where_views_do_not_differ(
-    make_task, epochs, distinct, mode
-):
+def test_the_form_is_joint_for_short_trainings_and_where_views_do_not_differ(make_task, epochs, distinct, mode):
     options = settle_hyperparameters(
         "supcon", resolve_hyperparameters("supcon"), epochs=epochs, distinct_views=distinct
     )

@@ -36,15 +36,11 @@ def random_batch(
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(num_classes, (size,), generator=generator)
     logits = 2 * torch.randn(size, num_classes, generator=generator, dtype=torch.float64)
-    centre = torch.rand(
-        num_classes, feature_dim, generator=torch.Generator().manual_seed(99), dtype=torch.float64
-    )
+    centre = torch.rand(num_classes, feature_dim, generator=torch.Generator().manual_seed(99), dtype=torch.float64)
     scale = 0.2 + 0.8 * torch.arange(num_classes, dtype=torch.float64) / num_classes
     noise = torch.randn(size, feature_dim, generator=generator, dtype=torch.float64).abs()
     features = centre[labels] + scale[labels, None] * noise
-    return MR2Batch(
-        logits.to(dtype).requires_grad_(gradients), labels, features.to(dtype).requires_grad_(gradients)
-    )
+    return MR2Batch(logits.to(dtype).requires_grad_(gradients), labels, features.to(dtype).requires_grad_(gradients))
 
 
 def random_batches(count: int, size: int, num_classes: int, feature_dim: int, **options) -> list[MR2Batch]:

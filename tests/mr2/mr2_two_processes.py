@@ -54,9 +54,7 @@ CASES = {
     "recommended": Case(),
     "class weights": Case(options={"weight": WEIGHT}),
     "ignored rows": Case(ignored=True),
-    "ignored rows, class weights, spread": Case(
-        options={"weight": WEIGHT, "margin_source": "spread"}, ignored=True
-    ),
+    "ignored rows, class weights, spread": Case(options={"weight": WEIGHT, "margin_source": "spread"}, ignored=True),
     "soft labels": Case(soft=True, options={"margin_source": "spread"}),
     "sample weights": Case(sample_weight=True, options={"margin_source": "spread"}),
     "prior, order three, r²": Case(

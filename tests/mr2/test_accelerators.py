@@ -81,9 +81,7 @@ def test_cross_entropy_is_counted_as_it_should():
     assert len(watch.names) == 5
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"accumulate": 4}, {"margin_source": "spread"}, {"weight": True}], ids=str
-)
+@pytest.mark.parametrize("options", [{}, {"accumulate": 4}, {"margin_source": "spread"}, {"weight": True}], ids=str)
 @pytest.mark.parametrize(
     ("name", "soft"),
     [("recommended", False), ("recommended", True), ("paper", False), ("paper", True), ("release", False)],
@@ -110,11 +108,7 @@ def test_a_step_changes_no_python_state(name, accumulate):
     loss(*tensors)
 
     def attributes(module):
-        return {
-            key: value
-            for key, value in vars(module).items()
-            if key not in ("_buffers", "_modules", "_parameters")
-        }
+        return {key: value for key, value in vars(module).items() if key not in ("_buffers", "_modules", "_parameters")}
 
     modules = dict(loss.named_modules())
     before = {key: copy.copy(attributes(module)) for key, module in modules.items()}

@@ -66,9 +66,7 @@ CONSTRUCTOR = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "words"), CONSTRUCTOR, ids=[str(case[0]) for case in CONSTRUCTOR]
-)
+@pytest.mark.parametrize(("options", "error", "words"), CONSTRUCTOR, ids=[str(case[0]) for case in CONSTRUCTOR])
 def test_constructor_refuses(options, error, words):
     with refused(error, *words):
         MR2Loss(**{"num_classes": 4, **options})
@@ -76,11 +74,7 @@ def test_constructor_refuses(options, error, words):
 
 @pytest.mark.parametrize(
     ("options", "error", "words"),
-    [
-        case
-        for case in CONSTRUCTOR
-        if case[0].keys() <= {"num_classes", "feature_dim", "norm_order", "ema_decay"}
-    ],
+    [case for case in CONSTRUCTOR if case[0].keys() <= {"num_classes", "feature_dim", "norm_order", "ema_decay"}],
     ids=str,
 )
 def test_statistics_refuse_the_same(options, error, words):
@@ -172,15 +166,11 @@ def test_call_refuses_and_leaves_the_state_alone(change, error, words, name):
 
 
 def test_training_without_features_says_what_they_are():
-    with refused(
-        ValueError, "features must be given in training", "None", "input of the classification head"
-    ):
+    with refused(ValueError, "features must be given in training", "None", "input of the classification head"):
         MR2Loss(4)(LOGITS, LABELS)
 
 
-@pytest.mark.parametrize(
-    "change", [case for case in CALLS + REFUSED_PROBABILITIES if "features" not in case[0]]
-)
+@pytest.mark.parametrize("change", [case for case in CALLS + REFUSED_PROBABILITIES if "features" not in case[0]])
 def test_evaluation_refuses_bad_logits_and_labels_too(change):
     options, error, words = change
     with refused(error, *words):

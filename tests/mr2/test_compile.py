@@ -94,9 +94,7 @@ def test_the_feature_size_may_be_met_under_the_compiler(name):
     plain, traced = (MR2Loss.preset(name, 5) for _ in range(2))
     compiled = torch.compile(traced, fullgraph=True, backend="eager")
     for seed in range(3):
-        torch.testing.assert_close(
-            compiled(*batch_of(12, seed)), plain(*batch_of(12, seed)), rtol=1e-5, atol=1e-5
-        )
+        torch.testing.assert_close(compiled(*batch_of(12, seed)), plain(*batch_of(12, seed)), rtol=1e-5, atol=1e-5)
     assert traced.statistics.feature_dim == 3
 
 
@@ -106,9 +104,7 @@ def test_training_that_began_eagerly_goes_on_compiled():
         assert plain(*batch_of(12, seed)).item() == moved(*batch_of(12, seed)).item()
     compiled = torch.compile(moved, fullgraph=True, backend="eager")
     for seed in range(3, 6):
-        torch.testing.assert_close(
-            compiled(*batch_of(12, seed)), plain(*batch_of(12, seed)), rtol=1e-5, atol=1e-5
-        )
+        torch.testing.assert_close(compiled(*batch_of(12, seed)), plain(*batch_of(12, seed)), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(moved.health.peak_variance, plain.health.peak_variance)
 
 

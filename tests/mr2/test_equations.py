@@ -84,9 +84,7 @@ def test_unseen_classes_are_left_out_and_get_the_mean_margin():
     assert class_margins(torch.zeros(3), 2.0, seen=torch.zeros(3, dtype=torch.bool)).tolist() == [2.0] * 3
 
 
-@pytest.mark.parametrize(
-    "statistic", [[1e-38, 1e-30, 1e-20], [1e38, 1.0, 1e-38], [3e38] * 3, [0.0, 1.0, 2.0]]
-)
+@pytest.mark.parametrize("statistic", [[1e-38, 1e-30, 1e-20], [1e38, 1.0, 1e-38], [3e38] * 3, [0.0, 1.0, 2.0]])
 def test_margins_of_extreme_statistics_are_positive_with_the_right_mean(statistic):
     margins = class_margins(torch.tensor(statistic), 2.0, power=1.0)
     assert margins.min() > 0
@@ -121,9 +119,7 @@ def test_uniform_logits_give_the_logarithm_of_the_number_of_classes_for_any_marg
     assert losses.tolist() == pytest.approx([math.log(4)] * 4)
 
 
-@pytest.mark.parametrize(
-    ("logits", "values"), [([0.0, 1.0], [1.313262, 0.974077]), ([3.0, 1.0], [0.126928, 0.313262])]
-)
+@pytest.mark.parametrize(("logits", "values"), [([0.0, 1.0], [1.313262, 0.974077]), ([3.0, 1.0], [0.126928, 0.313262])])
 def test_loss_grows_with_the_margin_only_where_the_true_logit_is_the_largest(logits, values):
     for margin, value in zip((1.0, 2.0), values, strict=True):
         loss = margin_cross_entropy(torch.tensor([logits]), torch.tensor([0]), torch.full((2,), margin))
@@ -205,9 +201,7 @@ def test_no_counting_row_gives_a_zero_that_keeps_the_graph(labels):
     assert torch.autograd.grad(loss, logits)[0].abs().sum() == 0
 
 
-@pytest.mark.parametrize(
-    ("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float16, 1e-2), (torch.bfloat16, 8e-2)]
-)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float16, 1e-2), (torch.bfloat16, 8e-2)])
 def test_lower_types_agree_with_float64(dtype, tolerance):
     logits, labels, _ = random_batch(12, 5, 2)
     low = margin_cross_entropy(logits.to(dtype), labels, MARGINS)
@@ -373,9 +367,7 @@ def test_pair_gradients_pass_the_numerical_check(layout):
 @both_forms
 def test_more_pairs_than_fit_are_refused_with_the_way_out(form):
     rows = MOST_PAIRED_ROWS + 1
-    with pytest.raises(
-        ValueError, match=rf"features must have at most {rows - 1} rows .* got {rows}.*moments"
-    ):
+    with pytest.raises(ValueError, match=rf"features must have at most {rows - 1} rows .* got {rows}.*moments"):
         form(torch.zeros(rows, 1), torch.zeros(rows, dtype=torch.long), 0.1)
 
 

@@ -61,9 +61,7 @@ SITUATIONS = {
     "smallest features": batch_of([0, 0, 1, 2], 1e-44 * NOISE),
     "huge features": batch_of([0, 0, 1, 2], 1e9 * NOISE),
     "one enormous row": batch_of([0, 0, 1, 1], torch.tensor([[1e9], [0.0], [1e-9], [0.0]])),
-    "one enormous class": batch_of(
-        [0, 0, 1, 1, 2, 3], torch.tensor([[1e8], [-1e8], [1.0], [2.0], [1.0], [2.0]])
-    ),
+    "one enormous class": batch_of([0, 0, 1, 1, 2, 3], torch.tensor([[1e8], [-1e8], [1.0], [2.0], [1.0], [2.0]])),
     "far from the origin": batch_of([0, 0, 1, 2], 1e6 + NOISE),
 }
 every_situation = pytest.mark.parametrize("situation", SITUATIONS)

@@ -37,8 +37,7 @@ def trained(row, transform=lambda loss: loss):
     call, steps = transform(loss.terms), []
     for logits, labels, features in batches(**case):
         z, phi = (
-            torch.tensor(x).to(torch.float64 if dtype == torch.float64 else torch.float32)
-            for x in (logits, features)
+            torch.tensor(x).to(torch.float64 if dtype == torch.float64 else torch.float32) for x in (logits, features)
         )
         z, phi = z.to(dtype).requires_grad_(), phi.to(dtype).requires_grad_()
         terms = call(z, torch.tensor(labels), phi)
@@ -55,8 +54,6 @@ def test_presets_keep_the_values_of_0_4_0(row):
     loss, steps = trained(row)
     tolerance = TOLERANCE[row["dtype"]]
     for found, stored in zip(steps, row["steps"], strict=True):
-        assert found == pytest.approx(
-            stored, rel=tolerance, abs=tolerance * (50 if row["dtype"] == "bfloat16" else 1)
-        )
+        assert found == pytest.approx(stored, rel=tolerance, abs=tolerance * (50 if row["dtype"] == "bfloat16" else 1))
     assert loss.class_margins.tolist() == pytest.approx(row["class_margins"], rel=tolerance, abs=1e-7)
     assert float(loss.mean_spread) == pytest.approx(row["mean_spread"], rel=tolerance)

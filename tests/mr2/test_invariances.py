@@ -52,9 +52,7 @@ def test_scaling_and_shifting_all_features_changes_nothing(name, scale, shift):
     new_totals, new_grads, new_loss = run(CONFIGURATIONS[name], move)
     tolerance = {"rtol": 1e-7, "atol": 1e-9}
     torch.testing.assert_close(new_totals, totals, **tolerance)
-    torch.testing.assert_close(
-        new_grads, grads, **tolerance
-    )  # with respect to what was there before the change
+    torch.testing.assert_close(new_grads, grads, **tolerance)  # with respect to what was there before the change
     torch.testing.assert_close(new_loss.class_margins, loss.class_margins, **tolerance)
     torch.testing.assert_close(new_loss.mean_spread, loss.mean_spread, **tolerance)
 
@@ -146,9 +144,7 @@ def test_ignored_rows_are_dropped_rows(options, weighted):
     keep = torch.arange(30) % 4 > 0
     ignore = lambda b: b._replace(labels=b.labels.masked_fill(~keep, -100))
     totals, grads, loss = run({**options, "weight": weight}, ignore)
-    new_totals, new_grads, new_loss = run(
-        {**options, "weight": weight}, lambda b: type(b)(*(part[keep] for part in b))
-    )
+    new_totals, new_grads, new_loss = run({**options, "weight": weight}, lambda b: type(b)(*(part[keep] for part in b)))
     torch.testing.assert_close(new_totals, totals)
     torch.testing.assert_close(new_grads, grads)
     assert all(gradient[~keep].abs().max() == 0 for gradient in grads)

@@ -194,9 +194,7 @@ def test_a_class_without_statistics_is_not_pulled(soft):
     targets = F.one_hot(labels, 3).float() if soft else labels
     alone = loss.terms(torch.zeros(8, 3), targets, features, update_statistics=False)
     assert alone.representation_margin.item() == 0.0
-    assert (
-        loss.terms(torch.zeros(8, 3), 0 * labels, features, update_statistics=False).representation_margin > 0
-    )
+    assert loss.terms(torch.zeros(8, 3), 0 * labels, features, update_statistics=False).representation_margin > 0
 
 
 def test_a_class_that_the_first_micro_batch_lacks_is_not_pulled_in_the_others():
@@ -217,8 +215,7 @@ def fixed(options, size=7, soft=False):
     The confidence is a constant for autograd, so the numbers of the logits are those of the logit term.
     """
     options = {
-        name: value.double()[:3] if isinstance(value, torch.Tensor) else value
-        for name, value in options.items()
+        name: value.double()[:3] if isinstance(value, torch.Tensor) else value for name, value in options.items()
     }
     loss = MR2Loss(3, **options)
     for batch in random_batches(2, 12, 3, 2):
@@ -355,9 +352,7 @@ def test_uniform_margins_of_one_are_cross_entropy_in_every_combination(weighted,
 
 
 @both_representations
-@pytest.mark.parametrize(
-    "options", [{"weight": WEIGHT}, {"label_smoothing": 0.2}, {"log_prior": PRIOR}], ids=str
-)
+@pytest.mark.parametrize("options", [{"weight": WEIGHT}, {"label_smoothing": 0.2}, {"log_prior": PRIOR}], ids=str)
 @pytest.mark.parametrize("soft", [False, True])
 def test_logit_term_is_the_function_with_the_current_margins(options, soft, representation):
     batch = mixed(random_batch(24, 5, 3)) if soft else random_batch(24, 5, 3)
@@ -398,9 +393,7 @@ def test_pairs_of_mixed_samples_count_with_the_probability_of_a_common_class():
 
 def test_targets_that_require_grad_leave_no_graph_in_the_statistics():
     loss, (logits, _, features) = MR2Loss(5), random_batch(24, 5, 3)
-    targets = torch.randn(
-        24, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
-    ).requires_grad_()
+    targets = torch.randn(24, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
     loss(logits, targets.softmax(1), features).backward()
     assert not any(buffer.requires_grad for buffer in loss.buffers())
     loss(*random_batch(24, 5, 3, seed=1)).backward()

@@ -87,9 +87,7 @@ def test_probabilities_are_refused_before_anything_moves():
     loss, batch = MR2Loss.preset("release", 5), random_batch(24, 5, 3)
     loss(*batch)
     before = state(loss)
-    with pytest.raises(
-        ValueError, match="labels must be classes with the preset 'release', got probabilities"
-    ):
+    with pytest.raises(ValueError, match="labels must be classes with the preset 'release', got probabilities"):
         loss(batch.logits, F.one_hot(batch.labels, 5).double(), batch.features)
     assert same_state(state(loss), before)
 

@@ -51,9 +51,7 @@ def test_moments_equal_loops(size, num_classes, norm_order):
 
 def test_sums_of_two_batches_add_up_to_the_sums_of_both():
     left, right = random_batch(10, 4, 3, seed=1), random_batch(14, 4, 3, seed=2)
-    both = class_moments(
-        torch.cat([left.features, right.features]), torch.cat([left.labels, right.labels]), 4
-    )
+    both = class_moments(torch.cat([left.features, right.features]), torch.cat([left.labels, right.labels]), 4)
     parts = (class_moments(batch.features, batch.labels, 4) for batch in (left, right))
     for whole, first, second in zip(both, *parts, strict=True):
         torch.testing.assert_close(whole, first + second)
@@ -355,9 +353,7 @@ def test_the_recommended_loss_fits_standardised_statistics(frozen, order):
     for k, entry in naive.moments_statistics([(rows, frozen[1])], 5, order).items():
         assert loss.statistics.class_spread[k].item() == pytest.approx(entry["spread"], rel=1e-5)
         assert loss.statistics.class_sqnorm[k].item() == pytest.approx(entry["sqnorm"], rel=1e-5)
-        torch.testing.assert_close(
-            loss.statistics.class_mean[k].double(), entry["mean"], rtol=1e-5, atol=1e-5
-        )
+        torch.testing.assert_close(loss.statistics.class_mean[k].double(), entry["mean"], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["recommended", "paper"])

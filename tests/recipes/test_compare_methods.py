@@ -166,9 +166,7 @@ def test_runs_of_different_devices_are_not_set_side_by_side(tmp_path, small):
 
 
 @pytest.mark.slow
-def test_a_killed_comparison_leaves_no_worker_behind_and_goes_on(
-    tmp_path, tiny_images, wait_until, family_of
-):
+def test_a_killed_comparison_leaves_no_worker_behind_and_goes_on(tmp_path, tiny_images, wait_until, family_of):
     words = [
         "--data",
         str(tiny_images),
@@ -188,9 +186,7 @@ def test_a_killed_comparison_leaves_no_worker_behind_and_goes_on(
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
     wait_until(workers_ended)
-    assert len(list(tmp_path.glob("runs/*/done"))) < 4, (
-        "the workers stopped, they did not finish the comparison"
-    )
+    assert len(list(tmp_path.glob("runs/*/done"))) < 4, "the workers stopped, they did not finish the comparison"
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr
     assert len(list(tmp_path.glob("runs/*/done"))) == 4
@@ -221,9 +217,7 @@ def test_the_command_prints_the_table_and_the_verdict(comparison, capsys, tiny_i
     assert json.loads(capsys.readouterr().out)["methods"][1]["name"] == "mr2"
 
 
-@pytest.mark.parametrize(
-    "words", [["--methods", ""], ["--methods", "erm,mr3"], ["--set", "mr2.mean_margn=2"]]
-)
+@pytest.mark.parametrize("words", [["--methods", ""], ["--methods", "erm,mr3"], ["--set", "mr2.mean_margn=2"]])
 def test_bad_words_end_with_code_2(tmp_path, capsys, words):
     assert main(["compare-methods", *words, "--out", str(tmp_path)]) == 2
     assert "error" in capsys.readouterr().err
@@ -295,9 +289,7 @@ def test_results_of_another_command_are_refused(tmp_path, call):
     assert not (tmp_path / "out" / "record.json").exists()
 
 
-def test_a_file_in_the_place_of_the_folder_is_told_once_before_anything_is_trained(
-    tmp_path, call, monkeypatch
-):
+def test_a_file_in_the_place_of_the_folder_is_told_once_before_anything_is_trained(tmp_path, call, monkeypatch):
     monkeypatch.setattr(module, "run_all", lambda *_, **__: pytest.fail("nothing may be trained"))
     (tmp_path / "file").write_text("precious")
     code, error = call(tmp_path / "file")

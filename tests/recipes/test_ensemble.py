@@ -87,9 +87,7 @@ def test_an_ensemble_is_audited_exported_and_distilled(runs, tmp_path, capsys):
     assert student.data.soft_labels == str(tmp_path / "both" / "teacher.npz")
     np.testing.assert_allclose(teacher.probabilities.sum(axis=1), 1.0)
 
-    assert main([*words, "--method", "mr2", "--set", "loop.epochs=4"]) == 0, (
-        "finished: nothing is trained again"
-    )
+    assert main([*words, "--method", "mr2", "--set", "loop.epochs=4"]) == 0, "finished: nothing is trained again"
     assert capsys.readouterr().out.splitlines() == out
 
 
@@ -104,9 +102,7 @@ def test_a_student_learns_the_probabilities_of_its_teachers(runs, tmp_path):
     config = RunFolder(runs[0]).read_config()
     from classmargin.training.config_reader import with_values
 
-    summary = train(
-        with_values(config, {"data": {"soft_labels": str(tmp_path / "wrong.npz")}}), tmp_path / "student"
-    )
+    summary = train(with_values(config, {"data": {"soft_labels": str(tmp_path / "wrong.npz")}}), tmp_path / "student")
     assert summary["test"]["overall"] < 0.2
     found = read_predictions(tmp_path / "student" / "predictions.npz")
     assert (found.logits.argmax(axis=1) == (found.labels + 1) % 4).mean() > 0.6

@@ -17,9 +17,7 @@ from .reproduce_tools import train_here
 
 @pytest.fixture
 def block(tmp_path, small):
-    (block,) = plan_comparison(
-        small(), ["erm", "sam", "group-dro"], 2, tmp_path, {"sam": {"rho": 0.2}}
-    ).blocks
+    (block,) = plan_comparison(small(), ["erm", "sam", "group-dro"], 2, tmp_path, {"sam": {"rho": 0.2}}).blocks
     return block
 
 
@@ -65,9 +63,7 @@ def test_what_a_comparison_lacks_is_named(block, tmp_path):
     assert footing_lacks(fair, 0) == ("the same search on validation for every method",)
 
 
-def test_a_comparison_on_an_equal_footing_says_what_was_chosen_and_how(
-    tmp_path, tiny_images, monkeypatch, capsys
-):
+def test_a_comparison_on_an_equal_footing_says_what_was_chosen_and_how(tmp_path, tiny_images, monkeypatch, capsys):
     from classmargin.recipes import run_recipe
 
     monkeypatch.setattr(validation_search, "run_all", train_here)
@@ -79,9 +75,7 @@ def test_a_comparison_on_an_equal_footing_says_what_was_chosen_and_how(
     told = capsys.readouterr().out
     assert "not on equal footing" not in told
     page = " ".join((out / "table.md").read_text().split())
-    assert (
-        "Chosen on validation from 2 settings of every row (overall accuracy, one seed): methods/erm:" in page
-    )
+    assert "Chosen on validation from 2 settings of every row (overall accuracy, one seed): methods/erm:" in page
     assert "Balanced Softmax (null row)" in page
     tried = list(out.glob("selection/runs/*"))
     assert len(tried) == 8
@@ -91,9 +85,7 @@ def test_a_comparison_on_an_equal_footing_says_what_was_chosen_and_how(
     assert main([*words, "--out", str(out)]) == 0
     assert {run: run.stat().st_mtime_ns for run in tried} == before, "the same command searches nothing again"
     capsys.readouterr()
-    assert (
-        main(["reproduce", "--from-runs", str(out), "--out", str(tmp_path / "kept"), "--format", "json"]) == 0
-    )
+    assert main(["reproduce", "--from-runs", str(out), "--out", str(tmp_path / "kept"), "--format", "json"]) == 0
     (kept,) = json.loads(capsys.readouterr().out)["blocks"]
     assert kept["lacks"] == []
     assert BlockResult(**kept).lacks == []

@@ -77,9 +77,7 @@ def test_two_devices_work_for_every_command_that_trains(command, toy_features, t
 def test_every_command_trains_all_its_runs_under_torchrun(command, toy_features, tmp_path):
     words = words_of(command, toy_features, tmp_path / "out")
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*launcher, "-m", "classmargin", *words], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([*launcher, "-m", "classmargin", *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     check_runs(tmp_path / "out", RUNS[command])
 
@@ -198,9 +196,7 @@ def test_a_dry_run_prints_runs_steps_and_hours_and_trains_nothing(tmp_path, monk
     assert {row["steps"] for row in told["rows"]} == {"117 000"}
     assert [row["runs"] for row in told["rows"]] == [3] * 8
     hours = [float(row["hours"]) for row in told["rows"]]
-    assert hours[0] == pytest.approx(3 * 117_000 * 0.012 / 3600, abs=0.06), (
-        "a small network waits for its launches"
-    )
+    assert hours[0] == pytest.approx(3 * 117_000 * 0.012 / 3600, abs=0.06), "a small network waits for its launches"
     assert hours[-1] > 5 * hours[0]
     assert "A100" in told["basis"]
     assert not list(tmp_path.iterdir())

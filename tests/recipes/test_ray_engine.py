@@ -97,9 +97,7 @@ def test_a_command_on_ray_survives_a_killed_worker_and_ends_like_one_on_this_mac
     assert results_of(tmp_path / "ray") == results_of(tmp_path / "local")
 
 
-def test_ctrl_c_ends_ray_with_every_run_saved_and_the_same_command_resumes(
-    toy_features, tmp_path, wait_until
-):
+def test_ctrl_c_ends_ray_with_every_run_saved_and_the_same_command_resumes(toy_features, tmp_path, wait_until):
     words = commands(toy_features)["compare-methods"]
     process = start(words, tmp_path / "out", "ray")
     wait_until(lambda: list((tmp_path / "out").glob("runs/*/checkpoint/step-*")), process)

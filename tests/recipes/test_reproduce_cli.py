@@ -162,9 +162,7 @@ def test_recipes_in_one_folder_share_equal_runs_and_keep_their_records_apart(tmp
     stamps = {file: file.stat().st_mtime_ns for file in out.glob("runs/*/done")}
     assert len(stamps) == 2
     assert main(["reproduce", "table1-cifar100", *SMOKE, "--rows", "mr2", "--out", str(out)]) == 0
-    assert {file: file.stat().st_mtime_ns for file in out.glob("runs/*/done")} == stamps, (
-        "nothing was trained again"
-    )
+    assert {file: file.stat().st_mtime_ns for file in out.glob("runs/*/done")} == stamps, "nothing was trained again"
     assert read_record(out).recipe == "table3-components"
     assert read_record(out / "table1-cifar100-smoke").recipe == "table1-cifar100"
     assert main(["reproduce", "figure-loss-shapes", *SMOKE, "--out", str(out)]) == 0
@@ -202,9 +200,7 @@ def test_the_grid_of_the_paper_is_chosen_on_validation_before_the_final_runs(tmp
     assert f"mean_margin = {margin}" in (final / "config.toml").read_text()
     stamps = [run.stat().st_mtime_ns for run in sorted(tried)]
     assert main([*words, "--out", str(tmp_path)]) == 0
-    assert [run.stat().st_mtime_ns for run in sorted(tried)] == stamps, (
-        "the same command searches nothing again"
-    )
+    assert [run.stat().st_mtime_ns for run in sorted(tried)] == stamps, "the same command searches nothing again"
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path, capsys):

@@ -113,17 +113,13 @@ def test_the_command_writes_a_record_from_runs_and_a_page_from_records(runs, tmp
     words = ["--from-runs", str(runs), "--note", "a note of ours", "--out", str(tmp_path / "a")]
     assert main(["reproduce", "table3-components", *words, "--format", "markdown"]) == 0
     assert "label" in capsys.readouterr().out
-    assert (
-        main(["reproduce", "--from-runs", str(runs), "--out", str(tmp_path / "b"), "--format", "json"]) == 0
-    )
+    assert main(["reproduce", "--from-runs", str(runs), "--out", str(tmp_path / "b"), "--format", "json"]) == 0
     capsys.readouterr()
     assert read_record(tmp_path / "a").recipe == "table3-components"
     assert read_record(tmp_path / "b").recipe == "custom"
     for name in ("record.json", "table.md", "table.tex", "report.html"):
         assert (tmp_path / "a" / name).exists(), name
-    assert (
-        main(["reproduce", "--render", str(tmp_path / "a"), "--render", str(tmp_path / "b/record.json")]) == 0
-    )
+    assert main(["reproduce", "--render", str(tmp_path / "a"), "--render", str(tmp_path / "b/record.json")]) == 0
     page = capsys.readouterr().out
     assert page.count("\n## ") + page.startswith("## ") == 2
     assert "a note of ours" in page
@@ -134,9 +130,7 @@ def test_comparing_the_predictions_beside_a_record_gives_its_numbers(runs, tmp_p
     capsys.readouterr()
     rows = read_record(tmp_path).blocks[0].rows
     files = sorted((tmp_path / "predictions" / "block-1").iterdir())
-    models = [
-        [file for file in files if file.name.startswith(f"{row.key.replace(', ', '-')}-seed")] for row in rows
-    ]
+    models = [[file for file in files if file.name.startswith(f"{row.key.replace(', ', '-')}-seed")] for row in rows]
     assert sum(map(len, models)) == len(files) == 6
     assert main(["compare", *(",".join(map(str, model)) for model in models), "--format", "json"]) == 0
     compared = json.loads(capsys.readouterr().out)["summary"]
@@ -158,12 +152,7 @@ def test_unfinished_runs_are_left_out_and_named(runs, tmp_path, small, capsys):
     with pytest.raises(ValueError, match=f"no finished run in .* \\(unfinished: {begun.folder.path.name}\\)"):
         find_runs([tmp_path])
     out = tmp_path / "record"
-    assert (
-        main(
-            ["reproduce", "custom", "--from-runs", str(tmp_path), "--from-runs", str(runs), "--out", str(out)]
-        )
-        == 0
-    )
+    assert main(["reproduce", "custom", "--from-runs", str(tmp_path), "--from-runs", str(runs), "--out", str(out)]) == 0
     assert f"left out, unfinished: {begun.folder.path.name}\n" in capsys.readouterr().err
     assert read_record(out).left_out == {begun.folder.path.name: "unfinished"}
     assert main(["reproduce", "custom", "--from-runs", str(runs), "--out", str(out)]) == 0

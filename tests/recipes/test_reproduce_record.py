@@ -31,13 +31,9 @@ METRICS = ("overall", "easy", "medium", "hard", "worst", "gap")
 
 
 def row(key, title, value, *, change=None, paper=None, seconds=10.0):
-    runs = tuple(
-        RunScore(seed, f"hash{seed}", {"overall": value}, 100, seconds, seconds / 100) for seed in range(2)
-    )
+    runs = tuple(RunScore(seed, f"hash{seed}", {"overall": value}, 100, seconds, seconds / 100) for seed in range(2))
     estimates = dict.fromkeys(METRICS, (value, value - 0.05, value + 0.05))
-    return RowResult(
-        key, title, key, {}, runs, estimates, estimates, {}, (value, math.nan), 1.2, change, paper
-    )
+    return RowResult(key, title, key, {}, runs, estimates, estimates, {}, (value, math.nan), 1.2, change, paper)
 
 
 @pytest.fixture
@@ -62,9 +58,7 @@ def record():
         "versions": {"classmargin": "0.1", "torch": "2.5"},
         "git": None,
     }
-    return Record(
-        "table3-components", "Table 3", "Which?", "laptop", "a note.", "classmargin x", session, (block,)
-    )
+    return Record("table3-components", "Table 3", "Which?", "laptop", "a note.", "classmargin x", session, (block,))
 
 
 def test_a_record_comes_back_from_its_file_as_it_was(record, tmp_path):
@@ -149,9 +143,7 @@ def test_a_page_of_many_rows_opens_with_one_sentence_and_its_table(record):
     moved = dataclasses.replace(moved, crossfit=dict.fromkeys(METRICS, (-0.1, -0.2, -0.05)))
     others = [row(f"m{n}", f"M{n}", 0.5, change=moved if n == 0 else block.rows[1].change) for n in range(5)]
     many = dataclasses.replace(record, blocks=(dataclasses.replace(block, rows=(block.rows[0], *others)),))
-    expected = (
-        "5 rows against the first, accuracy of the hard third: higher for M1, M2, M3, M4; lower for M0."
-    )
+    expected = "5 rows against the first, accuracy of the hard third: higher for M1, M2, M3, M4; lower for M0."
     assert verdict_of(many) == expected
     page = record_markdown(many)
     assert page.index("| ERM |") < page.index("MR² is worse.")
@@ -171,9 +163,7 @@ def test_several_blocks_are_told_apart_by_a_column(record):
 
 def test_what_was_left_out_or_failed_is_said(record):
     said = " ".join(
-        notes_of(
-            dataclasses.replace(record, left_out={"WRN": "needs a GPU"}, failed={"ERM seed 1": "it diverged"})
-        )
+        notes_of(dataclasses.replace(record, left_out={"WRN": "needs a GPU"}, failed={"ERM seed 1": "it diverged"}))
     )
     assert "Left out: WRN (needs a GPU)" in said
     assert "Failed: ERM seed 1 (it diverged)" in said
@@ -183,18 +173,14 @@ def test_a_resumed_run_is_timed_by_its_last_session(tmp_path):
     folder = RunFolder(tmp_path)
     done = {"seconds": 30.0, "steps": 400}
     assert seconds_per_step(folder, done) == pytest.approx(0.075)
-    folder.record_file.write_text(
-        json.dumps({"sessions": [{"resumed_from_step": None}, {"resumed_from_step": 300}]})
-    )
+    folder.record_file.write_text(json.dumps({"sessions": [{"resumed_from_step": None}, {"resumed_from_step": 300}]}))
     assert seconds_per_step(folder, done) == pytest.approx(0.3)
     folder.record_file.write_text(json.dumps({"sessions": [{"resumed_from_step": 400}]}))
     assert seconds_per_step(folder, done) is None
 
 
 def test_settings_are_differences_that_matter_for_the_result():
-    base = gather_config(
-        flags={"data": {"root": "somewhere"}, "loop": {"seed": 3}, "machine": {"threads": 4}}
-    )
+    base = gather_config(flags={"data": {"root": "somewhere"}, "loop": {"seed": 3}, "machine": {"threads": 4}})
     assert settings_of(base) == {}
     other = gather_config(flags={"loop": {"epochs": 3}, "method": {"name": "mr2", "mean_margin": 2.0}})
     assert settings_difference(other, base) == {"loop": {"epochs": 3}, "method": {"mean_margin": 2.0}}

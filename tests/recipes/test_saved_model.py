@@ -125,9 +125,7 @@ def test_the_deployed_network_normalises_as_the_loader_does(finished_run, model,
 
 def test_exported_weights_load_into_a_fresh_network(tmp_path, model, real_images):
     path = export(model, tmp_path / "net", "safetensors")
-    fresh = create_backbone(
-        "small-cnn", num_classes=10, in_channels=1, input_size=(28, 28), checkpoint=path
-    ).eval()
+    fresh = create_backbone("small-cnn", num_classes=10, in_channels=1, input_size=(28, 28), checkpoint=path).eval()
     with torch.no_grad():
         assert torch.equal(fresh(real_images).logits, model.backbone(real_images).logits)
 
@@ -187,10 +185,7 @@ def test_weights_of_an_unfinished_run_are_said_to_be_so(tmp_path, small, tiny_im
     line = f"classmargin: {tmp_path / 'run'} is unfinished: weights of step 5 of 15\n"
     assert main(["predict", str(tmp_path / "run"), str(tiny_images), "--out", str(tmp_path / "p.npz")]) == 0
     assert capsys.readouterr().err == line
-    assert (
-        main(["export", str(tmp_path / "run"), "--format", "safetensors", "--out", str(tmp_path / "net")])
-        == 0
-    )
+    assert main(["export", str(tmp_path / "run"), "--format", "safetensors", "--out", str(tmp_path / "net")]) == 0
     assert capsys.readouterr().err == line
 
 

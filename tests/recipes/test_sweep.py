@@ -108,9 +108,7 @@ def test_label_smoothing_of_erm_can_be_searched(make_plan, tmp_path):
 def test_trial_n_draws_the_same_whoever_runs_it(make_plan, tmp_path):
     draws = []
     for name in ("a", "b"):
-        plan = make_plan(
-            "mean_margin=1.0:3.0", trials=3, keep_easy=False, storage=f"sqlite:///{tmp_path / name}.db"
-        )
+        plan = make_plan("mean_margin=1.0:3.0", trials=3, keep_easy=False, storage=f"sqlite:///{tmp_path / name}.db")
         result = sweep(plan, tmp_path / name, test=False)
         draws.append([row.labels["method.mean_margin"] for row in result.rows])
     assert draws[0] == draws[1]
@@ -130,9 +128,7 @@ def test_a_finished_sweep_trains_nothing_when_called_again_and_more_trials_can_b
     assert more.rows[:2] == first.rows
 
 
-def test_asking_for_fewer_trials_ends_the_sweep_with_those_that_ended(
-    make_plan, tmp_path, monkeypatch, capsys
-):
+def test_asking_for_fewer_trials_ends_the_sweep_with_those_that_ended(make_plan, tmp_path, monkeypatch, capsys):
     scripted(monkeypatch, [[0.5, 0.6], [0.4, 0.5], [0.3, 0.4], [StoppedError("stopped by signal 15", 143)]])
     with pytest.raises(StoppedError):
         sweep(make_plan("mean_margin=1.0:3.0", trials=4, keep_easy=False), tmp_path / "out")
@@ -340,9 +336,7 @@ def test_the_trial_of_a_living_process_is_left_alone_and_that_of_a_dead_one_is_n
     assert result.test is not None
 
 
-def test_the_trial_of_a_silent_machine_is_begun_again_and_counts_once(
-    real_storage, make_plan, tmp_path, monkeypatch
-):
+def test_the_trial_of_a_silent_machine_is_begun_again_and_counts_once(real_storage, make_plan, tmp_path, monkeypatch):
     monkeypatch.setattr(study_module, "GRACE_SECONDS", 1)
     plan = make_plan("mean_margin=1,2", keep_easy=False)
     settle_plan(plan, tmp_path / "out")
@@ -359,9 +353,7 @@ def test_the_trial_of_a_silent_machine_is_begun_again_and_counts_once(
 
 
 @pytest.mark.parametrize("moment", ["while it trains", "at its end"])
-def test_a_trial_that_was_taken_for_dead_is_not_counted_twice(
-    make_plan, tmp_path, monkeypatch, moment, capsys
-):
+def test_a_trial_that_was_taken_for_dead_is_not_counted_twice(make_plan, tmp_path, monkeypatch, moment, capsys):
     """This machine slept, or a clock was set: another one lined the trial up again."""
     plan = make_plan("mean_margin=1,2", keep_easy=False)
     original, slept = run_worker.train_task, []

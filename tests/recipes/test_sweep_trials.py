@@ -28,15 +28,11 @@ def test_a_method_with_stages_is_not_judged_halfway(make_plan, method, search, s
 
 
 def test_a_joint_training_has_one_stage(make_plan):
-    plan = make_plan(
-        "temperature=0.07,0.1", method="supcon", settings=["method.mode=joint"], keep_easy=False, epochs=4
-    )
+    plan = make_plan("temperature=0.07,0.1", method="supcon", settings=["method.mode=joint"], keep_easy=False, epochs=4)
     assert not plan.is_staged
 
 
-def test_a_point_of_a_grid_whose_worker_died_before_it_read_it_is_tried_all_the_same(
-    make_plan, tmp_path, monkeypatch
-):
+def test_a_point_of_a_grid_whose_worker_died_before_it_read_it_is_tried_all_the_same(make_plan, tmp_path, monkeypatch):
     plan = make_plan("mean_margin=1,2,3", keep_easy=False, epochs=1)
     settle_plan(plan, tmp_path / "out")
     study = open_study(plan)

@@ -71,9 +71,7 @@ def test_fine_tuning_on_tokens_learns_and_loads_again(tmp_path, text_config, tok
 
 
 @pytest.mark.parametrize("file_format", ["onnx", "torchscript"])
-def test_exported_text_models_compute_the_same_for_short_texts(
-    tmp_path, text_config, token_file, file_format
-):
+def test_exported_text_models_compute_the_same_for_short_texts(tmp_path, text_config, token_file, file_format):
     if file_format == "onnx":
         pytest.importorskip("onnxscript", reason="the extra 'export' brings ONNX")
     train(text_config("loop.epochs=1"), tmp_path / "run", show=False)
@@ -95,9 +93,7 @@ def test_a_probe_computes_the_features_of_texts_once(text_config):
 def test_tokens_beyond_the_vocabulary_are_refused(tmp_path, text_config):
     tokens = np.full((20, 4), VOCABULARY)
     np.savez(tmp_path / "other.npz", x_train=tokens, y_train=np.arange(20) % 2)
-    with pytest.raises(
-        ValueError, match=r"hf-text knows 20 tokens, but the train part of other holds token 20"
-    ):
+    with pytest.raises(ValueError, match=r"hf-text knows 20 tokens, but the train part of other holds token 20"):
         build_run(text_config(f"data.name={tmp_path / 'other.npz'}"))
 
 
@@ -107,7 +103,5 @@ def test_texts_cannot_be_mixed(text_config):
 
 
 def test_networks_of_features_refuse_tokens(text_config):
-    with pytest.raises(
-        ValueError, match=r"backbone mlp reads features, .* holds text; use minilm or hf-text"
-    ):
+    with pytest.raises(ValueError, match=r"backbone mlp reads features, .* holds text; use minilm or hf-text"):
         build_run(text_config("backbone.name=mlp", "backbone.mode=scratch"))

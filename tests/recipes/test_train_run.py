@@ -15,11 +15,7 @@ from classmargin.training.run_folder import RunFolder
 
 
 def files(folder):
-    return {
-        path.name: path.stat().st_mtime_ns
-        for path in folder.iterdir()
-        if path.is_file() and path.name != ".lock"
-    }
+    return {path.name: path.stat().st_mtime_ns for path in folder.iterdir() if path.is_file() and path.name != ".lock"}
 
 
 def test_a_run_folder_holds_everything(finished_run):
@@ -194,9 +190,7 @@ def test_a_network_with_statistics_of_its_own_refuses_other_units(tmp_path, smal
         np.savez(tmp_path / f"{unit:g}.npz", **floats)
     backbone = ("backbone.name=resnet18", "loop.epochs=1")
     assert build_run(small(*backbone, f"data.name={tmp_path}/1.npz")).bundle.mean
-    with pytest.raises(
-        ValueError, match=r"resnet18 expects images as bytes or .* got numbers between 0 and 255"
-    ):
+    with pytest.raises(ValueError, match=r"resnet18 expects images as bytes or .* got numbers between 0 and 255"):
         build_run(small(*backbone, f"data.name={tmp_path}/255.npz"))
 
 
@@ -295,9 +289,7 @@ def test_a_fold_takes_the_place_of_validation_and_left_out_samples_are_not_train
         assert not set(one.validation.index.tolist()) & set(one.train.index.tolist())
         assert one.train.inputs.shape[0] == len(one.train.labels) == len(whole.train) - len(one.validation)
     file = tmp_path / "doubted.csv"
-    file.write_text(
-        "sample_id,class_name\n" + "".join(f"{index},x\n" for index in whole.train.index[:7].tolist())
-    )
+    file.write_text("sample_id,class_name\n" + "".join(f"{index},x\n" for index in whole.train.index[:7].tolist()))
     left = load_bundle(small("data.validation=0", f"data.left_out={file}"))
     assert left.train.index.tolist() == whole.train.index[7:].tolist()
     file.write_text("name\nx\n")

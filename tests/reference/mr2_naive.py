@@ -26,10 +26,7 @@ def lp_norm(vector: Sequence[float], p: float) -> float:
 
 def mean_vector(rows: Sequence[Sequence[float]], weights: Sequence[float]) -> list[float]:
     total = math.fsum(weights)
-    return [
-        math.fsum(w * row[j] for w, row in zip(weights, rows, strict=True)) / total
-        for j in range(len(rows[0]))
-    ]
+    return [math.fsum(w * row[j] for w, row in zip(weights, rows, strict=True)) / total for j in range(len(rows[0]))]
 
 
 def mean_square(rows, weights, p: float, centre: Sequence[float]) -> float:
@@ -142,9 +139,7 @@ def softmax_margin_losses(logits: Tensor, labels: Tensor, margins: Sequence[floa
     return torch.stack(losses)
 
 
-def pair_exponents(
-    features: Tensor, labels: Tensor, i: int, spread: float, temperature: float
-) -> list[Tensor]:
+def pair_exponents(features: Tensor, labels: Tensor, i: int, spread: float, temperature: float) -> list[Tensor]:
     exponents = []
     for j in range(len(labels)):
         if j != i and labels[j] == labels[i]:
@@ -158,9 +153,7 @@ def log_one_plus_sum_exp(exponents: list[Tensor], like: Tensor) -> Tensor:
     return torch.logsumexp(torch.stack([zero, *exponents]), 0)
 
 
-def representation_margin_losses(
-    features: Tensor, labels: Tensor, spread: float, temperature: float = 1.0
-) -> Tensor:
+def representation_margin_losses(features: Tensor, labels: Tensor, spread: float, temperature: float = 1.0) -> Tensor:
     """Eq. 2: ln[1 + Σ_{x⁺} exp((‖φ - φ⁺‖² - 2 s̄) / τ)], one entry per sample."""
     rows, losses = features.double(), []
     for i in range(len(labels)):

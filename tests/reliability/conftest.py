@@ -33,9 +33,7 @@ def soak(tmp_path_factory):
         folder = tmp_path_factory.mktemp(name)
         command = [sys.executable, "-m", "soak", name, "--out", str(folder / "out"), *words]
         environment = {**os.environ, "TMPDIR": str(folder), "OMP_NUM_THREADS": "1"}
-        answer = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-        )
+        answer = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
         assert answer.returncode == 0, answer.stderr[-4000:]
         return json.loads((folder / "out" / f"{name}.json").read_text())["result"]
 

@@ -295,11 +295,7 @@ def test_a_network_that_is_no_number_neither_predicts_nor_is_exported(run, tmp_p
     tree["network"][name][0, 0] = value
     whole = store.paths()[0].rename(tmp_path / "whole")
     out = tmp_path / ("p.npz" if verb == "predict" else "exported")
-    words = (
-        ["predict", str(folder), str(data)]
-        if verb == "predict"
-        else ["export", str(folder), "--format", verb]
-    )
+    words = ["predict", str(folder), str(data)] if verb == "predict" else ["export", str(folder), "--format", verb]
     try:
         store.save(step, tree)
         assert main([*words, "--out", str(out)]) == 2

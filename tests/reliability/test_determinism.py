@@ -52,9 +52,7 @@ def test_the_number_of_workers_changes_neither_order_nor_pixels(tmp_path, monkey
             folder = tmp_path / part / label
             folder.mkdir(parents=True)
             for number in range(count):
-                image.fromarray(rng.integers(0, 255, (8, 8, 3), dtype=np.uint8)).save(
-                    folder / f"{number}.png"
-                )
+                image.fromarray(rng.integers(0, 255, (8, 8, 3), dtype=np.uint8)).save(folder / f"{number}.png")
     monkeypatch.setattr(prepare, "MEMORY_LIMIT", 1)
     bundle = load_data(str(tmp_path))
     assert bundle.streamed
@@ -63,9 +61,7 @@ def test_the_number_of_workers_changes_neither_order_nor_pixels(tmp_path, monkey
         loader = make_loader(
             bundle, "train", batch_size=4, training=True, augmentation="standard", seed=3, workers=workers
         )
-        return [
-            (b.index.tolist(), b.inputs.numpy().tobytes()) for epoch in (0, 1) for b in loader.epoch(epoch)
-        ]
+        return [(b.index.tolist(), b.inputs.numpy().tobytes()) for epoch in (0, 1) for b in loader.epoch(epoch)]
 
     alone = seen(0)
     assert len(alone) >= 8

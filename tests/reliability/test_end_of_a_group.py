@@ -40,6 +40,4 @@ except ValueError as error:
 def test_a_group_has_ended_before_the_interpreter_does(way, tmp_path):
     words = [sys.executable, "-W", "ignore", "-c", PROGRAM, str(tmp_path), way]
     answer = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert (answer.returncode, answer.stdout) == (0, "it ends with an error\n" * (way == "error")), (
-        answer.stderr
-    )
+    assert (answer.returncode, answer.stdout) == (0, "it ends with an error\n" * (way == "error")), answer.stderr

@@ -44,9 +44,7 @@ def idx(array) -> bytes:
 
 def cifar_batch(protocol: int) -> bytes:
     pixels = np.random.default_rng(1).integers(0, 256, (6, 3072), dtype=np.uint8)
-    return pickle.dumps(
-        {b"data": pixels, b"labels": [0, 1, 2, 0, 1, 2], b"batch_label": b"x"}, protocol=protocol
-    )
+    return pickle.dumps({b"data": pixels, b"labels": [0, 1, 2, 0, 1, 2], b"batch_label": b"x"}, protocol=protocol)
 
 
 def parquet() -> bytes:
@@ -158,14 +156,10 @@ def test_many_damaged_data_end_in_words(name, tmp_path, data):
     load_one(tmp_path, name, data.draw(hostile_bytes(FORMATS[name][1])))
 
 
-dtypes = st.sampled_from(
-    ["<i8", "u1", "<f4", "<f8", ">i2", "?", "<c8", "<U3", "S2", "<M8[s]", "<f2", "i4,f4"]
-)
+dtypes = st.sampled_from(["<i8", "u1", "<f4", "<f8", ">i2", "?", "<c8", "<U3", "S2", "<M8[s]", "<f2", "i4,f4"])
 shapes = st.lists(st.sampled_from([0, 1, 2, 3, 12]), max_size=5).map(tuple)
 odd_arrays = st.tuples(dtypes, shapes).map(lambda pair: np.zeros(pair[1], dtype=pair[0]))
-keys = st.sampled_from(
-    ["x_train", "y_train", "x_val", "y_val", "x_test", "y_test", "class_names", "inputs", "labels"]
-)
+keys = st.sampled_from(["x_train", "y_train", "x_val", "y_val", "x_test", "y_test", "class_names", "inputs", "labels"])
 
 
 @quick(60)
@@ -216,9 +210,7 @@ def test_a_single_label_beyond_all_reason_is_refused_before_names_are_made_for_i
     labels = LABELS.copy()
     labels[3] = label
     content = npz(x_train=PIXELS, y_train=labels)
-    assert_refused(
-        "npz", write_npz(tmp_path, content), f"without gaps, got label {label} in a training part of 12"
-    )
+    assert_refused("npz", write_npz(tmp_path, content), f"without gaps, got label {label} in a training part of 12")
 
 
 # Lists and tables of the sets of the catalogue
@@ -422,9 +414,7 @@ def header_of(width: int, height: int) -> bytes:
     body = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     pixels = zlib.compress(bytes(1000))
     chunks = [body, b"IDAT" + pixels, b"IEND"]
-    packed = [
-        struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk)) for chunk in chunks
-    ]
+    packed = [struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk)) for chunk in chunks]
     return b"\x89PNG\r\n\x1a\n" + b"".join(packed)
 
 

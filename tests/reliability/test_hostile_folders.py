@@ -38,9 +38,7 @@ from classmargin.training.run_folder import RunFolder, add_session, hold_lock, r
 from classmargin.training.run_progress import Watchers, words_of
 
 RESULTS = Path(__file__).parents[2] / "results"
-RECORDS = [
-    path for path in sorted(RESULTS.rglob("*.json")) if '"classmargin-record"' in path.read_text("utf-8")
-]
+RECORDS = [path for path in sorted(RESULTS.rglob("*.json")) if '"classmargin-record"' in path.read_text("utf-8")]
 
 
 @pytest.fixture(scope="module")
@@ -166,9 +164,7 @@ def test_an_owner_of_any_kind_is_judged_without_harm(tmp_path, pid, host):
 
 @pytest.mark.parametrize("pid", [0, -1, 2**31, 2**70])
 def test_a_number_that_no_process_has_signals_nobody(tmp_path, pid, monkeypatch):
-    monkeypatch.setattr(
-        os, "kill", lambda number, signal: pytest.fail(f"signalled {number}") if number < 1 else None
-    )
+    monkeypatch.setattr(os, "kill", lambda number, signal: pytest.fail(f"signalled {number}") if number < 1 else None)
     (tmp_path / "owner").write_text(f"{pid}\n{platform.node()}\n", encoding="utf-8")
     owner = read_owner(tmp_path / "owner")
     assert owner is None if pid < 1 else owner.pid == pid and not owner.is_dead
@@ -345,9 +341,7 @@ def test_no_cell_of_any_table_begins_like_a_formula(name):
     for separator in ",;\t":
         for row in csv.reader(io.StringIO(text.getvalue()), delimiter=separator):
             for cell in row:
-                start = (
-                    cell.lstrip("\"' \t\r\n\ufeff\u200b\0") if not cell.lstrip('"').startswith("'") else ""
-                )
+                start = cell.lstrip("\"' \t\r\n\ufeff\u200b\0") if not cell.lstrip('"').startswith("'") else ""
                 assert not start.startswith(tuple("=+-@＝＋－＠")), cell
 
 
@@ -365,9 +359,7 @@ def test_a_class_called_like_markup_neither_breaks_nor_colours_the_bar(monkeypat
     from rich.console import Console
 
     shown = io.StringIO()
-    monkeypatch.setattr(
-        "rich.console.Console", lambda **_: Console(file=shown, force_terminal=True, width=200)
-    )
+    monkeypatch.setattr("rich.console.Console", lambda **_: Console(file=shown, force_terminal=True, width=200))
     bar = Watchers(title=NASTY.replace("\x1b", "").replace("\x07", ""), show=True)
     bar.start(10, 0)
     bar.advance(5, words_of(0, 2, {"loss": 0.5}, {"worst": 0.25, "class": NASTY}))
@@ -483,9 +475,7 @@ def test_a_finished_run_is_read_from_a_disk_that_cannot_be_written(finished, tmp
 def test_a_checkpoint_of_another_network_is_refused_by_name(finished, tmp_path, capsys):
     """Two runs whose checkpoint folders were exchanged: the shapes do not fit, and nothing is lost."""
     data = finished.parent / "features.npz"
-    words = train_words(
-        data, "erm", tmp_path / "run", epochs=2, extra=("data.allow_absent=true", "backbone.hidden=24")
-    )
+    words = train_words(data, "erm", tmp_path / "run", epochs=2, extra=("data.allow_absent=true", "backbone.hidden=24"))
     assert main(words) == 0
     (tmp_path / "run" / "done").unlink()
     shutil.rmtree(tmp_path / "run" / "checkpoint")

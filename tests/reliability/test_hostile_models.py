@@ -53,9 +53,7 @@ def weight_files():
     import warnings
 
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # torch.jit: archives of that kind exist all the same
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch.jit: archives of that kind exist all the same
         script = script_bytes()
     shards = json.dumps({"weight_map": dict.fromkeys(STATE, "a.safetensors")}).encode()
     return {
@@ -254,11 +252,7 @@ def with_tensors(tree):
 
 
 @quick(25)
-@given(
-    tree=st.dictionaries(
-        st.sampled_from(["weights", "network", "method", "position", "random"]), trees, max_size=5
-    )
-)
+@given(tree=st.dictionaries(st.sampled_from(["weights", "network", "method", "position", "random"]), trees, max_size=5))
 def test_whole_checkpoints_of_something_else_end_in_words(tmp_path, run_folder, tree):
     """The checksum is right: somebody wrote this on purpose."""
     spoil(run_folder, tmp_path / "run", "config.toml", good_part(run_folder, "config.toml"))
@@ -292,9 +286,7 @@ def swap_one_leaf(tree, data):
         swap_one_leaf(tree[key], data)
     elif isinstance(tree[key], torch.Tensor):
         tree[key] = data.draw(
-            st.sampled_from(
-                [torch.zeros(2), torch.tensor(float("nan")), torch.zeros(0), tree[key].double(), None]
-            )
+            st.sampled_from([torch.zeros(2), torch.tensor(float("nan")), torch.zeros(0), tree[key].double(), None])
         )
     else:
         tree[key] = data.draw(st.one_of(values, st.just({}), st.just([])))
@@ -347,9 +339,7 @@ def test_damaged_plans_of_sweeps_end_in_words(tmp_path, data):
     from classmargin.recipes.sweep_study import SweepPlan
 
     config = RunConfig(method=MethodConfig("mr2"))
-    plan = SweepPlan(
-        config, parse_search(["mean_margin=1,2"], config), parse_objective("hard"), 3, "s", "sqlite:///x"
-    )
+    plan = SweepPlan(config, parse_search(["mean_margin=1,2"], config), parse_objective("hard"), 3, "s", "sqlite:///x")
     good = json.dumps(plan.to_dict()).encode()
     (tmp_path / "sweep.json").write_bytes(data.draw(hostile_bytes(good)))
     with harmless("sweep.json"):

@@ -164,9 +164,7 @@ def test_one_row_of_scores_cannot_ask_for_a_table_of_terabytes(tmp_path):
         read_predictions(tmp_path / "predictions.npz").audit(bootstrap=100)
 
 
-@pytest.mark.parametrize(
-    "label", ["1e300", "99999999999999999999999999", "9" * 5000, "-1", "1.5", "nan", "inf"]
-)
+@pytest.mark.parametrize("label", ["1e300", "99999999999999999999999999", "9" * 5000, "-1", "1.5", "nan", "inf"])
 def test_class_numbers_beyond_all_reason_end_in_words(tmp_path, label):
     for rows in (f"label,prediction\n{label},0\n", f"label,p_0,p_1\n{label},0.5,0.5\n"):
         (tmp_path / "predictions.csv").write_text(rows)
@@ -189,11 +187,7 @@ def test_many_classes_of_one_name_are_told_apart_in_one_pass(tmp_path):
 
 
 @quick(60)
-@given(
-    content=st.one_of(
-        st.binary(max_size=200), st.text(max_size=50).map(lambda text: json.dumps([text]).encode())
-    )
-)
+@given(content=st.one_of(st.binary(max_size=200), st.text(max_size=50).map(lambda text: json.dumps([text]).encode())))
 def test_class_names_of_any_bytes_end_in_words(tmp_path, content):
     for name in ("names.txt", "names.json"):
         (tmp_path / name).write_bytes(content)

@@ -81,9 +81,7 @@ def batches(steps, *, without=None, scale=lambda step: 1.0):
 
 
 def assert_finite(loss):
-    assert all(
-        torch.isfinite(value).all() for value in loss.state_dict().values() if value.is_floating_point()
-    )
+    assert all(torch.isfinite(value).all() for value in loss.state_dict().values() if value.is_floating_point())
 
 
 @pytest.mark.parametrize("representation", ["moments", pytest.param("pairs", marks=pytest.mark.slow)])
@@ -100,12 +98,8 @@ def test_statistics_stay_finite_and_useful_with_a_class_gone_for_a_thousand_step
     assert 0.1 < float(margins[2] / margins.mean()) < 10.0, "the absent class keeps a sensible margin"
 
 
-@pytest.mark.filterwarnings(
-    "ignore::classmargin.FeatureCollapseWarning"
-)  # tiny after huge features look like it
-@pytest.mark.filterwarnings(
-    "ignore:overflow encountered:RuntimeWarning"
-)  # the sum that looks for it overflows
+@pytest.mark.filterwarnings("ignore::classmargin.FeatureCollapseWarning")  # tiny after huge features look like it
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # the sum that looks for it overflows
 @pytest.mark.parametrize("representation", ["moments", "pairs"])
 def test_statistics_survive_features_that_explode_and_come_back(representation):
     loss = MR2Loss(4, representation=representation)
@@ -141,6 +135,4 @@ def test_a_learning_rate_that_diverges_stops_with_a_message_and_the_state(method
     found = CheckpointStore(tmp_path / "run" / "checkpoint").load_newest()
     if found is not None:
         weights = found[1]["network"].values()
-        assert all(torch.isfinite(w).all() for w in weights if w.is_floating_point()), (
-            "the good one stays good"
-        )
+        assert all(torch.isfinite(w).all() for w in weights if w.is_floating_point()), "the good one stays good"

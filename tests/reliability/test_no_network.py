@@ -56,9 +56,7 @@ def test_a_data_set_is_downloaded_only_when_asked_for(name, download, tmp_path, 
 
 def without_network(command: list[str], attempts: Path) -> subprocess.CompletedProcess:
     attempts.touch()
-    path = os.pathsep.join(
-        [str(Path(__file__).parent / "no_network"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    )
+    path = os.pathsep.join([str(Path(__file__).parent / "no_network"), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": path, "NETWORK_ATTEMPTS": str(attempts)}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 

@@ -10,9 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
 ROWS = [line for line in PAGE.splitlines() if line.startswith("| ") and not line.startswith("| promise")]
-NAMED = sorted(
-    {name for row in ROWS for name in re.findall(r"`((?:[\w/]*/)?test_[\w*]+\.py(?:::[\w:]+)?)`", row)}
-)
+NAMED = sorted({name for row in ROWS for name in re.findall(r"`((?:[\w/]*/)?test_[\w*]+\.py(?:::[\w:]+)?)`", row)})
 
 
 def file_of(name: str) -> Path:
@@ -30,9 +28,7 @@ def test_a_named_test_exists(name):
     found = list(file_of(name).parent.glob(file_of(name).name))
     assert found, name
     for part in name.split("::")[1:]:
-        assert re.search(rf"^\s*(def|class) {part}\b", found[0].read_text(encoding="utf-8"), re.MULTILINE), (
-            name
-        )
+        assert re.search(rf"^\s*(def|class) {part}\b", found[0].read_text(encoding="utf-8"), re.MULTILINE), name
 
 
 PROMISES = [row for row in ROWS if row.count("|") == 3 and not row.startswith("|---")]
@@ -50,9 +46,7 @@ def test_a_test_is_called_slow_where_it_is(name):
     text = file_of(name).read_text(encoding="utf-8")
     head = text[: re.search(rf"^[ ]*(def|class) {name.split('::')[-1]}\b", text, re.MULTILINE).start()]
     marks = head[head.rfind("\n\n") :]  # decorators stand right above, without an empty line
-    is_slow = "@pytest.mark.slow\n" in marks or bool(
-        re.search(r"^pytestmark = .*mark\.slow", text, re.MULTILINE)
-    )
+    is_slow = "@pytest.mark.slow\n" in marks or bool(re.search(r"^pytestmark = .*mark\.slow", text, re.MULTILINE))
     for row in ROWS:
         if f"`{name}`" in row:
             assert (f"*slow* `{name}`" in row) == is_slow, row

@@ -31,9 +31,7 @@ def test_the_same_command_begins_goes_on_and_leaves_alone(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
-def test_a_signal_to_a_pool_reaches_its_workers_and_gives_the_code_of_the_signal(
-    tmp_path, monkeypatch, name, code
-):
+def test_a_signal_to_a_pool_reaches_its_workers_and_gives_the_code_of_the_signal(tmp_path, monkeypatch, name, code):
     """The worker stands for one that trains: it ends when it is asked to, with its state saved."""
     started = []
 
@@ -61,9 +59,7 @@ def test_a_stop_becomes_the_exit_code_of_the_command(monkeypatch, capsys):
 
     monkeypatch.setitem(module.VERBS, "audit", stopped)
     assert main(["audit"]) == 143
-    assert (
-        capsys.readouterr().err == "classmargin: stopped by signal 15; the same command goes on from here\n"
-    )
+    assert capsys.readouterr().err == "classmargin: stopped by signal 15; the same command goes on from here\n"
 
 
 def test_an_interruption_before_the_verb_ends_with_130_and_no_traceback(monkeypatch, capsys):

@@ -71,9 +71,7 @@ def test_a_part_that_does_not_end_is_ended_and_nothing_is_claimed_for_it(run_par
     code, records = run_parts(60, one=endless, other=good)
     assert code == 2
     assert "result" not in records["one"]
-    assert records["summary"]["totals"] == {"things": 2}, (
-        "a slow part does not cost the later ones their time"
-    )
+    assert records["summary"]["totals"] == {"things": 2}, "a slow part does not cost the later ones their time"
     shown = capsys.readouterr().out
     assert "NOT ALL RUN: one" in shown
     assert "every promise held" not in shown

@@ -22,9 +22,7 @@ NASTY_NAMES = (
 )
 
 
-def draw_arrays(
-    num_classes: int, per_class: int, *, noise: float = 1.2, seed: int = 0, dim: int = 6
-) -> dict[str, Any]:
+def draw_arrays(num_classes: int, per_class: int, *, noise: float = 1.2, seed: int = 0, dim: int = 6) -> dict[str, Any]:
     """Return a test set in which later classes spread more and are therefore harder."""
     data = np.random.default_rng(0)  # the samples are the same for every model
     means = 3 * data.normal(size=(num_classes, dim))
@@ -48,9 +46,7 @@ def make_audit() -> Callable[..., Audit]:
         **options: Any,
     ) -> Audit:
         arrays = draw_arrays(num_classes, per_class, noise=noise, seed=seed)
-        return audit(
-            arrays["labels"], **{name: arrays[name] for name in keep}, **{"bootstrap": 200, **options}
-        )
+        return audit(arrays["labels"], **{name: arrays[name] for name in keep}, **{"bootstrap": 200, **options})
 
     return make
 

@@ -13,9 +13,7 @@ from classmargin.report.tables import to_markdown
 
 
 def audit_of(labels, predictions, num_classes, **options):
-    return audit(
-        np.array(labels), predictions=np.array(predictions), num_classes=num_classes, bootstrap=200, **options
-    )
+    return audit(np.array(labels), predictions=np.array(predictions), num_classes=num_classes, bootstrap=200, **options)
 
 
 def test_headlines_repeat_the_audit(small_audit):
@@ -73,9 +71,7 @@ def test_absent_classes_are_last_and_never_worst():
 def test_the_worst_class_has_one_interval_on_a_page_that_of_its_row(ranking, words, make_audit):
     # The card said "worst class: NAME 61.5-72.0", the row of that class 52.2-77.6.
     found = make_audit(ranking=ranking)
-    (row,) = (
-        row for row in audit_tables.headline_table(found).rows if row["interval"] == found.interval("worst")
-    )
+    (row,) = (row for row in audit_tables.headline_table(found).rows if row["interval"] == found.interval("worst"))
     assert row["metric"] == words
     names = [str(row["metric"]) for row in audit_tables.headline_table(found).rows]
     assert not set(names) & set(found.class_names)
@@ -180,7 +176,5 @@ def test_a_correlation_without_an_interval_shows_a_dash():
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(3), 10)
     predictions = np.where(np.arange(30) % 10 < 2 + 3 * labels, labels, (labels + 1) % 3)
-    table = audit_tables.correlation_table(
-        audit_of(labels, predictions, 3, features=rng.normal(size=(30, 4)))
-    )
+    table = audit_tables.correlation_table(audit_of(labels, predictions, 3, features=rng.normal(size=(30, 4))))
     assert {row["range"] for row in table.rows} == {"–"}

@@ -138,9 +138,7 @@ def test_no_button_sends_the_data_away(audit_page):
     page = audit_page.page
     titles = page.locator(".modebar-btn").evaluate_all("all => all.map(one => one.dataset.title)")
     assert any("PNG" in title for title in titles)
-    assert not [
-        title for title in titles if any(word in title.lower() for word in ("share", "cloud", "studio"))
-    ]
+    assert not [title for title in titles if any(word in title.lower() for word in ("share", "cloud", "studio"))]
 
 
 def test_page_fits_a_phone(open_report, audit_file, tmp_path):
@@ -244,15 +242,11 @@ def test_clicking_the_overview_opens_that_block(wide_page):
     overview = wide_page.page.locator("#figure-confusion .nsewdrag")
     overview.scroll_into_view_if_needed()
     box = overview.bounding_box()
-    overview.click(
-        position={"x": box["width"] / 2, "y": box["height"] * 7.5 / 40}
-    )  # the eighth of forty rows
+    overview.click(position={"x": box["width"] / 2, "y": box["height"] * 7.5 / 40})  # the eighth of forty rows
     assert wide_page.page.get_by_label("Block", exact=True).input_value() == "7"
 
 
-def test_names_with_html_run_nothing_and_are_shown_as_they_are(
-    open_report, nasty_audit, nasty_names, tmp_path
-):
+def test_names_with_html_run_nothing_and_are_shown_as_they_are(open_report, nasty_audit, nasty_names, tmp_path):
     opened = open_report(write_audit_html(nasty_audit, tmp_path / "nasty.html", feature_map=False))
     page = opened.page
     assert page.locator("main a[href^=http], .plot a").count() == 0
@@ -293,9 +287,7 @@ def sample_page(open_report, small_audit, tmp_path_factory):
 
 
 def shown_samples(page) -> list[str]:
-    return [
-        words.split()[-1] for words in page.locator("#sample-list .sample p:last-child").all_inner_texts()
-    ]
+    return [words.split()[-1] for words in page.locator("#sample-list .sample p:last-child").all_inner_texts()]
 
 
 def test_samples_of_the_worst_lagging_class_are_there_with_pictures_and_texts(sample_page, small_audit):
@@ -306,10 +298,7 @@ def test_samples_of_the_worst_lagging_class_are_there_with_pictures_and_texts(sa
     cards = page.locator("#sample-list .sample")
     assert cards.locator("img").count() == len(expected)
     assert (
-        page.locator("#sample-list img").first.evaluate(
-            "image => image.decode().then(() => image.naturalWidth)"
-        )
-        == 12
+        page.locator("#sample-list img").first.evaluate("image => image.decode().then(() => image.naturalWidth)") == 12
     )
     assert cards.first.locator("blockquote").inner_text() == f"<b>words</b> of {expected[0]}"
     assert sample_page.complaints == []
@@ -333,9 +322,7 @@ def test_a_class_in_a_table_leads_to_its_samples_by_keyboard(sample_page, small_
 def test_a_frequent_error_and_a_cell_of_the_matrix_lead_to_the_same_samples(sample_page, small_audit):
     page = sample_page.page
     top = small_audit.top_confusions(1).iloc[0]
-    expected = (
-        small_audit.samples_of(top["truth"], predicted=top["predicted"])["sample_id"].astype(str).tolist()
-    )
+    expected = small_audit.samples_of(top["truth"], predicted=top["predicted"])["sample_id"].astype(str).tolist()
     page.locator("#error-table tbody tr").first.locator("button.see").first.click()
     assert shown_samples(page) == expected
     page.locator("#sample-predicted").select_option("")
@@ -343,9 +330,7 @@ def test_a_frequent_error_and_a_cell_of_the_matrix_lead_to_the_same_samples(samp
       const figure = document.getElementById("figure-confusion"), classes = figure.layout.meta.classes;
       figure.emit("plotly_click", { points: [{ pointIndex: [classes.indexOf(truth), classes.indexOf(predicted)] }] });
     }"""
-    page.evaluate(
-        cell, [small_audit.class_names.index(top["truth"]), small_audit.class_names.index(top["predicted"])]
-    )
+    page.evaluate(cell, [small_audit.class_names.index(top["truth"]), small_audit.class_names.index(top["predicted"])])
     assert shown_samples(page) == expected
 
 

@@ -47,9 +47,7 @@ def test_command_writes_both_whatever_the_answer(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name, predictions in (("old", [0, 1] * 100), ("new", [0, 0] * 100)):
         lines = [f"{label},{guess}" for label, guess in zip([0, 1] * 100, predictions, strict=True)]
-        (tmp_path / f"{name}.csv").write_text(
-            "label,prediction\n" + "\n".join(lines) + "\n", encoding="utf-8"
-        )
+        (tmp_path / f"{name}.csv").write_text("label,prediction\n" + "\n".join(lines) + "\n", encoding="utf-8")
     words = ["gate", "new.csv", "--baseline", "old.csv", "--junit", "gate.xml", "--summary", "summary.md"]
     words += ["--num-classes", "2"]
     assert main(words) == 1

@@ -52,9 +52,7 @@ def test_page_needs_nothing_from_outside(page):
     assert not page.all("img")
     assert not any("src" in attributes for attributes in page.all("script"))
     assert all(attributes["href"].startswith("#") for attributes in page.all("a"))
-    policy = next(
-        tag["content"] for tag in page.all("meta") if tag.get("http-equiv") == "Content-Security-Policy"
-    )
+    policy = next(tag["content"] for tag in page.all("meta") if tag.get("http-equiv") == "Content-Security-Policy")
     assert "default-src 'none'" in policy
     assert "form-action 'none'" in policy
 
@@ -71,11 +69,7 @@ def test_ids_are_unique_and_links_lead_somewhere(page):
 
 def test_every_figure_has_a_place_and_a_text_for_those_who_cannot_see_it(page):
     figures = json.loads(page.scripts["figure-data"])
-    places = {
-        a["id"].removeprefix("figure-"): a
-        for a in page.all("div")
-        if (a.get("id") or "").startswith("figure-")
-    }
+    places = {a["id"].removeprefix("figure-"): a for a in page.all("div") if (a.get("id") or "").startswith("figure-")}
     assert set(places) == set(figures)
     assert {"thirds", "accuracy", "spread", "confusion", "map"} <= set(figures)
     assert all(attributes["aria-label"] for attributes in places.values())
@@ -93,9 +87,7 @@ def test_class_table_can_be_sorted_and_searched_by_keyboard(page):
 
 def test_verdict_comes_before_everything_else(page):
     order = [
-        attributes.get("class") or attributes.get("id")
-        for tag, attributes in page.tags
-        if tag in ("p", "section")
+        attributes.get("class") or attributes.get("id") for tag, attributes in page.tags if tag in ("p", "section")
     ]
     assert order[0] == "verdict"
     assert [name for name in order if name in ("failing", "samples", "thirds", "accuracy", "classes")] == [
@@ -125,17 +117,13 @@ def test_nasty_names_create_no_element_and_appear_literally(nasty_audit, nasty_n
 
 def test_script_data_cannot_end_its_element(nasty_audit, tmp_path):
     text = write_audit_html(nasty_audit, tmp_path / "nasty.html", feature_map=False).read_text("utf-8")
-    data = re.search(
-        r'<script type="application/json" id="figure-data">(.*?)</script>', text, re.DOTALL
-    ).group(1)
+    data = re.search(r'<script type="application/json" id="figure-data">(.*?)</script>', text, re.DOTALL).group(1)
     assert "<" not in data
     assert json.loads(data)["accuracy"]["data"]
 
 
 def test_names_of_models_and_titles_are_escaped(comparison, tmp_path):
-    page = Page(
-        write_comparison_html(comparison, tmp_path / "c.html", title="<u>title</u>").read_text("utf-8")
-    )
+    page = Page(write_comparison_html(comparison, tmp_path / "c.html", title="<u>title</u>").read_text("utf-8"))
     assert not page.all("i")
     assert not page.all("u")
     assert any("<i>old</i>" in text for text in page.words)
@@ -151,9 +139,7 @@ def test_comparison_page_shows_changes_and_every_class(comparison, tmp_path):
 
 def test_audit_against_a_baseline_shows_both(make_audit, tmp_path):
     old, new = make_audit(noise=3.0), make_audit(noise=0.2)
-    page = Page(
-        write_audit_html(new, tmp_path / "both.html", baseline=old, feature_map=False).read_text("utf-8")
-    )
+    page = Page(write_audit_html(new, tmp_path / "both.html", baseline=old, feature_map=False).read_text("utf-8"))
     figures = json.loads(page.scripts["figure-data"])
     assert "gains" in figures
     assert len(figures["thirds"]["data"]) == 2

@@ -27,9 +27,7 @@ Image = pytest.importorskip("PIL.Image")
 
 def audit_of(ids, **options):
     labels = np.arange(len(ids)) % 2
-    return audit(
-        labels, predictions=1 - labels, class_names=["a", "b"], sample_id=ids, bootstrap=0, **options
-    )
+    return audit(labels, predictions=1 - labels, class_names=["a", "b"], sample_id=ids, bootstrap=0, **options)
 
 
 @pytest.fixture
@@ -136,9 +134,9 @@ def test_a_thousand_classes_stay_within_the_rows_and_lagging_ones_come_first():
 def test_hostile_texts_and_names_stay_inside_their_script(tmp_path):
     hostile = "</script><img src=x onerror=alert(1)>"
     result = audit_of([hostile, "y"])
-    text = write_audit_html(
-        result, tmp_path / "r.html", feature_map=False, texts=[hostile, "q" * 1000]
-    ).read_text("utf-8")
+    text = write_audit_html(result, tmp_path / "r.html", feature_map=False, texts=[hostile, "q" * 1000]).read_text(
+        "utf-8"
+    )
     assert "<img src=x" not in text
     assert "q" * 300 + "\\u2026" in text
     assert "q" * 301 not in text

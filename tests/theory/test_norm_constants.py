@@ -65,9 +65,7 @@ class TestCorrectConstant:
 
     @pytest.mark.parametrize("p", [1.0, 1.25, 1.5, 1.9, 2.0])
     def test_is_reached_by_unit_vectors_up_to_two(self, naive, p):
-        assert ratio(naive, torch.eye(6, dtype=torch.float64), p) == pytest.approx(
-            norm_constant(p, 6), rel=1e-12
-        )
+        assert ratio(naive, torch.eye(6, dtype=torch.float64), p) == pytest.approx(norm_constant(p, 6), rel=1e-12)
 
     @pytest.mark.parametrize("p", [2.0, 3.0, 9.0, 1e4, math.inf])
     def test_is_reached_by_two_sign_vectors_from_two_on(self, naive, p):

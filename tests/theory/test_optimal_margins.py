@@ -66,9 +66,7 @@ class TestClosedForm:
         torch.testing.assert_close(again, margins, rtol=1e-10, atol=0)
 
     def test_equal_sizes_are_the_default(self):
-        torch.testing.assert_close(
-            optimal_margins(TOY, 2.0, class_counts=[7, 7, 7]), optimal_margins(TOY, 2.0)
-        )
+        torch.testing.assert_close(optimal_margins(TOY, 2.0, class_counts=[7, 7, 7]), optimal_margins(TOY, 2.0))
 
     def test_equal_classes_get_equal_margins(self):
         assert optimal_margins([5.0] * 4, 2.0).tolist() == pytest.approx([2.0] * 4)
@@ -103,9 +101,7 @@ class TestMinimiser:
         sqnorm = torch.exp(torch.randn(300, generator=generator, dtype=torch.float64))
         counts = torch.randint(1, 1000, (300,), generator=generator)
         found = minimise_margins(sqnorm, 2.0, class_counts=counts)
-        torch.testing.assert_close(
-            found, optimal_margins(sqnorm, 2.0, class_counts=counts), rtol=1e-9, atol=0
-        )
+        torch.testing.assert_close(found, optimal_margins(sqnorm, 2.0, class_counts=counts), rtol=1e-9, atol=0)
 
     @settings(max_examples=100)
     @given(problems(), st.integers(0, 10**6))
@@ -117,9 +113,9 @@ class TestMinimiser:
             noise = torch.randn(len(sqnorm), generator=generator, dtype=torch.float64)
             other = best * torch.exp(scale * noise)
             other = other / other.mean() * mean
-            assert margin_objective(
-                sqnorm, best, class_counts=counts, objective=objective
-            ) <= margin_objective(sqnorm, other, class_counts=counts, objective=objective) * (1 + 1e-12)
+            assert margin_objective(sqnorm, best, class_counts=counts, objective=objective) <= margin_objective(
+                sqnorm, other, class_counts=counts, objective=objective
+            ) * (1 + 1e-12)
 
     @SETTINGS
     @given(problems())
@@ -140,8 +136,7 @@ class TestMinimiser:
         counts = [*(counts or [1] * (k - 1)), 1]
         uniform, best = torch.full((k,), mean), optimal_margins(sqnorm, mean, class_counts=counts)
         bounds = [
-            rademacher_bound_from_statistics(sqnorm, counts, g, feature_dim=7, norm_order=p)
-            for g in (uniform, best)
+            rademacher_bound_from_statistics(sqnorm, counts, g, feature_dim=7, norm_order=p) for g in (uniform, best)
         ]
         values = [margin_objective(sqnorm, g, class_counts=counts) for g in (uniform, best)]
         assert bounds[0] / bounds[1] == pytest.approx(math.sqrt(values[0] / values[1]), rel=1e-6)

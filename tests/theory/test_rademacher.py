@@ -51,9 +51,7 @@ class TestMonteCarlo:
         features, labels = make_features("normal", 12, 4, 2), torch.arange(12) % 3
         gamma = torch.tensor([0.5, 1.0, 2.0])
         exact = rademacher_monte_carlo(features, labels, gamma, norm_order=p, draws=2**11)
-        drawn = rademacher_monte_carlo(
-            features, labels, gamma, norm_order=p, draws=2**11 - 1, generator=seeded
-        )
+        drawn = rademacher_monte_carlo(features, labels, gamma, norm_order=p, draws=2**11 - 1, generator=seeded)
         assert exact.exact
         assert not drawn.exact
         assert 0 < drawn.standard_error < 0.05 * drawn.mean
@@ -89,9 +87,7 @@ class TestMonteCarlo:
         sizes = []
         monkeypatch.setattr(rademacher, "_CHUNK_ELEMENTS", 16 * 7)
         original = rademacher.squared_norm
-        monkeypatch.setattr(
-            rademacher, "squared_norm", lambda u, p: sizes.append(u.shape[0]) or original(u, p)
-        )
+        monkeypatch.setattr(rademacher, "squared_norm", lambda u, p: sizes.append(u.shape[0]) or original(u, p))
         pieces = rademacher_monte_carlo(*args, draws=draws, generator=torch.Generator().manual_seed(5))
         assert pieces.mean == pytest.approx(whole.mean, rel=1e-13)
         assert max(sizes) == 7
@@ -138,17 +134,13 @@ class TestBound:
         gamma = torch.tensor([0.7, 1.0, 1.3])
         for n, d in ((90, 1), (90, 30), (30, 90)):
             features, labels = make_features(kind, n, d, 7), (torch.arange(n) % 5).clamp(max=2)
-            value = rademacher_monte_carlo(
-                features, labels, gamma, norm_order=p, draws=1500, generator=seeded
-            )
+            value = rademacher_monte_carlo(features, labels, gamma, norm_order=p, draws=1500, generator=seeded)
             bound = rademacher_bound(features, labels, gamma, norm_order=p)
             # The simulated mean scatters around the true one. Where the bound is reached exactly (unit
             # vectors, p <= 2) there is no scatter at all, hence the tolerance of rounding.
             assert value.mean - 4 * value.standard_error <= bound * (1 + 1e-12)
 
-    @pytest.mark.parametrize(
-        ("p", "slack"), [(2.0, 1.02), (3.0, 1.05), (5.0, 1.1), (9.0, 1.25), (math.inf, 1.5)]
-    )
+    @pytest.mark.parametrize(("p", "slack"), [(2.0, 1.02), (3.0, 1.05), (5.0, 1.1), (9.0, 1.25), (math.inf, 1.5)])
     def test_is_not_far_above_it_on_sign_features(self, make_features, seeded, p, slack):
         features, labels = make_features("signs", 200, 20, 7), torch.arange(200) % 2
         value = rademacher_monte_carlo(features, labels, torch.ones(2), norm_order=p, generator=seeded)
@@ -179,9 +171,7 @@ class TestBound:
     def test_unequal_sizes_weigh_classes_by_their_share(self, naive, case):
         features, labels, gamma, p = case
         n, k = len(labels), len(gamma)
-        total = sum(
-            naive.lp_norm(row, p) ** 2 / float(gamma[y]) ** 2 for row, y in zip(features.tolist(), labels)
-        )
+        total = sum(naive.lp_norm(row, p) ** 2 / float(gamma[y]) ** 2 for row, y in zip(features.tolist(), labels))
         constant = rademacher.norm_constant(p, features.shape[1], num_samples=n)
         expected = constant * k / n * math.sqrt(total)
         assert rademacher_bound(features, labels, gamma, norm_order=p) == pytest.approx(expected, rel=1e-12)

@@ -43,9 +43,7 @@ class TestRiskBound:
             else naive.cross_entropy(row, y, float(gamma[y])) / math.log(2)
             for row, y in zip(logits.tolist(), labels.tolist())
         ]
-        squares = sum(
-            naive.lp_norm(x, 2.0) ** 2 / float(gamma[y]) ** 2 for x, y in zip(features.tolist(), labels)
-        )
+        squares = sum(naive.lp_norm(x, 2.0) ** 2 / float(gamma[y]) ** 2 for x, y in zip(features.tolist(), labels))
         assert bound.empirical == pytest.approx(sum(losses) / 12, rel=1e-12)
         assert bound.complexity == pytest.approx(4 * 3 * 3.0 / 12 * math.sqrt(squares), rel=1e-12)
         assert bound.confidence == pytest.approx(3 * math.sqrt(math.log(20) / 24), rel=1e-12)
@@ -57,17 +55,13 @@ class TestRiskBound:
         sqnorm = torch.stack([features[labels == k].square().sum(1).mean() for k in range(3)])
         root = math.sqrt(float((sqnorm / gamma**2).sum()))
         printed = risk_bound(logits, labels, features, gamma, weight_bound=3.0, constants="paper")
-        assert printed.complexity == pytest.approx(
-            4 * math.sqrt(2) * 3.0 * 3 / math.sqrt(12) * root, rel=1e-12
-        )
+        assert printed.complexity == pytest.approx(4 * math.sqrt(2) * 3.0 * 3 / math.sqrt(12) * root, rel=1e-12)
 
     @pytest.mark.parametrize("p", ORDERS)
     def test_complexity_term_is_the_factor_times_the_rademacher_bound(self, case, p):
         for constants, factor in (("correct", 4.0), ("paper", 4 * math.sqrt(6))):
             bound = risk_bound(*case, weight_bound=3.0, norm_order=p, constants=constants)
-            complexity = rademacher_bound(
-                *_without_logits(case), weight_bound=3.0, norm_order=p, constants=constants
-            )
+            complexity = rademacher_bound(*_without_logits(case), weight_bound=3.0, norm_order=p, constants=constants)
             assert bound.complexity == pytest.approx(factor * complexity, rel=1e-12)
 
     def test_proposition_1_is_above_lemma_1(self, case):
@@ -90,9 +84,7 @@ class TestRiskBound:
             gamma,
             weight_bound=3.0,
         )
-        arrays = risk_bound(
-            logits.numpy(), labels.numpy(), features.numpy(), gamma.tolist(), weight_bound=3.0
-        )
+        arrays = risk_bound(logits.numpy(), labels.numpy(), features.numpy(), gamma.tolist(), weight_bound=3.0)
         assert needs == arrays == expected
 
     def test_holds_and_says_something_on_simulated_data(self):
@@ -110,9 +102,7 @@ class TestRiskBound:
             features, labels = draw(6000)
             for weight in (-1.0, -0.3, 0.1, 0.5, 1.0):
                 head = torch.tensor([[weight, -weight]], dtype=torch.float64)
-                bound = risk_bound(
-                    features @ head, labels, features, gamma, weight_bound=1.0, empirical_loss="margin"
-                )
+                bound = risk_bound(features @ head, labels, features, gamma, weight_bound=1.0, empirical_loss="margin")
                 assert float(zero_one_loss(test_features @ head, test_labels).mean()) <= bound.total
             assert bound.total < 0.6  # the best head; the bound is not vacuous here
 
@@ -135,9 +125,7 @@ class TestContraction:
     @given(st.integers(2, 4), st.integers(0, 10**6))
     def test_margin_losses_of_one_class_have_at_most_the_sum_over_the_heads(self, naive, k, seed):
         n, generator = 4, torch.Generator().manual_seed(seed)
-        heads = 2 * torch.randn(
-            k, 3, n, generator=generator, dtype=torch.float64
-        )  # three functions for each class
+        heads = 2 * torch.randn(k, 3, n, generator=generator, dtype=torch.float64)  # three functions for each class
         gamma = 0.2 + 2 * float(torch.rand(1, generator=generator))
         labels = torch.zeros(n, dtype=torch.long)
         choices = [
@@ -156,16 +144,11 @@ class TestClassRiskBounds:
         for k in range(3):
             rows = [i for i in range(12) if labels[i] == k]
             n = len(rows)
-            loss = (
-                sum(naive.ramp(naive.prediction_margin(logits[i].tolist(), k), float(gamma[k])) for i in rows)
-                / n
-            )
+            loss = sum(naive.ramp(naive.prediction_margin(logits[i].tolist(), k), float(gamma[k])) for i in rows) / n
             r = math.sqrt(sum(naive.lp_norm(features[i].tolist(), p) ** 2 for i in rows) / n)
             constant = norm_constant(p, 5, num_samples=n)
             assert float(bounds.empirical[k]) == pytest.approx(loss, rel=1e-12)
-            assert float(bounds.complexity[k]) == pytest.approx(
-                6 / float(gamma[k]) * constant * 3.0 * r / math.sqrt(n)
-            )
+            assert float(bounds.complexity[k]) == pytest.approx(6 / float(gamma[k]) * constant * 3.0 * r / math.sqrt(n))
             assert float(bounds.confidence[k]) == pytest.approx(3 * math.sqrt(math.log(20) / (2 * n)))
         torch.testing.assert_close(bounds.total, bounds.empirical + bounds.complexity + bounds.confidence)
 

@@ -32,9 +32,7 @@ def toy_data(samples: int, seed: int) -> tuple[Tensor, Tensor]:
 class ToyLoader:
     """A loader whose every batch is a function of (epoch, step), as the contract asks."""
 
-    def __init__(
-        self, inputs: Tensor, labels: Tensor, batch_size: int, *, shuffle: bool, views: int = 1
-    ) -> None:
+    def __init__(self, inputs: Tensor, labels: Tensor, batch_size: int, *, shuffle: bool, views: int = 1) -> None:
         self.inputs, self.labels, self.batch_size, self.shuffle, self.views = (
             inputs,
             labels,
@@ -134,9 +132,7 @@ class Toy:
         names = tuple(f"class {number}" for number in range(CLASSES))
         recorder = Recorder(run, config, names)
         loaders = loaders or ToyLoaders(config.loop.batch_size)
-        return Loop(
-            config, Ingredients(network, method, ToyNetwork, loaders, names), fabric, recorder, Watchers()
-        )
+        return Loop(config, Ingredients(network, method, ToyNetwork, loaders, names), fabric, recorder, Watchers())
 
     @staticmethod
     def run_until(loop: Loop, step: int | None) -> None:

@@ -76,9 +76,7 @@ def test_the_newest_two_are_kept(tmp_path):
     for step in (1, 2, 3):
         store.save(step, tree(step))
     assert [path.name for path in store.paths()] == ["step-00000003", "step-00000002"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000002", "step-00000003"], (
-        "no leftovers"
-    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000002", "step-00000003"], "no leftovers"
 
 
 @pytest.mark.parametrize(
@@ -149,9 +147,7 @@ def test_a_full_disk_leaves_the_earlier_checkpoint_intact(tmp_path, monkeypatch,
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(checkpoint.os, function, full)
-    with pytest.raises(
-        OSError, match=r"could not save checkpoint .*No space left.* step-00000001 before it is intact"
-    ):
+    with pytest.raises(OSError, match=r"could not save checkpoint .*No space left.* step-00000001 before it is intact"):
         store.save(2, tree(2.0))
     monkeypatch.undo()
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
@@ -171,9 +167,7 @@ def test_a_write_that_the_system_refuses_leaves_the_earlier_checkpoint_intact(tm
     """
     assert resource.RLIMIT_FSIZE is not None
     assert signal.SIGXFSZ
-    answer = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True
-    )
+    answer = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True)
     assert "refused:" in answer.stdout
     assert "step-00000001 before it is intact" in answer.stdout
     store = CheckpointStore(tmp_path)
@@ -186,9 +180,7 @@ def test_reading_something_else_is_an_error_with_words(tmp_path):
         read_tree(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("words", "number"), [("I/O error: No space left on device (os error 28)", 28), ("odd", None)]
-)
+@pytest.mark.parametrize(("words", "number"), [("I/O error: No space left on device (os error 28)", 28), ("odd", None)])
 def test_a_failed_write_of_the_library_is_told_with_its_number_or_none(tmp_path, monkeypatch, words, number):
     import safetensors
     import safetensors.torch
@@ -209,8 +201,6 @@ def test_a_checkpoint_beyond_the_end_of_its_stage_is_refused(toy, stage, beyond)
     toy.run_until(toy.loop(loop={"checkpoint_steps": 1}), 1)
     resumed = toy.loop()
     load = resumed._load
-    resumed._load = lambda tree: load(
-        {**tree, "position": {**tree["position"], "stage": stage, "stage_epoch": beyond}}
-    )
+    resumed._load = lambda tree: load({**tree, "position": {**tree["position"], "stage": stage, "stage_epoch": beyond}})
     with pytest.raises(ValueError, match=f"stage_epoch in the checkpoint must be at most .*, got {beyond}"):
         resumed.run()

@@ -91,9 +91,7 @@ def test_accumulation_equals_the_whole_batch(toy):
         torch.manual_seed(1)
         network = toy.Network(dropout=0.0)
         network.encoder[1] = torch.nn.Identity()  # batch norm sees micro-batches, so it cannot be equal
-        loop = toy.loop(
-            name, network=network.double(), loaders=DoubleLoaders(toy), loop={"accumulate": accumulate}
-        )
+        loop = toy.loop(name, network=network.double(), loaders=DoubleLoaders(toy), loop={"accumulate": accumulate})
         loop.method.double()
         loop.run()
         weights.append(loop.network.state_dict())
@@ -230,12 +228,8 @@ def test_a_loss_that_is_not_a_number_stops_with_the_batch_and_the_state(toy):
     assert len(indices) == 16
     assert str(indices[0]) in str(caught.value)
     assert (toy.folder / "run/failure/step-00000006/tensors.safetensors").exists()
-    assert [path.name for path in (toy.folder / "run/checkpoint").iterdir()] == ["step-00000004"], (
-        "the good one stays"
-    )
-    assert all(torch.isfinite(value).all() for value in loop.network.state_dict().values()), (
-        "no weight has moved"
-    )
+    assert [path.name for path in (toy.folder / "run/checkpoint").iterdir()] == ["step-00000004"], "the good one stays"
+    assert all(torch.isfinite(value).all() for value in loop.network.state_dict().values()), "no weight has moved"
 
 
 @pytest.mark.parametrize("step", [6, 4, 12], ids=["within", "end of an epoch", "end of the training"])
@@ -281,9 +275,7 @@ def test_a_signal_during_an_evaluation_stops_the_run_before_anything_else(toy, e
     resumed = toy.loop("stopped")
     resumed.run()
     assert same(final_state(whole), final_state(resumed))
-    assert (toy.folder / "whole/metrics.jsonl").read_bytes() == (
-        toy.folder / "stopped/metrics.jsonl"
-    ).read_bytes()
+    assert (toy.folder / "whole/metrics.jsonl").read_bytes() == (toy.folder / "stopped/metrics.jsonl").read_bytes()
 
 
 @pytest.fixture
@@ -469,9 +461,6 @@ def test_clipping_bounds_the_step(toy):
 def test_evaluation_leaves_the_state_of_method_and_network_alone(toy):
     loop = toy.loop()
     loop.run()
-    before = {
-        name: value.clone()
-        for name, value in {**loop.network.state_dict(), **loop.method.state_dict()}.items()
-    }
+    before = {name: value.clone() for name, value in {**loop.network.state_dict(), **loop.method.state_dict()}.items()}
     loop._evaluate()
     assert same(before, {**loop.network.state_dict(), **loop.method.state_dict()})

@@ -26,9 +26,7 @@ def test_groups_of_network_and_method_keep_their_own_settings(toy):
 def test_norms_and_biases_can_be_left_undecayed(toy):
     config = OptimizerConfig("adamw", weight_decay=0.3, decay_norms=False)
     optimizer = make_optimizer(config, toy.Network(), toy.Counting(toy.task()), 1.0)
-    decays = {
-        group["weight_decay"]: [p.dim() for p in group["params"]] for group in optimizer.param_groups[:-1]
-    }
+    decays = {group["weight_decay"]: [p.dim() for p in group["params"]] for group in optimizer.param_groups[:-1]}
     assert set(decays) == {0.3, 0.0}
     assert min(decays[0.3]) == 2
     assert max(decays[0.0]) == 1
@@ -43,18 +41,14 @@ def test_frozen_parameters_stay_out(toy):
 
 def test_layer_decay_needs_layers(toy):
     with pytest.raises(ValueError, match="layer_decay"):
-        make_optimizer(
-            OptimizerConfig("adamw", layer_decay=0.7), toy.Network(), toy.Counting(toy.task()), 1.0
-        )
+        make_optimizer(OptimizerConfig("adamw", layer_decay=0.7), toy.Network(), toy.Counting(toy.task()), 1.0)
 
 
 def test_sgd_step_equals_the_formula():
     weight = nn.Linear(1, 1, bias=False)
     weight.weight.data.fill_(2.0)
 
-    optimizer = make_optimizer(
-        OptimizerConfig("sgd", momentum=0.9, weight_decay=0.1), weight, Method(TASK), 0.5
-    )
+    optimizer = make_optimizer(OptimizerConfig("sgd", momentum=0.9, weight_decay=0.1), weight, Method(TASK), 0.5)
     for gradient, expected in ((1.0, 2.0 - 0.5 * 1.2), (1.0, None)):
         weight.weight.grad = torch.full((1, 1), gradient)
         optimizer.step()

@@ -32,9 +32,7 @@ def test_warm_up_rises_linearly_and_then_the_cosine_spans_the_rest():
 
 
 def test_warm_up_in_steps_is_the_same_rule():
-    assert rates(ScheduleConfig("cosine", warmup_steps=8)) == rates(
-        ScheduleConfig("cosine", warmup_epochs=2.0)
-    )
+    assert rates(ScheduleConfig("cosine", warmup_steps=8)) == rates(ScheduleConfig("cosine", warmup_epochs=2.0))
 
 
 def test_step_decay_multiplies_at_each_milestone():

@@ -138,9 +138,7 @@ def test_a_teacher_is_read_from_a_prediction_file_by_sample_id(tmp_path):
 
     def read(ids, labels, names=("a", "b")):
         index = torch.tensor(ids)
-        return read_teacher(
-            str(path), labels=torch.tensor(labels), index=index, full_size=5, class_names=names
-        )[index]
+        return read_teacher(str(path), labels=torch.tensor(labels), index=index, full_size=5, class_names=names)[index]
 
     torch.testing.assert_close(read([1, 4], [1, 0]), torch.tensor([[0.3, 0.7], [0.8, 0.2]]))
     with pytest.raises(ValueError, match="1 of 2 are missing or have another label"):

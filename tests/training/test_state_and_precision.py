@@ -100,9 +100,7 @@ class Images(Backbone):
 
 def test_a_fresh_network_of_a_later_stage_has_the_memory_format_of_the_run(toy):
     """A resumed run begins with a network in that format; the uninterrupted one must compute in it too."""
-    loop = toy.loop(
-        method=TwoNetworks(toy.task()), network=Images(), machine={"memory_format": "channels_last"}
-    )
+    loop = toy.loop(method=TwoNetworks(toy.task()), network=Images(), machine={"memory_format": "channels_last"})
     loop._new_network = Images
     first = loop.network
     loop.run()

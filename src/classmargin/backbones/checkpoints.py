@@ -266,9 +266,7 @@ class _TensorUnpickler(pickle.Unpickler):
         return torch.frombuffer(content, dtype=dtype) if content else torch.empty(0, dtype=dtype)
 
 
-def _rebuild_tensor(
-    storage: Tensor, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: Any
-) -> Tensor:
+def _rebuild_tensor(storage: Tensor, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: Any) -> Tensor:
     # A stride of zero would make a few bytes stand for terabytes; weights have each value once.
     if math.prod(size) > storage.numel():
         raise pickle.UnpicklingError(f"a tensor of shape {size} in a storage of {storage.numel()} values")

@@ -57,9 +57,7 @@ _TEXT_NAMES = {
 def vision_to_transformers(state: StateDict) -> StateDict:
     """Return the vision transformer of a checkpoint in either format, named as in ``CLIPVisionModelWithProjection``."""
     openai = with_prefix(state, "visual.")
-    return (
-        _renamed(openai, "vision_model", _VISION_NAMES) if openai else _kept(state, "vision_model", "visual")
-    )
+    return _renamed(openai, "vision_model", _VISION_NAMES) if openai else _kept(state, "vision_model", "visual")
 
 
 def text_to_transformers(state: StateDict) -> StateDict:
@@ -72,11 +70,7 @@ def text_to_transformers(state: StateDict) -> StateDict:
 def _kept(state: StateDict, tower: str, projection: str) -> StateDict:
     mine = (f"{tower}.", f"{projection}_projection.")
     # Position numbers were saved by older versions of transformers; they are constants.
-    return {
-        key: value
-        for key, value in state.items()
-        if key.startswith(mine) and not key.endswith("position_ids")
-    }
+    return {key: value for key, value in state.items() if key.startswith(mine) and not key.endswith("position_ids")}
 
 
 def _renamed(state: StateDict, tower: str, outer: dict[str, str]) -> StateDict:
@@ -203,8 +197,7 @@ def start_head_from_prompts(
         source = folder if found else None
     if source is None:
         raise ValueError(
-            "class_names need tokenizer=: the folder of a saved CLIP tokenizer, "
-            "or bpe_simple_vocab_16e6.txt.gz"
+            "class_names need tokenizer=: the folder of a saved CLIP tokenizer, or bpe_simple_vocab_16e6.txt.gz"
         )
     tower = load_text_tower(text_state, clip_activation(activation, checkpoint, "text"))
     templates = ENSEMBLE if prompt_templates == "ensemble" else _texts(prompt_templates)

@@ -172,9 +172,7 @@ def option_names(function: Callable[..., Any], *, skip: Iterable[str] = ()) -> l
     left_out = {"self", *skip}
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return [
-        p.name
-        for p in inspect.signature(function).parameters.values()
-        if p.kind in named and p.name not in left_out
+        p.name for p in inspect.signature(function).parameters.values() if p.kind in named and p.name not in left_out
     ]
 
 

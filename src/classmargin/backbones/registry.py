@@ -150,8 +150,7 @@ def backbone_info(name: str) -> BackboneInfo:
         return _FAMILIES[prefix](rest)
     if name not in _BACKBONES:
         raise ValueError(
-            f"unknown backbone {name!r}{did_you_mean(name, _BACKBONES)}; "
-            f"known are {', '.join(sorted(_BACKBONES))}"
+            f"unknown backbone {name!r}{did_you_mean(name, _BACKBONES)}; known are {', '.join(sorted(_BACKBONES))}"
         )
     return _BACKBONES[name]
 

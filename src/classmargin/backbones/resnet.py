@@ -75,9 +75,7 @@ class BasicBlock(nn.Module):
 
     expansion = 1
 
-    def __init__(
-        self, in_channels: int, width: int, stride: int, shortcut: Layer = projected_shortcut
-    ) -> None:
+    def __init__(self, in_channels: int, width: int, stride: int, shortcut: Layer = projected_shortcut) -> None:
         super().__init__()
         self.conv1 = conv3x3(in_channels, width, stride)
         self.bn1 = nn.BatchNorm2d(width)
@@ -135,9 +133,7 @@ class PreActBlock(nn.Module):
     Where the shape changes, the shortcut starts from the activated inputs.
     """
 
-    def __init__(
-        self, in_channels: int, width: int, stride: int, shortcut: Layer, *, dropout: float = 0.0
-    ) -> None:
+    def __init__(self, in_channels: int, width: int, stride: int, shortcut: Layer, *, dropout: float = 0.0) -> None:
         super().__init__()
         self.bn1 = nn.BatchNorm2d(in_channels)
         self.conv1 = conv3x3(in_channels, width, stride)

@@ -34,9 +34,7 @@ def load_model(name: str, folder: Path | None) -> Any:
     settings = {"trust_remote_code": False, "local_files_only": True, "use_safetensors": True}
     check_folder(folder)
     try:
-        model, report = transformers.AutoModel.from_pretrained(
-            str(folder), output_loading_info=True, **settings
-        )
+        model, report = transformers.AutoModel.from_pretrained(str(folder), output_loading_info=True, **settings)
     except Exception as error:  # a hostile config.json makes the library raise nearly anything
         raise ValueError(f"checkpoint {folder} of {name!r} cannot be read: {error}") from error
     lost = sorted(key for key in report["missing_keys"] if "pooler" not in key)

@@ -106,9 +106,7 @@ PredictionsFile = Annotated[
     ),
 ]
 FormatOption = Annotated[OutputFormat, Option("--format", help="How to print the results.")]
-OutOption = Annotated[
-    Path | None, Option(metavar="FILE.html", help="Also write a self-contained HTML report.")
-]
+OutOption = Annotated[Path | None, Option(metavar="FILE.html", help="Also write a self-contained HTML report.")]
 ClassNamesOption = Annotated[
     Path | None, Option(metavar="FILE", help="Names of the classes, one a line or a JSON list.")
 ]
@@ -248,6 +246,4 @@ def _check_machine(**counts: int | None) -> None:
     most = max(8, 4 * cores)
     for name, count in counts.items():
         if count is not None and count > most:
-            raise ValueError(
-                f"--{name} must be at most {most} on a machine with {cores} usable cores, got {count}"
-            )
+            raise ValueError(f"--{name} must be at most {most} on a machine with {cores} usable cores, got {count}")

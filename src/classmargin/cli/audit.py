@@ -140,9 +140,7 @@ def _faces(read: Predictions, result: Audit, images: Path | None, texts: Path | 
     return {"images": Pictures(images, result), "texts": words}
 
 
-def _slices(
-    result: Audit, metadata: Path | None, groups: Path | None, pictures: Pictures | None
-) -> list[Table]:
+def _slices(result: Audit, metadata: Path | None, groups: Path | None, pictures: Pictures | None) -> list[Table]:
     """Return what is asked for: super-classes, slices of the metadata, slices of properties of the pictures."""
     import pandas as pd
 

@@ -139,9 +139,7 @@ def list_things(
     if json:
         typer.echo(json_text(rows))
         return
-    columns = tuple(
-        Column(name, name.capitalize(), "value" if name == "cost" else "text") for name in KINDS[kind]
-    )
+    columns = tuple(Column(name, name.capitalize(), "value" if name == "cost" else "text") for name in KINDS[kind])
     # A cost is rough: four thirds of a plain training are 1.3 times it.
     shown = [{**row, "cost": f"{row['cost']:.2g}"} if "cost" in row else row for row in rows]
     terminal().print(to_rich(Table(kind.capitalize(), columns, shown)))

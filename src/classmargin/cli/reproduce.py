@@ -112,9 +112,7 @@ def reproduce(
         fetch = bool(download)
         plan = plan_recipe(recipe, scale, seeds=seeds, folder=folder, changes=changes, download=fetch)
         folder = out_folder.results_folder(folder, recipe.name, scale)
-        outcome = run_recipe.run_plan(
-            plan, folder, search=select, trials=equal_footing, command=command, **how
-        )
+        outcome = run_recipe.run_plan(plan, folder, search=select, trials=equal_footing, command=command, **how)
     record_pages.write_outputs(outcome.record, folder, outcome.measured)
     show_record(output, outcome.record, folder, outcome.record.to_dict())
 

@@ -72,8 +72,7 @@ def train(
         return
     # A third without classes (of two, or where test samples lack) has no accuracy.
     values = "  ".join(
-        f"{name} {100 * value:.1f}" if value == value else f"{name} –"
-        for name, value in summary["test"].items()
+        f"{name} {100 * value:.1f}" if value == value else f"{name} –" for name, value in summary["test"].items()
     )
     typer.echo(f"{printable(str(folder))}: {values}")
 

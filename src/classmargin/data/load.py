@@ -117,9 +117,7 @@ def load_data(
         raw = raw.with_parts(raw.parts(), note)
     raw = _hold_out(raw, validation)
     if fraction != 1.0 or imbalance != 1.0:
-        rows = subset_rows(
-            raw.train.labels, num_classes=num_classes, fraction=fraction, imbalance=imbalance, seed=seed
-        )
+        rows = subset_rows(raw.train.labels, num_classes=num_classes, fraction=fraction, imbalance=imbalance, seed=seed)
         raw = replace(raw, train=raw.train.take(rows))
     known = info is not None or name_or_path.startswith(HUB_PREFIX)
     name = name_or_path if known else Path(name_or_path).stem
@@ -166,9 +164,7 @@ def _hold_out(raw: RawData, share: float | None) -> RawData:
 
     if test is None and validation is not None:
         test, validation = validation, None
-        notes.append(
-            "no test part: the validation part is the test part, validation samples come from training"
-        )
+        notes.append("no test part: the validation part is the test part, validation samples come from training")
     if test is None:
         notes.append(f"no test part: {TEST_SHARE:.0%} of every class are held out as test part")
         test = take_out("test", TEST_SHARE, 1)
@@ -300,11 +296,7 @@ def _without(raw: RawData, corrupt: dict[str, dict[int, str]], *, skip_corrupt: 
     if not skip_corrupt:
         raise CorruptImageError(images.corrupt_message(reasons, total, total))
     kept = {
-        name: part.take(np.setdiff1d(np.arange(len(part)), list(corrupt.get(name, ()))))
-        for name, part in parts.items()
+        name: part.take(np.setdiff1d(np.arange(len(part)), list(corrupt.get(name, ())))) for name, part in parts.items()
     }
-    note = (
-        f"{len(reasons)} of {total} images cannot be read and are left out: "
-        f"{name_some(sorted(reasons), limit=20)}"
-    )
+    note = f"{len(reasons)} of {total} images cannot be read and are left out: {name_some(sorted(reasons), limit=20)}"
     return raw.with_parts(kept, note)

@@ -160,16 +160,12 @@ def make_loader(
             f"augmentation must be 'none' for {bundle.kind}, got {augmentation!r}; only images are augmented"
         )
     if augmented and augmentation != "standard" and inputs is not None and inputs.dtype != torch.uint8:
-        raise ValueError(
-            f"augmentation {augmentation!r} needs images of bytes, but {bundle.name} holds {inputs.dtype}"
-        )
+        raise ValueError(f"augmentation {augmentation!r} needs images of bytes, but {bundle.name} holds {inputs.dtype}")
     check_choice("sampler", sampler, SAMPLERS)
     maker = StepMaker(Augmenter(bundle, split, augmentation, spared), views, seed, rank, world_size)
     if not training:
         if multiplicity is not None or sampler != "plain":
-            raise ValueError(
-                "sampler and multiplicity are for training; evaluation visits every sample once, in order"
-            )
+            raise ValueError("sampler and multiplicity are for training; evaluation visits every sample once, in order")
         return BatchLoader(batch_size, InOrder(len(split), batch_size), maker, workers)
     rows = repeated_rows(len(split), multiplicity, split.index, split.full_size)
     if len(rows) == 0:

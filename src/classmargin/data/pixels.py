@@ -245,8 +245,6 @@ def bring_to_size(images: Tensor, size: tuple[int, int], interpolation: str = "b
         return images.new_zeros((0, images.shape[1], *size))
     factor = max(size[0] / height, size[1] / width)
     target = (max(round(height * factor), size[0]), max(round(width * factor), size[1]))
-    scaled = functional.interpolate(
-        images, target, mode=interpolation, align_corners=False, antialias=factor < 1
-    )
+    scaled = functional.interpolate(images, target, mode=interpolation, align_corners=False, antialias=factor < 1)
     top, left = (target[0] - size[0]) // 2, (target[1] - size[1]) // 2
     return scaled[:, :, top : top + size[0], left : left + size[1]].contiguous()

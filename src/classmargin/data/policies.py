@@ -131,9 +131,7 @@ OPERATIONS: dict[str, Operation] = {
     "contrast": contrast,
     "sharpness": sharpness,
     # The strength is the number of bits kept, and the level from which on bytes are inverted.
-    "posterize": lambda images, bits: (
-        images & (256 - 2.0 ** (8 - bits)).astype(np.uint8)[:, None, None, None]
-    ),
+    "posterize": lambda images, bits: images & (256 - 2.0 ** (8 - bits)).astype(np.uint8)[:, None, None, None],
     "solarize": lambda images, levels: np.where(images >= levels[:, None, None, None], 255 - images, images),
     "autocontrast": autocontrast,
     "equalize": equalize,

@@ -41,9 +41,7 @@ def stream(
     return np.random.default_rng([int(purpose), seed, epoch, step, view, position])
 
 
-def hold_out_rows(
-    labels: IntArray, share: float, *, num_classes: int, part: int = 0
-) -> tuple[IntArray, IntArray]:
+def hold_out_rows(labels: IntArray, share: float, *, num_classes: int, part: int = 0) -> tuple[IntArray, IntArray]:
     """Split rows into kept and held-out ones, both ascending; every class gives the same share.
 
     With a positive ``share`` (below 1) every class of two or more samples gives at least one and keeps at least one.
@@ -129,9 +127,7 @@ class ClassBalanced:
     ``M`` keep them on one process. ``labels`` are those of ``rows``; ``samples_per_class`` is ``M``.
     """
 
-    def __init__(
-        self, rows: IntArray, labels: IntArray, *, batch_size: int, samples_per_class: int, seed: int
-    ) -> None:
+    def __init__(self, rows: IntArray, labels: IntArray, *, batch_size: int, samples_per_class: int, seed: int) -> None:
         if batch_size % samples_per_class:
             raise ValueError(
                 f"batch_size must be a multiple of samples_per_class={samples_per_class} for the "
@@ -192,11 +188,7 @@ def repeated_rows(count: int, multiplicity: Tensor | None, index: Tensor, full_s
     """
     if multiplicity is None:
         return np.arange(count, dtype=np.int64)
-    if (
-        multiplicity.is_floating_point()
-        or multiplicity.dim() != 1
-        or multiplicity.shape[0] not in (count, full_size)
-    ):
+    if multiplicity.is_floating_point() or multiplicity.dim() != 1 or multiplicity.shape[0] not in (count, full_size):
         raise ValueError(
             f"multiplicity must hold integers of shape ({count},) or ({full_size},), got "
             f"{multiplicity.dtype} of shape {tuple(multiplicity.shape)}"

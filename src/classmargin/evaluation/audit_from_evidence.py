@@ -134,8 +134,7 @@ def _geometry(
     """Return margins, weight norms and collapse diagnostics; ``None`` where the arrays do not tell."""
     margins = {"output_margin": float(by_class["output_margin"].mean())}
     margins |= {
-        f"output_margin_{tier}": value
-        for tier, value in zip(TIERS, tiers["output_margin"].tolist(), strict=True)
+        f"output_margin_{tier}": value for tier, value in zip(TIERS, tiers["output_margin"].tolist(), strict=True)
     }
     angles = None if classifier_weight is None else weight_angles(classifier_weight)
     margins["classifier_margin_degrees"] = float("nan") if angles is None else angles.minimum_degrees

@@ -229,9 +229,7 @@ class Audit:
         import pandas as pd
 
         wrong = self.labels != self.predictions
-        cells, counts = np.unique(
-            self.labels[wrong] * self.num_classes + self.predictions[wrong], return_counts=True
-        )
+        cells, counts = np.unique(self.labels[wrong] * self.num_classes + self.predictions[wrong], return_counts=True)
         order = np.argsort(-counts, kind="stable")[:k]
         truth, predicted = np.divmod(cells[order], self.num_classes)
         count = counts[order]
@@ -308,9 +306,7 @@ class Audit:
         # Column by column: polars takes whole pandas frames only with pyarrow installed.
         return polars.DataFrame(
             {
-                str(name): [
-                    list(value) if isinstance(value, tuple) else value for value in frame[name].tolist()
-                ]
+                str(name): [list(value) if isinstance(value, tuple) else value for value in frame[name].tolist()]
                 for name in frame.columns
             }
         )

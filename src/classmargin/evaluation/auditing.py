@@ -238,9 +238,7 @@ class AuditAccumulator:
         if self.num_samples and self.kind() != other.kind():
             raise ValueError("accumulators to merge must hold the same kinds of arrays")
         self.kept.merge(other.kept, shift=self.num_samples)
-        self.chunks += [
-            replace(chunk, kept=self.kept) for chunk in other.chunks
-        ]  # not all that the other kept
+        self.chunks += [replace(chunk, kept=self.kept) for chunk in other.chunks]  # not all that the other kept
         self.num_samples += other.num_samples
         if other.feature_sums is not None:
             if self.feature_sums is None:
@@ -282,9 +280,7 @@ class AuditAccumulator:
         if self.feature_sums is not None and inputs.features is not None:
             size = self.feature_sums.sums.shape[1]
             if inputs.features.shape[1] != size:
-                raise ValueError(
-                    f"features must have {size} columns as before, got shape {inputs.features.shape}"
-                )
+                raise ValueError(f"features must have {size} columns as before, got shape {inputs.features.shape}")
 
     def _read(self, inputs: AuditInputs, rows: slice) -> Evidence:
         labels = inputs.labels[rows]
@@ -330,9 +326,7 @@ def audit_model(model: Any, X: Any, y: Any = None, **options: Any) -> Audit:
     if callable(getattr(model, "forward", None)) and hasattr(model, "parameters"):
         return _audit_module(model, X, y, options)
     if not callable(getattr(model, "predict", None)):
-        raise TypeError(
-            f"model must be a scikit-learn estimator or a torch module, got {type(model).__name__}"
-        )
+        raise TypeError(f"model must be a scikit-learn estimator or a torch module, got {type(model).__name__}")
     if y is None:
         raise ValueError("y must be given for an estimator, got None")
     return _audit_estimator(model, X, y, options)

@@ -65,9 +65,7 @@ def _evaluate(
     total = None
     for rows in progress_if_long(list(class_groups(inputs.labels)), "bounds"):
         # Types and byte orders that NumPy knows and torch does not end here.
-        scores, features = (
-            np.asarray(array[rows], dtype=np.float64) for array in (inputs.scores, inputs.features)
-        )
+        scores, features = (np.asarray(array[rows], dtype=np.float64) for array in (inputs.scores, inputs.features))
         part = (scores, inputs.labels[rows], features, class_margins)
         bounds = np.stack([np.asarray(term) for term in class_risk_bounds(*part, **options)])
         columns = np.where(np.isnan(bounds), columns, bounds)

@@ -152,16 +152,12 @@ def _cost_columns(confusion: IntArray, costs: FloatArray, confidence: float) -> 
     return {"cost": mean, **limits}
 
 
-def _score_columns(
-    evidence: Evidence, scores: SampleScores, n: IntArray, confidence: float
-) -> dict[str, FloatArray]:
+def _score_columns(evidence: Evidence, scores: SampleScores, n: IntArray, confidence: float) -> dict[str, FloatArray]:
     """Return calibration, confidence and label-issue columns."""
     labels, count = evidence.labels, len(n)
     correct = labels == evidence.predictions
     doubtful = doubted_labels(labels, evidence.predictions, scores, count)
-    low, high = class_calibration_limits(
-        scores.confidence, correct, labels, count, normal_quantile(confidence)
-    )
+    low, high = class_calibration_limits(scores.confidence, correct, labels, count, normal_quantile(confidence))
     sure_and_wrong = ~correct & (scores.confidence >= HIGH_CONFIDENCE)
     return {
         "ece": class_calibration_error(scores.confidence, correct, labels, count),
@@ -203,9 +199,7 @@ def most_confused(confusion: IntArray, most: int = NAMED_CONFUSIONS) -> tuple[In
     return found, counts
 
 
-def doubted_labels(
-    labels: IntArray, predictions: IntArray, scores: SampleScores, num_classes: int
-) -> AnyArray:
+def doubted_labels(labels: IntArray, predictions: IntArray, scores: SampleScores, num_classes: int) -> AnyArray:
     """Return for each sample whether its label is doubted ``[N]``.
 
     Those that confident learning takes for another class, and the wrong ones whose label the model believes no more than it

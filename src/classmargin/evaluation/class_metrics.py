@@ -65,9 +65,7 @@ def class_means(values: AnyArray, labels: IntArray, num_classes: int) -> FloatAr
     return share(sums, np.bincount(labels, minlength=num_classes))
 
 
-def class_calibration_error(
-    confidence: AnyArray, correct: AnyArray, labels: IntArray, num_classes: int
-) -> FloatArray:
+def class_calibration_error(confidence: AnyArray, correct: AnyArray, labels: IntArray, num_classes: int) -> FloatArray:
     """Return the expected calibration error of each true class ``[K]``, NaN for an absent class.
 
     Top-label confidence in equal bins ``(lower, upper]`` of [0, 1]:
@@ -94,9 +92,7 @@ def class_calibration_limits(
     deviation = np.sqrt(count * settled * (1 - settled))
     half = quantile * np.sqrt((deviation**2).sum(axis=1))
     error = np.abs(gaps).sum(axis=1)
-    low = np.maximum(
-        np.abs(gaps.sum(axis=1)) - half, error - np.sqrt(2 / np.pi) * deviation.sum(axis=1) - half
-    )
+    low = np.maximum(np.abs(gaps.sum(axis=1)) - half, error - np.sqrt(2 / np.pi) * deviation.sum(axis=1) - half)
     return share(np.maximum(low, 0.0), n), np.minimum(share(error + half, n), 1.0)
 
 
@@ -334,7 +330,5 @@ def class_frame(
     by_class = pd.DataFrame(columns, index=pd.Index(inputs.class_names, name="class_name"))
     codes = tier_codes(np.array(values_of(Metric(accuracy)))) if tiers is None else np.asarray(tiers)
     by_tier = pd.DataFrame({tier: by_class[codes == code].mean() for code, tier in enumerate(TIERS)}).T
-    overall = {
-        name: float(metric.function(inputs.labels, inputs.predictions)) for name, metric in chosen.items()
-    }
+    overall = {name: float(metric.function(inputs.labels, inputs.predictions)) for name, metric in chosen.items()}
     return ClassFrame(chosen, pd.Series(overall), by_class, by_tier)

@@ -130,9 +130,7 @@ class Verdict(NamedTuple):
     next_step: str
 
 
-def verdicts(
-    classes: pd.DataFrame, confused_with: list[list[str]], confused_samples: IntArray
-) -> list[Verdict]:
+def verdicts(classes: pd.DataFrame, confused_with: list[list[str]], confused_samples: IntArray) -> list[Verdict]:
     """Return one verdict per class; reasons are divided by "; ".
 
     Classes to be explained get a reason; doubted labels and few samples may apply to any class. A class without a remark gets
@@ -189,9 +187,7 @@ def _verdict(row: dict[Hashable, Any], names: list[str], counts: list[int]) -> V
         reasons |= _why_hard(row, names, counts)
     width = row["high"] - row["low"]
     if width > WIDE_INTERVAL:
-        reasons["few samples"] = (
-            f"too few test samples to tell (n = {n}, interval {100 * width:.0f} points wide)"
-        )
+        reasons["few samples"] = f"too few test samples to tell (n = {n}, interval {100 * width:.0f} points wide)"
     if not reasons:
         return Verdict("", "", "")
     # That a class lags is certain however few samples it has; for the others the number of samples comes first.
@@ -284,9 +280,7 @@ def _told_apart(first: AnyArray, second: AnyArray) -> float:
     weight = 1 / np.repeat([len(first), len(second)], [len(first), len(second)])
     # Not centred: the mean would hold the sample that is left out. A constant feature stands for the intercept.
     gram = both @ both.T
-    scale = max(
-        float(np.trace(gram) - gram.mean() * len(gram)) / len(gram), 1e-12
-    )  # mean square about the mean
+    scale = max(float(np.trace(gram) - gram.mean() * len(gram)) / len(gram), 1e-12)  # mean square about the mean
     values, vectors = np.linalg.eigh(gram + float(np.trace(gram)) / len(gram) + scale)
     rotated = vectors.T @ target
     errors, best = np.inf, 0.5
@@ -334,9 +328,7 @@ def merge_classes(audit: Audit, first: str, second: str, *, seed: int = 0) -> Me
     The samples of each class are drawn again (right, taken for the other of the two, or wrong anyway), so the change and its
     interval are paired; which classes make up the hard third before and after is taken as it is found.
     """
-    a, b = (
-        class_number(audit.class_names, name, which) for name, which in ((first, "first"), (second, "second"))
-    )
+    a, b = (class_number(audit.class_names, name, which) for name, which in ((first, "first"), (second, "second")))
     if a == b:
         raise ValueError(f"second must be another class than first, got {first!r} twice")
     rng = np.random.default_rng(check_int("seed", seed, minimum=0))
@@ -370,9 +362,7 @@ def _changes(
     merged_n[place] += n[b]
     merged_right = np.delete(right, b, axis=1)
     merged_right[:, place] += right[:, b] + swapped[:, a] + swapped[:, b]
-    before, after = (
-        counts / np.maximum(total, 1) for counts, total in ((right, n), (merged_right, merged_n))
-    )
+    before, after = (counts / np.maximum(total, 1) for counts, total in ((right, n), (merged_right, merged_n)))
     # Which classes are hard is found on the samples as they are, not anew in each draw.
     own = np.diagonal(audit.confusion)
     merged_own = np.delete(own, b)

@@ -233,9 +233,7 @@ def _compare(
     by_class = found.rename(columns={"gained": "gained_samples", "lost": "lost_samples"})
     by_class = by_class.assign(q_value=q_value, outcome=outcome)
     by_class.insert(0, "class_name", pair.class_names)
-    named = {
-        key: tuple(by_class["class_name"][by_class["outcome"] == key]) for key in ("gained", "lost", "noise")
-    }
+    named = {key: tuple(by_class["class_name"][by_class["outcome"] == key]) for key in ("gained", "lost", "noise")}
     counts = {key: len(classes) for key, classes in named.items()}
     return Comparison(
         baseline_name=names[0],
@@ -285,9 +283,7 @@ def _notes(pair: ModelPair, ranking: str) -> tuple[str, ...]:
     notes = [_RANKING_NOTES[ranking]]
     if pair.runs == (1, 1):
         notes.append("Class p-values: exact McNemar test on paired samples; q-values: Benjamini-Hochberg.")
-        notes.append(
-            "One run of each model: intervals cover the choice of test samples, not the noise of training."
-        )
+        notes.append("One run of each model: intervals cover the choice of test samples, not the noise of training.")
     else:
         notes.append(
             f"{pair.runs[0]} and {pair.runs[1]} runs: runs and samples are resampled; class p-values are t-tests with both "
@@ -300,9 +296,7 @@ def _notes(pair: ModelPair, ranking: str) -> tuple[str, ...]:
     n = pair.differences["n"].to_numpy()
     absent = int((n == 0).sum())
     if absent:
-        notes.append(
-            f"{absent} of {len(pair.class_names)} classes have no samples; they are left out of all means."
-        )
+        notes.append(f"{absent} of {len(pair.class_names)} classes have no samples; they are left out of all means.")
     few = int(((n > 0) & (n < MIN_CROSSFIT_SAMPLES)).sum())
     if ranking == "crossfit" and few:
         notes.append(TOO_FEW_NOTE.format(few))
@@ -355,9 +349,7 @@ def set_verdict(baseline: str, candidates: Mapping[str, Mapping[str, Delta]]) ->
             delta, name = max(clear, key=lambda entry: entry[0][0])
             unsure = delta[0] < max(other[0] for other, _ in known)
             words = f"{name} has the largest clear gain" if unsure else f"{name} gains most"
-            sentences.append(
-                f"{words} {label} ({points(delta[0])} points, {points(delta[1])} to {points(delta[2])})"
-            )
+            sentences.append(f"{words} {label} ({points(delta[0])} points, {points(delta[1])} to {points(delta[2])})")
         elif known:
             sentences.append(f"no model is clearly better than {baseline} {label}")
     return f"Against {baseline}: " + "; ".join(sentences) + "."

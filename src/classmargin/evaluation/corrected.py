@@ -202,8 +202,7 @@ def _smooth_draws(counts: _Counts, rng: np.random.Generator) -> FloatArray:
     strength = size * moved / (1 - moved)
     a, b = (np.outer(part, strength).reshape(-1) for part in (mean, 1 - mean))
     log = sum(
-        count * (betaln(a + hit, b + miss) - betaln(a, b))
-        for hit, miss, count in zip(x, n - x, classes, strict=True)
+        count * (betaln(a + hit, b + miss) - betaln(a, b)) for hit, miss, count in zip(x, n - x, classes, strict=True)
     )
     chance = np.exp(log - np.max(log))
     chosen = rng.choice(len(a), _DRAWS, p=chance / chance.sum())
@@ -285,9 +284,7 @@ def _nearly_equal(counts: _Counts, best: FloatArray, confidence: float) -> Float
     )
 
 
-def _two_groups(
-    counts: _Counts, best: FloatArray, confidence: float, rng: np.random.Generator
-) -> list[FloatArray]:
+def _two_groups(counts: _Counts, best: FloatArray, confidence: float, rng: np.random.Generator) -> list[FloatArray]:
     """Return measures ``[B, 7]`` of two groups of equal classes; none if the data contradict them.
 
     EM with free accuracies and shares, anew on classes with random weights (Bayesian bootstrap).
@@ -335,9 +332,7 @@ def _measures(accuracy: FloatArray) -> FloatArray:
     return np.stack(columns, axis=1)
 
 
-def _measures_of_distributions(
-    found: FloatArray, points: FloatArray, worst: FloatArray, count: int
-) -> FloatArray:
+def _measures_of_distributions(found: FloatArray, points: FloatArray, worst: FloatArray, count: int) -> FloatArray:
     """Return ``MEASURES`` of distributions ``[R, M]`` over ascending points ``[R or 1, M]``, of which ``worst`` ``[R]`` are the lowest."""
     found = found / found.sum(axis=1, keepdims=True)
     below = np.cumsum(found, axis=1)
@@ -353,9 +348,7 @@ def _measures_of_distributions(
     thirds = part(hard + medium, easy), part(hard, medium), part(0.0, hard)
     deviation = np.sqrt(np.maximum((found * points**2).sum(axis=1) - mean**2, 0))
     pairs = (below[:, :-1] * (1 - below[:, :-1]) * np.diff(points, axis=1)).sum(axis=1)
-    return np.stack(
-        [*thirds, worst, thirds[0] - thirds[2], deviation, pairs / np.maximum(mean, 1e-12)], axis=1
-    )
+    return np.stack([*thirds, worst, thirds[0] - thirds[2], deviation, pairs / np.maximum(mean, 1e-12)], axis=1)
 
 
 def _spread(values: FloatArray, present: AnyArray) -> FloatArray:

@@ -212,9 +212,7 @@ def gather_evidence(own: Evidence, num_classes: int, norm_order: float) -> Evide
     if not with_samples:
         raise ValueError("compute needs at least one sample, got none in any process (call update first)")
     if len({kinds[k] for k in with_samples}) > 1:
-        raise ValueError(
-            "all processes must update with the same kinds of arrays (scores, features, sample_id)"
-        )
+        raise ValueError("all processes must update with the same kinds of arrays (scores, features, sample_id)")
     kept, shift = KeptFeatures(own.kept.limit, own.kept.seed), 0
     for part in parts:
         kept.merge(part.kept, shift=shift)
@@ -260,6 +258,4 @@ def _in_order_of_identity(evidence: Evidence) -> Evidence:
 
 def _refuse_repeated(sample_id: AnyArray) -> None:
     if len(np.unique(sample_id)) < len(sample_id):
-        raise ValueError(
-            "sample_id must name every sample once, got repeated values (a sampler that repeats samples?)"
-        )
+        raise ValueError("sample_id must name every sample once, got repeated values (a sampler that repeats samples?)")

@@ -97,9 +97,7 @@ WEIGHT_KEYS = (
 )
 
 
-def collapse_diagnostics(
-    sums: FeatureSums | None, classifier_weight: AnyArray | None
-) -> dict[str, float | None]:
+def collapse_diagnostics(sums: FeatureSums | None, classifier_weight: AnyArray | None) -> dict[str, float | None]:
     """Return the neural-collapse diagnostics of Papyan, Han and Donoho (2020) and the paper's MNIST table.
 
     Keys: ``nc1`` = tr(S_W pinv(S_B)) / K · ``within_between_ratio`` = tr(S_W) / tr(S_B) · ``mean_equinorm_cv``,
@@ -211,9 +209,7 @@ class WeightAngles:
     norms: FloatArray  # length of each weight [K]
     nearest: IntArray  # class with the smallest angle to each class [K], -1 if there is none
     nearest_degrees: FloatArray  # that angle [K], NaN if there is none
-    minimum_degrees: (
-        float  # classifier-level margin: the smallest angle of all pairs, NaN if there is no pair
-    )
+    minimum_degrees: float  # classifier-level margin: the smallest angle of all pairs, NaN if there is no pair
 
 
 def weight_angles(classifier_weight: AnyArray) -> WeightAngles:

@@ -89,9 +89,7 @@ def check_settings(
             reference = reference.by_class["accuracy"]
         reference = to_array("reference", reference).astype(np.float64)
         if reference.shape != (num_classes,):
-            raise ValueError(
-                f"reference must hold one accuracy per class ({num_classes}), got shape {reference.shape}"
-            )
+            raise ValueError(f"reference must hold one accuracy per class ({num_classes}), got shape {reference.shape}")
         if np.isinf(reference).any() or (reference < 0).any() or (reference > 1).any():
             raise ValueError("reference must hold accuracies in [0, 1] (NaN for unknown classes)")
     if costs is not None:
@@ -134,9 +132,7 @@ def estimate_headlines(table: OutcomeTable, settings: AuditSettings) -> Headline
     n, confidence = table.n, settings.confidence
     corrected = settings.ranking == "corrected"
     with_intervals = settings.bootstrap > 0
-    true = true_accuracies(
-        right, n, confidence=confidence, seed=settings.seed, intervals=corrected and with_intervals
-    )
+    true = true_accuracies(right, n, confidence=confidence, seed=settings.seed, intervals=corrected and with_intervals)
     intervals: Intervals = dict.fromkeys(HEADLINES, (float("nan"), float("nan")))
     if corrected:
         total = np.array(n.sum())
@@ -155,9 +151,7 @@ def estimate_headlines(table: OutcomeTable, settings: AuditSettings) -> Headline
         if settings.reference is not None:
             unknown = np.flatnonzero(np.isnan(settings.reference) & ~np.isnan(accuracy))
             if len(unknown):
-                raise ValueError(
-                    f"reference must rank every class with samples, got NaN for class {int(unknown[0])}"
-                )
+                raise ValueError(f"reference must rank every class with samples, got NaN for class {int(unknown[0])}")
             ranked_by = np.where(np.isnan(accuracy), np.nan, settings.reference)
         codes = tier_codes(ranked_by)
         rule = TierRule(settings.ranking, codes if settings.ranking == "reference" else None)
@@ -212,9 +206,7 @@ def _gap_of_thirds(resampled: Intervals, guarded: Intervals, values: FloatArray)
     return {"gap": with_few_in_parts(resampled["gap"], *thirds)}
 
 
-def _notes(
-    n: IntArray, settings: AuditSettings, values: Mapping[str, float], true: TrueAccuracies
-) -> tuple[str, ...]:
+def _notes(n: IntArray, settings: AuditSettings, values: Mapping[str, float], true: TrueAccuracies) -> tuple[str, ...]:
     few = int(((n > 0) & (n < MIN_CROSSFIT_SAMPLES)).sum())
     notes = [f"Thirds: {_RULE_TEXT[settings.ranking]} Remainder: {REMAINDER_RULE}."]
     if settings.ranking in _BIAS_TEXT:
@@ -233,17 +225,11 @@ def _notes(
 
 def _distance_from_true(ranking: str, values: Mapping[str, float], true: TrueAccuracies) -> list[str]:
     """Say what the true thirds are estimated to be, where that differs from what is shown."""
-    shown = {
-        name: [f"{100 * found[name]:.1f} %" for found in (true.values, values)] for name in ("hard", "easy")
-    }
-    changed = [
-        f"{new} instead of {old} for the {name} third" for name, (new, old) in shown.items() if new != old
-    ]
+    shown = {name: [f"{100 * found[name]:.1f} %" for found in (true.values, values)] for name in ("hard", "easy")}
+    changed = [f"{new} instead of {old} for the {name} third" for name, (new, old) in shown.items() if new != old]
     if not changed or math.isnan(values["hard"]):
         return []
-    return [
-        f"The true accuracies (estimated, ranking='corrected') are {' and '.join(changed)}: {_BIAS_TEXT[ranking]}."
-    ]
+    return [f"The true accuracies (estimated, ranking='corrected') are {' and '.join(changed)}: {_BIAS_TEXT[ranking]}."]
 
 
 TOO_FEW_NOTE = f"{{}} classes with fewer than {MIN_CROSSFIT_SAMPLES} samples are left out of the thirds."
@@ -304,17 +290,13 @@ def headline_differences(
     widen = np.full(len(HEADLINES), small_sample_factor(table.n) * simultaneous)
     if several:
         samples = resampled_headlines(table, runs, rule, bootstrap, rng, resample_runs=False)
-        only = resampled_headlines(
-            table, runs, rule, bootstrap, rng, resample_runs=True, resample_samples=False
-        )
+        only = resampled_headlines(table, runs, rule, bootstrap, rng, resample_runs=True, resample_samples=False)
         of_samples, of_runs = ((part[:, 1] - part[:, 0]).var(axis=0) for part in (samples, only))
         lent = max(runs) if min(runs) == 1 else 0
         widen *= _two_level_factor(deltas.var(axis=0), of_samples, of_runs, lent, sum(runs) - 2, confidence)
     difference = observed[1] - observed[0]
     intervals = {
-        name: centred_interval(
-            float(difference[j]), deltas[:, j], confidence, proportion=False, widen=float(widen[j])
-        )
+        name: centred_interval(float(difference[j]), deltas[:, j], confidence, proportion=False, widen=float(widen[j]))
         for j, name in enumerate(HEADLINES)
     }
     intervals = _guard_few_changes(intervals, table, runs, difference, ranking, confidence)
@@ -374,15 +356,10 @@ def _guard_few_changes(
     guarded = dict(intervals)
     for name, inside in groups.items():
         changed, n = np.stack([gained, lost])[:, inside], table.n[inside]
-        counts, number = (
-            (changed.sum(axis=1), n.sum()) if name == "overall" else class_mean_counts(changed, n)
-        )
+        counts, number = (changed.sum(axis=1), n.sum()) if name == "overall" else class_mean_counts(changed, n)
         if not np.isnan(intervals[name][0]):
             guarded[name] = with_few_changes(intervals[name], counts[0], counts[1], number, confidence)
     guarded |= _gap_of_thirds(intervals, guarded, difference)
     # The largest difference there can be is 1 of two accuracies, 2 of two gaps.
     most = {name: 2.0 if name == "gap" else 1.0 for name in guarded}
-    return {
-        name: (float(max(low, -most[name])), float(min(high, most[name])))
-        for name, (low, high) in guarded.items()
-    }
+    return {name: (float(max(low, -most[name])), float(min(high, most[name]))) for name, (low, high) in guarded.items()}

@@ -187,9 +187,7 @@ def resampled_headlines(
     return np.concatenate(parts)
 
 
-def headline_values(
-    table: OutcomeTable, counts: IntArray, run_weights: FloatArray, rule: TierRule
-) -> FloatArray:
+def headline_values(table: OutcomeTable, counts: IntArray, run_weights: FloatArray, rule: TierRule) -> FloatArray:
     """Return the headline numbers of each side of each copy ``[B, S, 6]``; NaN for thirds without classes."""
     right = np.einsum("bkqc,kcm->bmkq", counts, table.patterns, optimize=True)
     if run_weights.shape[1] != run_weights.shape[2]:  # with one run per side there is nothing to average

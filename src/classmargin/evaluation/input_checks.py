@@ -103,9 +103,7 @@ def check_inputs(
     predicted = None if predictions is None else _classes("predictions", predictions, count, class_names)
     for name, array in ((scores_name, scores), ("predictions", predicted), ("features", feature_array)):
         if array is not None and len(array) != len(label_array):
-            raise ValueError(
-                f"{name} must have as many rows as labels ({len(label_array)}), got shape {array.shape}"
-            )
+            raise ValueError(f"{name} must have as many rows as labels ({len(label_array)}), got shape {array.shape}")
     return AuditInputs(
         labels=label_array,
         scores=scores,
@@ -159,9 +157,7 @@ def check_weight(classifier_weight: Any, num_classes: int | None, feature_dim: i
     if not np.isfinite(weight).all():
         raise ValueError("classifier_weight must be finite, got NaN or infinite values")
     if num_classes is not None and weight.shape[0] != num_classes:
-        raise ValueError(
-            f"classifier_weight must have one row per class ({num_classes}), got shape {weight.shape}"
-        )
+        raise ValueError(f"classifier_weight must have one row per class ({num_classes}), got shape {weight.shape}")
     if feature_dim is not None and weight.shape[1] != feature_dim:
         raise ValueError(
             f"classifier_weight must have as many columns as features ({feature_dim}), got shape {weight.shape}"
@@ -309,9 +305,7 @@ def _without_objects(name: str, array: AnyArray) -> AnyArray:
     # The odd one out: a missing value among names or numbers, which may stand anywhere.
     kind = str if isinstance(array.flat[0], str) else (int, float, np.number)
     odd, place = next((value, k) for k, value in enumerate(array.flat) if not isinstance(value, kind))
-    raise TypeError(
-        f"{name} must hold numbers or text, got Python objects such as {odd!r} (position {place})"
-    )
+    raise TypeError(f"{name} must hold numbers or text, got Python objects such as {odd!r} (position {place})")
 
 
 def check_class_names(class_names: Sequence[str] | None, num_classes: int) -> tuple[str, ...]:
@@ -342,9 +336,7 @@ def column_names(values: Any) -> tuple[str, ...] | None:
     return names
 
 
-def match_columns(
-    name: str, values: Any, class_names: Sequence[str] | None
-) -> tuple[Any, Sequence[str] | None]:
+def match_columns(name: str, values: Any, class_names: Sequence[str] | None) -> tuple[Any, Sequence[str] | None]:
     """Return scores with their columns in class order, and the class names."""
     columns = column_names(values)
     if columns is None:

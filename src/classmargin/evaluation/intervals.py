@@ -23,9 +23,7 @@ def normal_quantile(confidence: float) -> float:
     return NormalDist().inv_cdf(0.5 + confidence / 2)
 
 
-def wilson_interval(
-    correct: AnyArray, n: AnyArray, confidence: float = 0.95
-) -> tuple[FloatArray, FloatArray]:
+def wilson_interval(correct: AnyArray, n: AnyArray, confidence: float = 0.95) -> tuple[FloatArray, FloatArray]:
     """Return Wilson's score interval for a proportion, NaN where ``n`` is 0."""
     z = normal_quantile(confidence)
     n = np.asarray(n, dtype=np.float64)

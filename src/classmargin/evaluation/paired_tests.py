@@ -63,9 +63,7 @@ def sample_order(audits: Sequence[Audit]) -> list[IntArray]:
 _ROUNDING = 1e-20  # far below the variance that a single odd sample of a million leaves
 
 
-def class_differences(
-    labels: IntArray, correct: AnyArray, runs: tuple[int, int], num_classes: int
-) -> pd.DataFrame:
+def class_differences(labels: IntArray, correct: AnyArray, runs: tuple[int, int], num_classes: int) -> pd.DataFrame:
     """Compare two models class by class; ``correct`` ``[N, M]`` has the runs of the baseline first.
 
     Columns: ``n`` · ``baseline``, ``candidate`` accuracy (mean over runs, NaN for n = 0) · ``difference`` · ``gained``, ``lost`` samples
@@ -123,9 +121,7 @@ def _t_test(labels: IntArray, first: AnyArray, second: AnyArray, n: IntArray) ->
             twice += peculiar * lent + peculiar
     largest = np.maximum.reduce([part for part, _ in parts])
     variance = np.maximum(sum(part for part, _ in parts) - twice, largest)
-    spread = sum(
-        np.divide(part**2, freedom, out=np.zeros(num_classes), where=freedom > 0) for part, freedom in parts
-    )
+    spread = sum(np.divide(part**2, freedom, out=np.zeros(num_classes), where=freedom > 0) for part, freedom in parts)
     known = (variance > _ROUNDING) & (spread > 0) & (n > 1)
     freedom = np.divide(variance**2, spread, out=np.ones(num_classes), where=known)
     t = np.divide(np.abs(mean), np.sqrt(variance), out=np.zeros(num_classes), where=known)
@@ -175,9 +171,7 @@ def margin_p_values(gained: Any, lost: Any, n: Any, margin: float) -> FloatArray
 _SLACK = 1e-9  # 0.50 - 0.48 is a little more than 0.02 in floating point
 
 
-def likeliest_gain(
-    gained: AnyArray | int, lost: AnyArray | int, n: AnyArray | int, margin: float
-) -> FloatArray:
+def likeliest_gain(gained: AnyArray | int, lost: AnyArray | int, n: AnyArray | int, margin: float) -> FloatArray:
     """Return the likeliest chance of a gain if that of a loss is larger by the margin: a quadratic equation (Tango 1998)."""
     linear = 2 * (n - lost - gained) * margin - (lost + gained) * (1 - margin) + 2 * gained * margin
     root = np.sqrt(np.maximum(linear**2 + 8.0 * n * gained * margin * (1 - margin), 0.0))

@@ -81,9 +81,7 @@ def samples_for_drop(see: float, *, churn: float, max_drop: float, level: float,
     return n
 
 
-def seeds_for_difference(
-    see: float, run_deviation: float, *, alpha: float = 0.05, power: float = POWER
-) -> int:
+def seeds_for_difference(see: float, run_deviation: float, *, alpha: float = 0.05, power: float = POWER) -> int:
     """Return the runs of each of two methods after which a t-test sees a difference of their means."""
     from scipy.special import nctdtr, stdtrit
 
@@ -100,7 +98,9 @@ class Plan:
     """What it takes to see a difference."""
 
     interval_samples: int  # samples per class for an interval of a class accuracy of plus or minus see
-    gate_samples: int  # samples per class for a gate that catches a true drop of see in one class with probability power
+    gate_samples: (
+        int  # samples per class for a gate that catches a true drop of see in one class with probability power
+    )
     seeds: int  # runs of each method for a comparison that sees a difference of see in one headline number
     notes: tuple[str, ...]  # what was assumed
 

@@ -282,9 +282,7 @@ def _from_arrays(file: Path, max_bytes: int) -> dict[str, Any]:
     if "class_names" in content:
         given = content["class_names"]
         if given.ndim != 1 or given.dtype.kind not in "US":
-            raise PredictionFileError(
-                f"{file}: class_names must be a list of texts, got {given.dtype} {given.shape}"
-            )
+            raise PredictionFileError(f"{file}: class_names must be a list of texts, got {given.dtype} {given.shape}")
         try:
             content["class_names"] = tuple(to_array("class_names", given).tolist())
         except ValueError as error:
@@ -335,9 +333,7 @@ def read_sample_table(path: str | Path, audit: Audit) -> pd.DataFrame:
     wanted = pd.Index([str(name) for name in identity.tolist()])
     missing = wanted[~wanted.isin(frame["sample_id"])]
     if len(missing):
-        raise PredictionFileError(
-            f"{path} must have a row for every sample, got none for sample_id {missing[0]!r}"
-        )
+        raise PredictionFileError(f"{path} must have a row for every sample, got none for sample_id {missing[0]!r}")
     return frame.set_index("sample_id").loc[wanted].reset_index(drop=True)
 
 
@@ -360,9 +356,7 @@ def read_groups(path: str | Path, audit: Audit) -> tuple[str, ...]:
     """Return the super-class of each class, in class order, from a ``.csv`` with the columns ``class`` and ``group``."""
     frame = _read_table(Path(path))
     if not {"class", "group"} <= set(frame.columns):
-        raise PredictionFileError(
-            f"{path} must have the columns 'class' and 'group', got {_columns_of(frame)}"
-        )
+        raise PredictionFileError(f"{path} must have the columns 'class' and 'group', got {_columns_of(frame)}")
     groups = dict(zip(frame["class"].tolist(), frame["group"].tolist(), strict=True))
     for name in groups:
         if name not in audit.class_names:
@@ -385,9 +379,7 @@ def read_costs(path: str | Path, class_names: Sequence[str] | None) -> FloatArra
     wanted = list(frame.columns if class_names is None else class_names)
     lacking = [name for name in wanted if name not in frame.columns or name not in frame.index]
     for name in [*lacking, *frame.index[frame.index.duplicated()]]:
-        raise PredictionFileError(
-            f"{path}: costs must have one row and one column for every class, not so {name!r}"
-        )
+        raise PredictionFileError(f"{path}: costs must have one row and one column for every class, not so {name!r}")
     try:
         costs = frame.loc[wanted, wanted].to_numpy().astype(np.float64)
     except ValueError as error:

@@ -118,9 +118,7 @@ def read_parquet(path: Path, class_names: Sequence[str] | None, max_bytes: int) 
     return _arrays(path, columns, class_names, present, scores)
 
 
-def _parquet_columns(
-    path: Path, wanted: Callable[[Any], Sequence[str]], max_bytes: int
-) -> dict[str, AnyArray]:
+def _parquet_columns(path: Path, wanted: Callable[[Any], Sequence[str]], max_bytes: int) -> dict[str, AnyArray]:
     with refused_as(f"{path} is not a readable .parquet table"):
         table = read_parquet_table(path, max_bytes=max_bytes, columns=wanted)
         return {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
@@ -181,9 +179,7 @@ def _arrays(
     for word, column in zip(("labels", "predictions"), classes, strict=False):
         result[word] = column.numbers(known, origin)
     if not result.keys() & {"predictions", "logits", "probabilities"}:
-        raise PredictionFileError(
-            f"{path} must have a column 'prediction' or one p_<class> or logit_<class> per class"
-        )
+        raise PredictionFileError(f"{path} must have a column 'prediction' or one p_<class> or logit_<class> per class")
     for name in ("sample_id", *FACE_COLUMNS):
         spelled = _spelled(path, columns, name)
         if spelled is not None:
@@ -207,9 +203,7 @@ def _spelled(path: Path, columns: dict[str, AnyArray], word: str) -> str | None:
     for names in ((word, f"{word}s"), ALIASES.get(word, ())):
         found = [name for name in columns if name.lower() in names]
         if len(found) > 1:
-            raise PredictionFileError(
-                f"{path} must have one column {word!r}, got {found[0]!r} and {found[1]!r}"
-            )
+            raise PredictionFileError(f"{path} must have one column {word!r}, got {found[0]!r} and {found[1]!r}")
         if found:
             return found[0]
     return None
@@ -231,9 +225,7 @@ def _class_order(path: Path, found: list[str], names: tuple[str, ...] | None, pr
             f"{path} numbers its {prefix}<class> columns but class_names names the classes; rename the columns"
         )
     missing = sorted(set(names) ^ set(found))[0]
-    raise PredictionFileError(
-        f"{path}: columns {prefix}<class> and class_names must agree, {missing!r} is only in one"
-    )
+    raise PredictionFileError(f"{path}: columns {prefix}<class> and class_names must agree, {missing!r} is only in one")
 
 
 def _matrix(path: Path, names: Sequence[str], columns: Mapping[str, AnyArray]) -> AnyArray:
@@ -283,17 +275,13 @@ class _ClassColumn:
     def refuse_empty(self) -> None:
         if "" in self.different:
             cell = self.first_cell({""})
-            raise PredictionFileError(
-                f"{self.place} must hold classes, got {cell}; leave out rows without a class"
-            )
+            raise PredictionFileError(f"{self.place} must hold classes, got {cell}; leave out rows without a class")
 
     def refuse_other_numbers(self, every: set[str]) -> None:
         """Refuse 1.5, -1 or nan among numbers: a name only where others are words, or where -1 and 1 are the two classes."""
         odd = {text for text in self.different if not text.isdecimal()}
         if odd and not every <= {"-1", "1"} and all(_is_float(text) for text in every):
-            raise PredictionFileError(
-                f"{self.place} must hold classes, got {self.first_cell(odd)} among numbers"
-            )
+            raise PredictionFileError(f"{self.place} must hold classes, got {self.first_cell(odd)} among numbers")
 
     def numbers(self, names: tuple[str, ...] | None, origin: str) -> AnyArray:
         """Turn names or numbers into class numbers ``[N]``; numbers are names where the classes are named by numbers."""

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
 POWER_DROPS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
 MUST_SEE_BEYOND = 0.1  # the drop that must be seen, beyond the tolerated one, unless it is given
-_NOISE_NOTE = (
-    "A class fails where its samples show a drop beyond the limit; a drop that noise explains does not."
-)
+_NOISE_NOTE = "A class fails where its samples show a drop beyond the limit; a drop that noise explains does not."
 MOST_NAMED = 10  # classes in one note
 PASS, FAIL, CANNOT_TELL = "PASS", "FAIL", "CANNOT TELL"
 
@@ -156,9 +154,7 @@ def gate(
     reasons = [overall["reason"]] if overall["failed"] else []
     reasons += by_class.loc[by_class["failed"]].sort_values("difference", kind="stable")["reason"].tolist()
     verdict = FAIL if reasons else PASS
-    power, table, probability = _power(
-        found, min_worst if alone else None, max_drop, seen, alpha / max(count, 1)
-    )
+    power, table, probability = _power(found, min_worst if alone else None, max_drop, seen, alpha / max(count, 1))
     if verdict == PASS and no_drop_beyond is not None:
         reasons += _not_shown(by_class, no_drop_beyond, alpha)
     elif verdict == PASS and probability < POWER and not allow_blind:
@@ -174,9 +170,7 @@ def gate(
     what, good = f"overall and classes{minimum}", f"whose true drops are all within the limit{true_minimum}"
     if alone:
         what, good = "classes against the minimum", "with no class truly below the minimum"
-    counted = (
-        f"{count} tests ({what}), adjusted by Holm: models {good} fail with probability of at most {alpha:g}."
-    )
+    counted = f"{count} tests ({what}), adjusted by Holm: models {good} fail with probability of at most {alpha:g}."
     return GateResult(
         verdict=verdict,
         reasons=tuple(reasons),
@@ -234,9 +228,7 @@ def _why_failed(row: Mapping[Hashable, Any], max_drop: float, min_worst: float, 
     return "; ".join(said)
 
 
-def _overall(
-    found: pd.DataFrame, p_value: float, q_value: float, max_drop: float, alpha: float
-) -> dict[str, Any]:
+def _overall(found: pd.DataFrame, p_value: float, q_value: float, max_drop: float, alpha: float) -> dict[str, Any]:
     n = found["n"].to_numpy()
     before, after = (
         float("nan") if np.isnan(side).all() else float(np.nansum(side * n) / n.sum())

@@ -41,9 +41,7 @@ def sample_table(audit: Audit) -> pd.DataFrame:
     doubted, scores = wrong[:0], audit.scores
     if scores is not None:
         doubted = np.flatnonzero(doubted_labels(audit.labels, audit.predictions, scores, audit.num_classes))
-        doubted = doubted[
-            np.argsort(scores.true_probability[doubted], kind="stable")
-        ]  # the least believed first
+        doubted = doubted[np.argsort(scores.true_probability[doubted], kind="stable")]  # the least believed first
     lists = [wrong[most_confident_first], doubted, _typical(audit)]
     positions = np.concatenate(lists)
     kinds = np.repeat(np.arange(len(KINDS)), [len(rows) for rows in lists])

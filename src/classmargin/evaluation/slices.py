@@ -64,9 +64,7 @@ def find_slices(
     check_int("minimum", minimum, minimum=2)
     check_fraction("alpha", alpha)
     if len(metadata) != audit.num_samples:
-        raise ValueError(
-            f"metadata must have one row per sample ({audit.num_samples}), got {len(metadata)} rows"
-        )
+        raise ValueError(f"metadata must have one row per sample ({audit.num_samples}), got {len(metadata)} rows")
     correct = audit.labels == audit.predictions
     rows: list[dict[str, Any]] = []
     for name in metadata.columns:
@@ -119,9 +117,7 @@ def _tests_of(
 
     def add(name_of_class: str, v: Any, size: Any, hits: Any, elsewhere: Any, p: Any) -> None:
         found = {"class_name": name_of_class, "property": name, "value": values[v], "n": int(size)}
-        rows.append(
-            found | {"accuracy": float(hits / size), "elsewhere": float(elsewhere), "p_value": float(p)}
-        )
+        rows.append(found | {"accuracy": float(hits / size), "elsewhere": float(elsewhere), "p_value": float(p)})
 
     for k, v in zip(*np.nonzero((n >= minimum) & (totals - n >= minimum)), strict=True):
         rest = (rights[k, 0] - right[k, v]) / (totals[k, 0] - n[k, v])

@@ -328,9 +328,7 @@ def find_head(model: nn.Module, layer: str | nn.Module | None) -> tuple[str, nn.
         # PEFT keeps a layer as ``base_layer`` beside the low-rank ones that it adds: the layer around them is the head.
         parts = linear[-1].split(".")
         outer = (".".join(parts[:length]) for length in range(1, len(parts)))
-        adapted = (
-            name for name in outer if isinstance(getattr(modules[name], "base_layer", None), nn.Module)
-        )
+        adapted = (name for name in outer if isinstance(getattr(modules[name], "base_layer", None), nn.Module))
         name = next(adapted, linear[-1])
         return name, modules[name]
     if isinstance(layer, nn.Module):

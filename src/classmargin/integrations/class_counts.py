@@ -15,18 +15,14 @@ from classmargin.evaluation.class_metrics import TIERS, gini, ranked_tier_means,
 from classmargin.evaluation.input_checks import FloatArray
 
 
-def count_classes(
-    scores: Tensor, labels: Tensor, num_classes: int, ignore_index: int | None = None
-) -> Tensor:
+def count_classes(scores: Tensor, labels: Tensor, num_classes: int, ignore_index: int | None = None) -> Tensor:
     """Count the samples of each class that are classified correctly, and all of them: two rows ``[2, K]``, int64.
 
     ``scores`` are logits or probabilities ``[B, K]``, or predicted classes ``[B]``.
     """
     if scores.dim() not in (1, 2) or (scores.dim() == 2 and scores.shape[1] != num_classes):
         raise ValueError(f"scores must have shape (B, {num_classes}) or (B,), got {tuple(scores.shape)}")
-    check_hard_labels(
-        "labels", labels, batch=scores.shape[0], num_classes=num_classes, ignore_index=ignore_index
-    )
+    check_hard_labels("labels", labels, batch=scores.shape[0], num_classes=num_classes, ignore_index=ignore_index)
     predictions = scores.argmax(1) if scores.dim() == 2 else scores
     if ignore_index is not None:
         counted = labels != ignore_index

@@ -115,9 +115,7 @@ class TrainerMargin(TrainerCallback):
 
     # --- the loss function of the Trainer ----------------------------------------------------------------------
 
-    def __call__(
-        self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None
-    ) -> Tensor:
+    def __call__(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """Return the loss of a micro-batch, weighted by its share of the optimiser step.
 
         Args:

@@ -141,9 +141,7 @@ class MR2Callback(pl.Callback):
             self._counts[self._loader] += count_classes(scores, target, loss.num_classes, loss.ignore_index)
         return type(self._replaced).forward(self._replaced, input, target)
 
-    def on_train_batch_end(
-        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Log the parts of the loss; refuse a module that trains with something else."""
         # A module may skip a batch; then there are no outputs, or with manual optimisation no step.
         if self._terms is not None:

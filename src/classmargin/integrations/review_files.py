@@ -37,9 +37,7 @@ def write_fiftyone(result: Audit, path: str | Path) -> Path:
     return _write({"classes": list(result.class_names), "labels": entries}, path)
 
 
-def write_label_studio(
-    result: Audit, path: str | Path, *, url: str = "{sample_id}", data_key: str = "image"
-) -> Path:
+def write_label_studio(result: Audit, path: str | Path, *, url: str = "{sample_id}", data_key: str = "image") -> Path:
     """Write tasks for Label Studio's import: the given label as an annotation, the suggestion as a prediction.
 
     They fit a labelling interface with ``<Image name="image" value="$image"/>`` and ``<Choices name="choice" toName="image">``.

@@ -37,7 +37,9 @@ from sklearn.utils.validation import check_is_fitted  # noqa: E402
 
 Array = NDArray[Any]
 LINEAR_ITERATIONS = 500
-EQUAL_LENGTHS = 2e-3  # lengths of rows that differ by less, relative to their mean, are equal: float16 rounds unit rows so far
+EQUAL_LENGTHS = (
+    2e-3  # lengths of rows that differ by less, relative to their mean, are equal: float16 rounds unit rows so far
+)
 # Epochs of a network with a hidden layer, and how many without progress end them. Small sets have few batches in an
 # epoch: there as many epochs as make so many batches.
 HIDDEN_EPOCHS, LEAST_BATCHES = 30, 1000
@@ -202,9 +204,7 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
             raise ValueError(f"classes must be those of the first call, {self.classes_!r}; got {classes!r}")
         unknown = np.setdiff1d(y, self.classes_).tolist()
         if unknown:
-            raise ValueError(
-                f"y must hold classes that the first call named in classes, got {unknown[0]!r} besides"
-            )
+            raise ValueError(f"y must hold classes that the first call named in classes, got {unknown[0]!r} besides")
         X, labels, weight = self._rows_that_count(X, np.searchsorted(self.classes_, y), sample_weight)
         X = X if isinstance(X, np.ndarray) else X.toarray()
         X = self._unit_rows(X) if self._turns_rows else X
@@ -301,9 +301,7 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
     def _epoch(self, trainer: MinibatchTrainer, data: EpochData, rates: Array | None = None) -> float:
         margins = None if self.hidden is not None else torch.from_numpy(self.class_margins_).to(data.rows)
-        return trainer.epoch(
-            data, self._random, batch_size=int(self.batch_size), fixed_margins=margins, rates=rates
-        )
+        return trainer.epoch(data, self._random, batch_size=int(self.batch_size), fixed_margins=margins, rates=rates)
 
     # --- state ---------------------------------------------------------------------------------------------------
 

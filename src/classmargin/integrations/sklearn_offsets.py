@@ -103,9 +103,7 @@ class ClassOffsetClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(
-                f"ClassOffsetClassifier needs at least 2 classes, got 1 class: {self.classes_.tolist()}"
-            )
+            raise ValueError(f"ClassOffsetClassifier needs at least 2 classes, got 1 class: {self.classes_.tolist()}")
         costs = self._costs()
         folds = check_cv(self.cv, y, classifier=True)
         held_out = cross_val_predict(

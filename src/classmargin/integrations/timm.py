@@ -58,9 +58,7 @@ def mr2_loss(
         )
     classifier = get_classifier()
     if not isinstance(classifier, nn.Module):
-        raise TypeError(
-            f"model must have one classifier, got {type(classifier).__name__} from get_classifier()"
-        )
+        raise TypeError(f"model must have one classifier, got {type(classifier).__name__} from get_classifier()")
     captured = capture_features(model, classifier)
     loss_fn = captured.criterion(preset=preset, accumulate=accumulate, label_smoothing=smoothing, **options)
     loss_fn.smooth_probabilities = False

@@ -49,9 +49,7 @@ class ClassCounts(Metric):
     def _number(self, value: float) -> Tensor:
         device = self.counts.device
         # float64 as in the audit, wherever the device has it
-        return torch.tensor(
-            value, dtype=torch.float32 if device.type == "mps" else torch.float64, device=device
-        )
+        return torch.tensor(value, dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
 
 
 class ClassTiers(ClassCounts):

@@ -41,9 +41,7 @@ def audit_scalars(result: Audit) -> Scalars:
     """
     values = {name: getattr(result, name) for name in SCALARS}
     values |= {name: result.disparity[name] for name in DISPARITY}
-    return {
-        name: float(value) for name, value in (values | {"ece": result.ece}).items() if math.isfinite(value)
-    }
+    return {name: float(value) for name, value in (values | {"ece": result.ece}).items() if math.isfinite(value)}
 
 
 def class_rows(result: Audit) -> Rows:
@@ -57,9 +55,7 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-def log_audit(
-    result: Audit, tracker: Any, *, step: int = 0, prefix: str = "audit/", report: bool = True
-) -> None:
+def log_audit(result: Audit, tracker: Any, *, step: int = 0, prefix: str = "audit/", report: bool = True) -> None:
     """Send an audit to TensorBoard, Weights & Biases or MLflow.
 
     Args:
@@ -119,9 +115,7 @@ def _log_to_wandb(run: Any, scalars: Scalars, rows: Rows, step: int, page: Itera
         _add_wandb_report(wandb, run, file, f"audit-report-{run.id}", {"step": step})
 
 
-def _add_wandb_report(
-    wandb: Any, run: Any, file: Path, name: str, metadata: dict[str, Any] | None = None
-) -> None:
+def _add_wandb_report(wandb: Any, run: Any, file: Path, name: str, metadata: dict[str, Any] | None = None) -> None:
     artifact = wandb.Artifact(name, type="report", metadata=metadata)
     artifact.add_file(str(file))
     run.log_artifact(artifact)
@@ -135,9 +129,7 @@ def _log_to_mlflow(mlflow: Any, scalars: Scalars, rows: Rows, step: int, page: I
         mlflow.log_artifact(str(file), artifact_path=f"report_{step:08d}")
 
 
-def send_run_report(
-    names: Sequence[str], folder: Path, report: Path, say: Callable[[str], None]
-) -> list[str]:
+def send_run_report(names: Sequence[str], folder: Path, report: Path, say: Callable[[str], None]) -> list[str]:
     """Send the report of a finished training run to its trackers and return the names of those that took it.
 
     During training :mod:`classmargin.training.metric_logs` sends scalars and the class table; the report exists only once the run has

@@ -42,9 +42,7 @@ def separation(log_probabilities: Tensor, labels: Tensor, *, pairs: str, detach_
     MethodInfo(
         name="cmic",
         title="CMIC-DL",
-        paper=(
-            "after Yang et al., Conditional Mutual Information Constrained Deep Learning for Classification, 2023"
-        ),
+        paper=("after Yang et al., Conditional Mutual Information Constrained Deep Learning for Classification, 2023"),
         family="representation",
         summary="Pulls predictions to the mean of their class and pushes those of other classes apart.",
         search={"concentration_weight": (0.1, 0.3, 0.7, 1.0), "separation_weight": (0.05, 0.1, 0.4, 0.5)},

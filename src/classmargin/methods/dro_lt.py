@@ -84,8 +84,7 @@ class DROLT(Method):
         super().__init__(task, **hyperparameters)
         if self.pretrain_share + self.classifier_share >= 1:
             raise ValueError(
-                "pretrain_share + classifier_share must be < 1, "
-                f"got {self.pretrain_share} + {self.classifier_share}"
+                f"pretrain_share + classifier_share must be < 1, got {self.pretrain_share} + {self.classifier_share}"
             )
         self.radii = nn.Parameter(torch.full((task.num_classes,), self.initial_radius))
         self.register_buffer("centroids", torch.zeros(task.num_classes, task.feature_dim))

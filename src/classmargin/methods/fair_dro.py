@@ -30,8 +30,7 @@ def chi_square_weights(losses: Tensor, radius: float) -> Tensor:
         name="fair-dro",
         title="FairDRO",
         paper=(
-            "Jung et al., Re-weighting Based Group Fairness Regularization via Classwise Robust "
-            "Optimization, ICLR 2023"
+            "Jung et al., Re-weighting Based Group Fairness Regularization via Classwise Robust Optimization, ICLR 2023"
         ),
         family="robust",
         summary="Re-weights classes once per epoch towards those with above-average training loss.",
@@ -73,9 +72,7 @@ class FairDRO(Method):
 
     def loss(self, step: Step, update_state: bool) -> MethodLoss:
         """Return the weighted sum of class means over the samples of all processes."""
-        means, present = class_means(
-            cross_entropy(step.logits, step.labels), step.labels, self.task.num_classes
-        )
+        means, present = class_means(cross_entropy(step.logits, step.labels), step.labels, self.task.num_classes)
         total = (self.weights * means).sum()
         plain = means.sum() / present.sum().clamp(min=1)
         return with_parts(total, class_mean=plain, largest_weight=self.weights.max())

@@ -19,8 +19,7 @@ from classmargin.methods.method_registry import MethodInfo, register
         name="jtt",
         title="JTT",
         paper=(
-            "Liu et al., Just Train Twice: Improving Group Robustness without Training Group Information, "
-            "ICML 2021"
+            "Liu et al., Just Train Twice: Improving Group Robustness without Training Group Information, ICML 2021"
         ),
         family="re-weighting",
         summary="Trains once to find the errors, then afresh with the errors repeated.",

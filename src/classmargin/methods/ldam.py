@@ -68,9 +68,7 @@ class LDAM(Method):
     Source: Cao et al., NeurIPS 2019.
     """
 
-    requirements = Requirements(
-        class_counts=True, head="cosine", head_options={"scale": 1.0, "learnable_scale": False}
-    )
+    requirements = Requirements(class_counts=True, head="cosine", head_options={"scale": 1.0, "learnable_scale": False})
     max_margin: float = number(0.5, above=0.0)
     scale: float = number(30.0, above=0.0)
     reweight_from: float | None = number(None, minimum=0.0, maximum=1.0)

@@ -21,10 +21,7 @@ logger = logging.getLogger(__name__)
     MethodInfo(
         name="lgm",
         title="LGM",
-        paper=(
-            "Wan et al., Rethinking Feature Distribution for Loss Functions in Image Classification, "
-            "CVPR 2018"
-        ),
+        paper=("Wan et al., Rethinking Feature Distribution for Loss Functions in Image Classification, CVPR 2018"),
         family="margin",
         summary="Scores classes by distance to learned means, with a margin on the own class.",
         search={"margin": (0.0, 0.1, 0.3, 1.0), "likelihood_weight": (0.01, 0.1, 1.0)},

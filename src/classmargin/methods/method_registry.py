@@ -14,9 +14,7 @@ from typing import Any, Literal, TypeVar
 from classmargin._checks import did_you_mean
 from classmargin.methods.base import Method, Requirements, TaskInfo
 
-Family = Literal[
-    "baseline", "re-weighting", "margin", "prior", "representation", "robust", "sharpness", "ours"
-]
+Family = Literal["baseline", "re-weighting", "margin", "prior", "representation", "robust", "sharpness", "ours"]
 MethodClass = TypeVar("MethodClass", bound=type[Method])
 
 
@@ -63,9 +61,7 @@ def register(*infos: MethodInfo) -> Callable[[MethodClass], MethodClass]:
     def decorate(cls: MethodClass) -> MethodClass:
         for info in infos:
             if info.name in _CLASSES:
-                raise ValueError(
-                    f"method {info.name!r} is registered twice, the second time by {cls.__name__}"
-                )
+                raise ValueError(f"method {info.name!r} is registered twice, the second time by {cls.__name__}")
             _CLASSES[info.name], _INFOS[info.name] = cls, info
         return cls
 
@@ -118,9 +114,7 @@ def default_hyperparameters(name: str) -> dict[str, Any]:
     return defaults
 
 
-def resolve_hyperparameters(
-    name: str, *, preset: str | None = None, **hyperparameters: Any
-) -> dict[str, Any]:
+def resolve_hyperparameters(name: str, *, preset: str | None = None, **hyperparameters: Any) -> dict[str, Any]:
     """Return every hyper-parameter a method will run with: defaults, then preset, then explicit ones."""
     info, resolved = method_info(name), default_hyperparameters(name)
     if preset is not None:

@@ -59,9 +59,7 @@ def _variant(
         **_LOGITS_ALONE,
         margin_source="sqnorm",
     ),
-    _variant(
-        "mr2-representation", "CE + ℓ_s̄", "Cross-entropy and the representation margin.", **_CROSS_ENTROPY
-    ),
+    _variant("mr2-representation", "CE + ℓ_s̄", "Cross-entropy and the representation margin.", **_CROSS_ENTROPY),
     _variant(
         "mr2-uniform",
         "ℓ_γ, uniform γ",
@@ -108,9 +106,7 @@ class MR2(Method):
         super().__init__(task)
         check_number("tau", tau, minimum=0.0)
         prior = (tau * log_prior(task.class_counts)).float() if tau else None
-        self.criterion = MR2Loss.build(
-            task.num_classes, feature_dim=task.feature_dim, log_prior=prior, **options
-        )
+        self.criterion = MR2Loss.build(task.num_classes, feature_dim=task.feature_dim, log_prior=prior, **options)
         self._frozen = task.frozen_features is not None
         if task.frozen_features is not None:  # exact once instead of a moving average at every step
             self.criterion.fit_statistics(task.frozen_features())

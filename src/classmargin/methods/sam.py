@@ -22,9 +22,7 @@ _PASSED_ON += ["loss", "stages", "parameter_groups", "sample_multiplicity", "pre
     MethodInfo(
         name="sam",
         title="SAM",
-        paper=(
-            "Foret et al., Sharpness-Aware Minimization for Efficiently Improving Generalization, ICLR 2021"
-        ),
+        paper=("Foret et al., Sharpness-Aware Minimization for Efficiently Improving Generalization, ICLR 2021"),
         family="sharpness",
         summary="Steps with the gradient taken at the worst weights nearby.",
         search={"rho": (0.01, 0.02, 0.05, 0.1, 0.2)},

@@ -117,9 +117,7 @@ def class_margins(
     return mean_margin * relative.masked_fill(~seen, 1.0)
 
 
-def relative_margins(
-    statistic: Tensor, power: float, num_seen: Tensor | int, floor: float = SMALLEST_MARGIN
-) -> Tensor:
+def relative_margins(statistic: Tensor, power: float, num_seen: Tensor | int, floor: float = SMALLEST_MARGIN) -> Tensor:
     """Return ``γ / c̄`` ``[K]``, with mean 1 over the classes seen; no checks. Statistics that are all 0 give 1.
 
     Classes never seen have a statistic of 0 and count nothing. ``floor`` is there because a class of one sample has no spread, and
@@ -182,9 +180,7 @@ def margin_cross_entropy(
         labels = labels.long().masked_fill(keep == 0, 0)
     margins = of_class(class_margins.to(scores.dtype), labels)
     losses, _ = margin_losses(scores, labels, margins, log_prior, weight, label_smoothing)
-    return _reduce(
-        losses.masked_fill(keep == 0, 0.0), reduction, class_weights_of(labels, weight, scores) * keep
-    )
+    return _reduce(losses.masked_fill(keep == 0, 0.0), reduction, class_weights_of(labels, weight, scores) * keep)
 
 
 def margin_losses(
@@ -319,9 +315,7 @@ def squared_distances(rows: Tensor) -> Tensor:
         return torch.addmm(square.unsqueeze(0) + square.unsqueeze(1), near, near.T, alpha=-2.0).clamp_min(0.0)
 
 
-def pair_losses(
-    rows: Tensor, labels: Tensor, mean_spread: Tensor | float, row_weight: Tensor | None = None
-) -> Tensor:
+def pair_losses(rows: Tensor, labels: Tensor, mean_spread: Tensor | float, row_weight: Tensor | None = None) -> Tensor:
     """Return Eq. 2 of each row ``[B]``, without checks; a soft pair counts with the probability of a common class.
 
     Arguments as for :func:`representation_margin`; ``row_weight`` is 0 for rows that take part in no pair ``[B]``.

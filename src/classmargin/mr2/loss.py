@@ -204,9 +204,7 @@ class MR2Loss(FullPrecisionModule):
     def extra_repr(self) -> str:
         """Show the arguments that matter in ``print(module)``."""
         names = ("num_classes", "mean_margin", "representation_weight", "representation", "margin_source")
-        return ", ".join(
-            f"{name}={getattr(self, name)!r}" for name in (*names, "margin_power", "label_smoothing")
-        )
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in (*names, "margin_power", "label_smoothing"))
 
     def fit_statistics(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
         """Take the statistics of a whole set of frozen features, see :meth:`ClassStatistics.fit`.
@@ -323,9 +321,7 @@ class MR2Loss(FullPrecisionModule):
         if self.margin_source == "uniform" or self.margin_power == 0.0:
             return torch.full_like(now.sqnorm, self.mean_margin)
         source = now.sqnorm if self.margin_source == "sqnorm" else now.spread
-        return self.mean_margin * relative_margins(
-            source, self.margin_power, now.num_seen, self.smallest_margin
-        )
+        return self.mean_margin * relative_margins(source, self.margin_power, now.num_seen, self.smallest_margin)
 
     def _moment_losses(self, rows: Rows, points: Tensor, now: Current, probability: Tensor) -> Tensor:
         """Eq. 2 in closed form, weighed by the probability of the class, per row ``[B]``; 0 for classes without statistics."""
@@ -361,9 +357,7 @@ class MR2Loss(FullPrecisionModule):
                 f"logits must have {self.num_classes} columns (num_classes), got shape {tuple(logits.shape)}"
             )
         if features is not None and check_floating("features", features, dim=2).shape[0] != batch:
-            raise ValueError(
-                f"features must have {batch} rows like logits, got shape {tuple(features.shape)}"
-            )
+            raise ValueError(f"features must have {batch} rows like logits, got shape {tuple(features.shape)}")
         check_targets(labels, batch=batch, num_classes=classes, ignore_index=self.ignore_index)
 
     def _rows(self, logits: Tensor, labels: Tensor, features: Tensor, sample_weight: Tensor | None) -> Rows:

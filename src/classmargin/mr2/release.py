@@ -34,9 +34,7 @@ class ReleasedStatistics(ClassStatistics):
         return now._replace(num_seen=classes, mean_spread=now.spread.sum() / classes)
 
     @torch.no_grad()
-    def mix(
-        self, rows: Tensor, labels: Tensor, row_weight: Tensor, moves: Tensor, synchronize: bool = False
-    ) -> None:
+    def mix(self, rows: Tensor, labels: Tensor, row_weight: Tensor, moves: Tensor, synchronize: bool = False) -> None:
         """Mix the scalars of a batch in; arguments as for :meth:`ClassStatistics.mix`."""
         rows = rows.to(self.averages.dtype).masked_fill(~moves, 0.0)
         weight = (row_weight * moves).unsqueeze(1)

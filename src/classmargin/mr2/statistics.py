@@ -63,9 +63,7 @@ class ClassMoments(NamedTuple):
         return (self.sqnorm_sum / denominator(self.count) - self.class_mean_sqnorm).clamp_min(0.0)
 
 
-def class_moments(
-    features: Tensor, labels: Tensor, num_classes: int, norm_order: float = 2.0
-) -> ClassMoments:
+def class_moments(features: Tensor, labels: Tensor, num_classes: int, norm_order: float = 2.0) -> ClassMoments:
     """Return the sums from which all class statistics of a batch follow.
 
     Args:
@@ -236,9 +234,7 @@ class ClassStatistics(FullPrecisionModule):
         return rows.to(self.averages.dtype)
 
     @torch.no_grad()
-    def mix(
-        self, rows: Tensor, labels: Tensor, row_weight: Tensor, moves: Tensor, synchronize: bool = False
-    ) -> None:
+    def mix(self, rows: Tensor, labels: Tensor, row_weight: Tensor, moves: Tensor, synchronize: bool = False) -> None:
         """Mix a batch in, without checks; absent classes keep what they have.
 
         Args:
@@ -336,9 +332,7 @@ class ClassStatistics(FullPrecisionModule):
         self.take(scalars_of(table) if self.estimator == "batch" else table)
         self.updates.add_(1)
 
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
-    ) -> None:
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         saved = state_dict.get(f"{prefix}averages")
         if saved is None and f"{prefix}updates" in state_dict:
             raise RuntimeError(

@@ -64,9 +64,7 @@ def training_geometry(folder: RunFolder) -> ClassGeometry:
     """Return spread and means of each class over the training samples, without augmentation."""
     model = load_model(folder.path)
     bundle = replace(load_bundle(model.config), mean=model.record.mean, std=model.record.std)
-    return _geometry(
-        model.backbone, make_loader(bundle, "train", batch_size=GEOMETRY_BATCH, training=False), bundle
-    )
+    return _geometry(model.backbone, make_loader(bundle, "train", batch_size=GEOMETRY_BATCH, training=False), bundle)
 
 
 def _geometry(network: Any, loader: Any, bundle: Any) -> ClassGeometry:

@@ -95,9 +95,7 @@ def ensemble(
         raise ValueError(f"an ensemble needs at least two runs, got {len(folders)}")
     for folder in folders:
         if not folder.done:
-            raise ValueError(
-                f"{folder.path} holds no finished run; finish it with classmargin train --resume first"
-            )
+            raise ValueError(f"{folder.path} holds no finished run; finish it with classmargin train --resume first")
     members = {str(folder.path): read_predictions(folder.predictions_file) for folder in folders}
     if len(members) < len(folders):
         raise ValueError("a run is given twice; its vote would count double")
@@ -157,9 +155,7 @@ def probabilities_of(found: Predictions) -> np.ndarray[Any, np.dtype[np.float64]
     if found.probabilities is not None:
         return np.asarray(found.probabilities, dtype=np.float64)
     if found.logits is None:
-        raise ValueError(
-            f"{found.source} holds neither probabilities nor logits, so there is nothing to average"
-        )
+        raise ValueError(f"{found.source} holds neither probabilities nor logits, so there is nothing to average")
     return _softmax(np.asarray(found.logits), 1.0)
 
 

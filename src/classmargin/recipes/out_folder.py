@@ -76,9 +76,7 @@ def refuse_unsettled(configs: Iterable[RunConfig], where: str) -> None:
         )
 
 
-def claim_folder(
-    folder: Path, question: Question, runs: Sequence[PlannedRun], *, results: Sequence[str] = ()
-) -> None:
+def claim_folder(folder: Path, question: Question, runs: Sequence[PlannedRun], *, results: Sequence[str] = ()) -> None:
     """Make the folder of ``--out`` and keep the question in it, or check that the one that is there is the same.
 
     A folder without ``question.json`` is known by the ``runs`` that are to be trained; ``results`` are files that are there
@@ -112,9 +110,7 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ValueError(
-            f"--out must be a folder that can be made, got {str(folder)!r} ({error.strerror})"
-        ) from error
+        raise ValueError(f"--out must be a folder that can be made, got {str(folder)!r} ({error.strerror})") from error
 
 
 def is_asked(folder: Path) -> bool:

@@ -25,8 +25,7 @@ class PrintedRow:
 def printed(rows: Mapping[str, PrintedRow]) -> dict[str, dict[str, Any]]:
     """Return rows as a recipe takes them."""
     return {
-        key: {name: value for name, value in vars(row).items() if name != "doubt" or value}
-        for key, row in rows.items()
+        key: {name: value for name, value in vars(row).items() if name != "doubt" or value} for key, row in rows.items()
     }
 
 

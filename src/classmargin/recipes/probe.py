@@ -58,9 +58,7 @@ def _split_features(
     split = bundle.split(name)
     if len(split) == 0:
         return replace(split, inputs=torch.zeros(0, backbone.feature_dim), images=None)
-    loader = make_loader(
-        bundle, name, batch_size=batch_size_for(bundle.input_shape), training=False, workers=workers
-    )
+    loader = make_loader(bundle, name, batch_size=batch_size_for(bundle.input_shape), training=False, workers=workers)
     # The number of threads changes the last bits of features, and with them those of every run that reads them.
     place = f"threads={torch.get_num_threads()}" if device == "cpu" else device
     found = cached_features(

@@ -93,9 +93,7 @@ class Recipe:
     def __post_init__(self) -> None:
         missing = [name for name in SCALES if name not in self.scales]
         if missing:
-            raise ValueError(
-                f"recipe {self.name} must have the scales {', '.join(SCALES)}; lacks {missing[0]}"
-            )
+            raise ValueError(f"recipe {self.name} must have the scales {', '.join(SCALES)}; lacks {missing[0]}")
         for block in self.blocks:
             keys = [row.key for row in block.rows]
             if not keys or len(set(keys)) != len(keys):

@@ -62,9 +62,7 @@ def verdict_of(record: Record) -> str:
 def _verdicts(record: Record) -> list[str]:
     several = len(record.blocks) > 1
     compared = _compared(record)
-    return [
-        f"{block.title}: {change.verdict}" if several else change.verdict for block, _, change in compared
-    ]
+    return [f"{block.title}: {change.verdict}" if several else change.verdict for block, _, change in compared]
 
 
 def _compared(record: Record) -> list[tuple[BlockResult, RowResult, Change]]:
@@ -107,9 +105,7 @@ def notes_of(record: Record) -> list[str]:
                 f"Printed values beside {block.title} are those of {block.printed_for}: order and sign of changes can be "
                 "compared, not the level."
             )
-        doubts |= {
-            str(row.paper["doubt"]): row.title for row in block.rows if row.paper and row.paper.get("doubt")
-        }
+        doubts |= {str(row.paper["doubt"]): row.title for row in block.rows if row.paper and row.paper.get("doubt")}
     notes += [f"Left out: {title} ({reason})." for title, reason in record.left_out.items()]
     notes += [f"Failed: {title} ({error})." for title, error in record.failed.items()]
     notes += [f"Doubt about the printed row {title}: {doubt}." for doubt, title in doubts.items()]
@@ -128,9 +124,7 @@ def _footing(record: Record) -> list[str]:
 
 
 def _words(settings: Mapping[str, Mapping[str, Any]]) -> str:
-    return ", ".join(
-        f"{part}.{key}={value}" for part, table in settings.items() for key, value in table.items()
-    )
+    return ", ".join(f"{part}.{key}={value}" for part, table in settings.items() for key, value in table.items())
 
 
 def record_markdown(record: Record, *, level: int = 2) -> str:

@@ -51,18 +51,14 @@ def gather_config(
     return build(merge(start, from_preset, from_file, given, explicit))
 
 
-def split_overrides(
-    words: Iterable[str], methods: Collection[str]
-) -> tuple[list[str], dict[str, dict[str, Any]]]:
+def split_overrides(words: Iterable[str], methods: Collection[str]) -> tuple[list[str], dict[str, dict[str, Any]]]:
     """Separate ``mr2.mean_margin=2`` (for one method of the command) from settings of every run."""
     shared: list[str] = []
     own: list[str] = []
     for word in words:
         method = word.partition(".")[0]
         if method not in methods and method in method_names("all"):
-            raise ValueError(
-                f"--set {word}: {method} is not among the methods of this command, {', '.join(methods)}"
-            )
+            raise ValueError(f"--set {word}: {method} is not among the methods of this command, {', '.join(methods)}")
         (own if method in methods else shared).append(word)
     return shared, parse_overrides(own)
 

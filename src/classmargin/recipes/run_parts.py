@@ -66,9 +66,7 @@ class BundleLoaders:
     workers: int = 0  # processes that read streamed data
     spared: tuple[int, ...] = ()  # classes that do without the last step of the augmentation
 
-    def training(
-        self, *, sampler: SamplerKind | None, views: int | None, multiplicity: Tensor | None
-    ) -> BatchLoader:
+    def training(self, *, sampler: SamplerKind | None, views: int | None, multiplicity: Tensor | None) -> BatchLoader:
         """Return shuffled, augmented training batches; None takes what the method asked for."""
         return self._loader(
             "train",
@@ -274,9 +272,7 @@ def build_network(config: RunConfig, record: ModelRecord, needs: Requirements) -
     options, head = dict(config.backbone.options), config.backbone.head
     if needs.head != "linear":  # where the method does with a linear one, any head will do
         if head not in (None, needs.head):
-            raise ValueError(
-                f"method {config.method.name} needs a {needs.head} head, not backbone.head={head!r}"
-            )
+            raise ValueError(f"method {config.method.name} needs a {needs.head} head, not backbone.head={head!r}")
         head = needs.head
     if head == needs.head and needs.head_options:
         options["head_options"] = {**needs.head_options, **options.get("head_options", {})}
@@ -430,9 +426,7 @@ def _workers(config: RunConfig, bundle: DataBundle) -> int:
     return max(1, usable_cores() // world_size()) if bundle.streamed else 0
 
 
-def frozen_features(
-    bundle: DataBundle, network: Backbone
-) -> Callable[[], Iterator[tuple[Tensor, Tensor]]] | None:
+def frozen_features(bundle: DataBundle, network: Backbone) -> Callable[[], Iterator[tuple[Tensor, Tensor]]] | None:
     """Return what walks over the features of the training samples, if nothing that is trained makes them."""
     if bundle.kind != "features" or any(True for _ in network.encoder.parameters()):
         return None

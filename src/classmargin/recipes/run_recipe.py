@@ -152,9 +152,7 @@ def _measured(
     **said: Any,
 ) -> Outcome:
     """Measure every block whose baseline is finished, and make the record, with the data of the figure where there is one."""
-    found = [
-        measure_block(block, bootstrap=bootstrap, extras=recipe.extras, trials=trials) for block in blocks
-    ]
+    found = [measure_block(block, bootstrap=bootstrap, extras=recipe.extras, trials=trials) for block in blocks]
     measured = tuple(block for block in found if block is not None)
     failed = failed or {}
     if blocks and not measured:

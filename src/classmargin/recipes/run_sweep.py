@@ -81,9 +81,7 @@ def run_sweep(
     return _with_test(result, engine) if test and result.best is not None else result
 
 
-def _reference_accuracies(
-    plan: SweepPlan, folder: Path, given: str | Path | None, engine: str
-) -> dict[str, float]:
+def _reference_accuracies(plan: SweepPlan, folder: Path, given: str | Path | None, engine: str) -> dict[str, float]:
     """Return the accuracies on validation of the given run, or of plain ERM trained here."""
     config = plan.reference_config()
     if given is None:

@@ -100,9 +100,7 @@ def _imagenet(root: Path) -> None:
             _save(root / "imagenet" / "val" / synset / name, label, number + TRAIN)
 
 
-def _listed(
-    lists: Path, images: Path, names: Sequence[str], line: str, image: str, parts: Mapping[str, range]
-) -> None:
+def _listed(lists: Path, images: Path, names: Sequence[str], line: str, image: str, parts: Mapping[str, range]) -> None:
     """Write the images of all classes, and a file for each part that lists its samples."""
     for part, numbers in parts.items():
         lines = [

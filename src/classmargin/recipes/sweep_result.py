@@ -44,10 +44,10 @@ SELECTION_NOTE = (
     "the trial; thirds are ranked by the trial's own accuracies. The best of many trials looks better on "
     "validation than it is: only the test set tells."
 )
-TEST_NOTE = "Computed once, for the chosen trial alone, after the choice. No other trial was ever tried on the test set."
-REFERENCE_NOTE = (
-    "The reference has the shared settings of the sweep, untuned: the difference is not a fair comparison."
+TEST_NOTE = (
+    "Computed once, for the chosen trial alone, after the choice. No other trial was ever tried on the test set."
 )
+REFERENCE_NOTE = "The reference has the shared settings of the sweep, untuned: the difference is not a fair comparison."
 IMPORTANCE_NOTE = (
     "Share of the differences between finished trials that each parameter explains (functional ANOVA by "
     "Optuna). With few trials this is a hint, no more."
@@ -117,9 +117,7 @@ def read_result(study: Study, plan: SweepPlan) -> SweepResult:
     return make_result(plan, [_row(trial) for trial in counted(study)], study.user_attrs.get("reference"))
 
 
-def make_result(
-    plan: SweepPlan, rows: Sequence[TrialRow], reference: Mapping[str, float] | None
-) -> SweepResult:
+def make_result(plan: SweepPlan, rows: Sequence[TrialRow], reference: Mapping[str, float] | None) -> SweepResult:
     """Choose among rows and say which parameters mattered."""
     importance, missing = _importance(plan, rows)
     why = (missing,) if missing else ()
@@ -277,9 +275,7 @@ def _trials_table(result: SweepResult, top: int) -> Table:
     lines = []
     for row in ranked[:top]:
         settings = result.settings(row)
-        line: dict[str, Any] = {
-            f"set-{index}": short(settings.get(p.name)) for index, p in enumerate(parameters)
-        }
+        line: dict[str, Any] = {f"set-{index}": short(settings.get(p.name)) for index, p in enumerate(parameters)}
         line |= {"number": row.number, "value": row.value, **row.accuracies}
         line["easy_kept"] = {True: "yes", False: "no", None: ""}[row.keeps_easy]
         line["outcome"] = row.outcome if row.same_as is None else f"same as {row.same_as}"

@@ -285,9 +285,7 @@ def make_pruner(plan: SweepPlan) -> Any:
     if plan.pruner == "none" or plan.is_staged:
         return pruners.NopPruner()
     epochs = max(1, int(PRUNE_AFTER * plan.config.loop.epochs))
-    return pruners.MedianPruner(
-        n_startup_trials=COMPARED_TRIALS, n_warmup_steps=epochs, n_min_trials=COMPARED_TRIALS
-    )
+    return pruners.MedianPruner(n_startup_trials=COMPARED_TRIALS, n_warmup_steps=epochs, n_min_trials=COMPARED_TRIALS)
 
 
 def suggest(trial: Trial, parameters: tuple[Parameter, ...]) -> dict[str, Any]:

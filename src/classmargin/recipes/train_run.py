@@ -177,9 +177,7 @@ def _check_folder(run: RunFolder, config: RunConfig, resume: bool) -> None:
         raise ValueError(f"{run.path} holds {words} choose another --out")
 
 
-def _loop_of(
-    session: RunParts, run: RunFolder, fabric: Any, show: bool | None, observers: Sequence[Logger]
-) -> Loop:
+def _loop_of(session: RunParts, run: RunFolder, fabric: Any, show: bool | None, observers: Sequence[Logger]) -> Loop:
     """Return the loop, ready to run; the run has begun then: its settings are in its folder."""
     config = session.config
     here = devices.device_kind(config.machine.accelerator)
@@ -201,9 +199,7 @@ def _loop_of(
     return loop
 
 
-def _arrays_of(
-    part: str, session: RunParts, loop: Loop, network: nn.Module, fabric: Any, show: bool | None
-) -> Arrays:
+def _arrays_of(part: str, session: RunParts, loop: Loop, network: nn.Module, fabric: Any, show: bool | None) -> Arrays:
     loader = session.loaders.evaluation(part)
     assert loader is not None, f"the caller knows that there are {part} samples"
     batches = progress(loop.batches(loader), f"{part} set", total=len(loader), show=show)

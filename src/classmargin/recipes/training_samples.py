@@ -61,6 +61,4 @@ def spared_classes(bundle: DataBundle, data: DataConfig) -> tuple[int, ...]:
             f"data.spared_classes names classes that are augmented less, but {bundle.name} is not augmented at all"
         )
     known = list(bundle.class_names)
-    return tuple(
-        known.index(check_choice("data.spared_classes", name, known)) for name in data.spared_classes
-    )
+    return tuple(known.index(check_choice("data.spared_classes", name, known)) for name in data.spared_classes)

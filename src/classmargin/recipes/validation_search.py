@@ -211,9 +211,7 @@ def footing_lacks(configs: Sequence[RunConfig], trials: int) -> tuple[str, ...]:
     length = max((c.loop.epochs for c in configs if c.method.name == "erm"), default=0)
     infos = [(method_info(config.method.name), config.loop.epochs) for config in configs]
     costly = dict.fromkeys(
-        info.title
-        for info, epochs in infos
-        if info.cost > SAME_COST and length < round(round(info.cost, 2) * epochs)
+        info.title for info, epochs in infos if info.cost > SAME_COST and length < round(round(info.cost, 2) * epochs)
     )
     if costly:
         lacks.append(f"cross-entropy with the compute of {', '.join(costly)}")

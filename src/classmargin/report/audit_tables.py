@@ -148,9 +148,7 @@ def audit_verdict(audit: Audit) -> str:
         hard = format_value(audit.hard, "percent")
         # A ranking from elsewhere, or on other samples, may be upside down.
         than = "less" if audit.gap >= 0 else "more"
-        thirds = (
-            f"; the hard third reaches {hard}, {100 * abs(audit.gap):.1f} points {than} than the easy third"
-        )
+        thirds = f"; the hard third reaches {hard}, {100 * abs(audit.gap):.1f} points {than} than the easy third"
     lagging = _lagging(audit, present)
     worst = f"“{audit.disparity['worst_class']}”"
     # Of the class that is named as worst; the lowest true accuracy, whichever class has it, is another number.
@@ -361,9 +359,7 @@ def bound_tables(audit: Audit) -> list[Table]:
     terms = [{"term": BOUND_WORDS[name], "value": value} for name, value in audit.bounds["terms"].items()]
     frame = audit.bounds["by_class"]
     rows = frame_rows(frame.sort_values("bound", ascending=False, kind="stable"))
-    shown = [
-        Column(key, BOUND_WORDS[key], "text" if key == "class_name" else "number") for key in frame.columns
-    ]
+    shown = [Column(key, BOUND_WORDS[key], "text" if key == "class_name" else "number") for key in frame.columns]
     return [
         Table("Terms of the bound (Proposition 1)", columns("term | Term\n value | Value | number"), terms),
         Table("Bounds of the classes (Eq. 15)", tuple(shown), rows),
@@ -405,9 +401,7 @@ def audit_markdown(audit: Audit, top: int) -> str:
 
 def audit_fragment(audit: Audit) -> str:
     """Return verdict, headline numbers and failing classes as a piece of HTML for notebooks; everything of the data is escaped."""
-    words = (
-        f"<p><b>{html.escape(printable(audit_verdict(audit)))}</b></p><p>{html.escape(headline(audit))}</p>"
-    )
+    words = f"<p><b>{html.escape(printable(audit_verdict(audit)))}</b></p><p>{html.escape(headline(audit))}</p>"
     return f"<div>{words}{to_html(failing_table(audit, MOST_LINES))}</div>"
 
 

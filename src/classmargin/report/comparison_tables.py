@@ -94,9 +94,7 @@ def top_changes_table(comparison: Comparison, top: int) -> Table:
     frame = comparison.by_class[comparison.by_class["n"] > 0]
     frame = frame.assign(size=-frame["difference"].abs())
     strongest = frame.sort_values(["q_value", "p_value", "size"], kind="stable").head(top)
-    return _class_changes(
-        "Strongest changes", comparison, strongest, more_classes(len(frame) - len(strongest))
-    )
+    return _class_changes("Strongest changes", comparison, strongest, more_classes(len(frame) - len(strongest)))
 
 
 def ranked_table(comparison: ComparisonSet) -> Table:
@@ -134,14 +132,10 @@ def gate_tables(result: GateResult, top: int) -> list[Table]:
     frame = frame.assign(passes=~frame["failed"].astype(bool), nearest=nearest)
     frame = frame.sort_values(["passes", "nearest", "p_value", "difference", "candidate"], kind="stable")
     failed = int((~frame["passes"]).sum())
-    title = (
-        f"Classes that failed ({failed}) or came nearest to it" if failed else "Classes nearest to failing"
-    )
+    title = f"Classes that failed ({failed}) or came nearest to it" if failed else "Classes nearest to failing"
     rows = frame_rows(frame.head(top))
     # Without a baseline, or without a minimum, there is nothing in the columns about it.
-    shown = [
-        each for each in GATE_COLUMNS if each.is_text or any(not is_missing(row[each.key]) for row in rows)
-    ]
+    shown = [each for each in GATE_COLUMNS if each.is_text or any(not is_missing(row[each.key]) for row in rows)]
     power = columns("""
         drop | Drop | percent
         n | Samples of the class | count

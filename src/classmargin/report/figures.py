@@ -201,9 +201,7 @@ def class_accuracy_figure(names: Sequence[str], classes: pd.DataFrame) -> Figure
     if named:
         labels = axis_labels([names[cls] for cls in order], longest=22)
         return figure.update_layout(xaxis=shares, yaxis=_named_rows(labels, first=1))
-    return figure.update_layout(
-        yaxis=shares, xaxis=titled_axis("classes, best first", range=[0, len(order) + 1])
-    )
+    return figure.update_layout(yaxis=shares, xaxis=titled_axis("classes, best first", range=[0, len(order) + 1]))
 
 
 def class_scatter_figure(names: Sequence[str], classes: pd.DataFrame, key: str, x_title: str) -> Figure:
@@ -235,9 +233,7 @@ def gains_figure(classes: pd.DataFrame) -> Figure:
     present = np.flatnonzero(np.isfinite(difference))
     order = present[np.argsort(-difference[present], kind="stable")]
     sorted_classes = classes.iloc[order].assign(place=np.arange(1, len(order) + 1))
-    figure = empty_figure(
-        380, bargap=0.15, xaxis=titled_axis("classes, greatest gain first"), yaxis=_points_axis()
-    )
+    figure = empty_figure(380, bargap=0.15, xaxis=titled_axis("classes, greatest gain first"), yaxis=_points_axis())
     for key, (label, colour) in OUTCOMES.items():
         members = sorted_classes[sorted_classes["outcome"] == key]
         figure.add_bar(
@@ -288,9 +284,7 @@ def choose_samples(
     return np.sort(np.concatenate([focus, others]).astype(np.int64))
 
 
-def feature_map(
-    features: AnyArray, labels: IntArray, highlighted: IntArray, *, seed: int = 0
-) -> FeatureMap | None:
+def feature_map(features: AnyArray, labels: IntArray, highlighted: IntArray, *, seed: int = 0) -> FeatureMap | None:
     """Return the t-SNE map of a subsample, or ``None`` where there are too few samples for a neighbourhood."""
     chosen = choose_samples(np.asarray(labels), np.asarray(highlighted), seed=seed)
     if len(chosen) < _FEWEST_POINTS:
@@ -323,9 +317,7 @@ def _place(features: AnyArray, seed: int) -> FloatArray:
     return np.asarray(points, dtype=np.float64)
 
 
-def feature_map_figure(
-    placed: FeatureMap, correct: AnyArray, names: Sequence[str], highlighted: IntArray
-) -> Figure:
+def feature_map_figure(placed: FeatureMap, correct: AnyArray, names: Sequence[str], highlighted: IntArray) -> Figure:
     """Return the map with some classes in colour and the rest in grey; errors are crosses."""
     figure = empty_figure(540, xaxis={"visible": False}, yaxis={"visible": False, "scaleanchor": "x"})
     others = np.flatnonzero(~np.isin(placed.labels, highlighted))

@@ -241,10 +241,7 @@ def comparison_page(
         "notes": comparison.notes,
         "figures": {
             "changes": draw.changes_figure({pair.candidate_name: pair.deltas for pair in pairs}),
-            **{
-                f"gains-{number}": draw.gains_figure(pair.by_class)
-                for number, pair in enumerate(pairs, start=1)
-            },
+            **{f"gains-{number}": draw.gains_figure(pair.by_class) for number, pair in enumerate(pairs, start=1)},
         },
         "cells": None,
         "sections": [
@@ -302,10 +299,7 @@ def write_page(path: str | os.PathLike[str], template: str, content: Mapping[str
     data = {name: json_text(content[name], indent=None) for name in ("cells", "samples") if content.get(name)}
     safe = {
         # Inside JSON the sign "<" only occurs in strings, where its escape means the same: no class name can close the script element.
-        **{
-            name: text.replace("<", "\\u003c")
-            for name, text in (("figures", f"{{{figures}}}"), *data.items())
-        },
+        **{name: text.replace("<", "\\u003c") for name, text in (("figures", f"{{{figures}}}"), *data.items())},
         "css": (_TEMPLATES / "report.css").read_text("utf-8"),
         "script": (_TEMPLATES / "report.js").read_text("utf-8"),
         "plotly": plotly.get_plotlyjs(),

@@ -83,10 +83,7 @@ def sample_view(audit: Audit, *, images: Any = None, texts: Sequence[str] | None
         ]
         for row, record in zip(chosen.tolist(), frame.iloc[chosen].to_dict("records"), strict=True)
     ]
-    totals = [
-        np.bincount(truth[kind == code], minlength=audit.num_classes).tolist()
-        for code in range(len(KINDS) - 1)
-    ]
+    totals = [np.bincount(truth[kind == code], minlength=audit.num_classes).tolist() for code in range(len(KINDS) - 1)]
     # The class to show at first: the worst one, among those that lag where there are any.
     accuracy = audit.by_class["accuracy"].where(lags | (not lags.any())).fillna(np.inf)
     words = ""
@@ -138,16 +135,12 @@ class Pictures:
         if isinstance(images, (str, os.PathLike)):
             self.folder = Path(images)
             if not self.folder.is_dir():
-                raise ValueError(
-                    f"images must be a folder, paths or an array, got {str(images)!r}, which is no folder"
-                )
+                raise ValueError(f"images must be a folder, paths or an array, got {str(images)!r}, which is no folder")
             identity = np.arange(audit.num_samples) if audit.sample_id is None else audit.sample_id
             self.names = identity.astype(str).tolist()
             return
         if len(images) != audit.num_samples:
-            raise ValueError(
-                f"images must have one entry per sample ({audit.num_samples}), got {len(images)}"
-            )
+            raise ValueError(f"images must have one entry per sample ({audit.num_samples}), got {len(images)}")
         if hasattr(images, "open"):
             self.source = images
         elif isinstance(images[0], (str, os.PathLike)):

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
 # "percent" and "interval" hold fractions, shown as percent; "points" and "points_interval" differences of fractions; "value" numbers that
 # are text already; "count" a number of things, or its mean over runs.
-Kind = Literal[
-    "text", "value", "count", "percent", "points", "number", "p_value", "interval", "points_interval"
-]
+Kind = Literal["text", "value", "count", "percent", "points", "number", "p_value", "interval", "points_interval"]
 NO_VALUE = "–"
 
 
@@ -193,10 +191,7 @@ def _latex_row(cells: Any) -> str:
 _LATEX = {
     "\\": r"\textbackslash{}",
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
-    **{
-        sign: rf"\text{name}{{}}"
-        for sign, name in {"~": "asciitilde", "^": "asciicircum", "|": "bar"}.items()
-    },
+    **{sign: rf"\text{name}{{}}" for sign, name in {"~": "asciitilde", "^": "asciicircum", "|": "bar"}.items()},
     **{sign: rf"\text{name}{{}}" for sign, name in {"<": "less", ">": "greater", '"': "quotedbl"}.items()},
     **{letter: rf"$\{name}$" for letter, name in {"α": "alpha", "γ": "gamma", "δ": "delta"}.items()},
     **{letter: rf"$\{name}$" for letter, name in {"λ": "lambda", "Λ": "Lambda", "‖": "Vert"}.items()},

@@ -60,9 +60,7 @@ def as_class_margins(values: FloatArray, *, num_classes: int | None = None) -> T
     return margins
 
 
-def as_class_counts(
-    values: Tensor | npt.NDArray[np.generic] | Sequence[float], *, num_classes: int
-) -> Tensor:
+def as_class_counts(values: Tensor | npt.NDArray[np.generic] | Sequence[float], *, num_classes: int) -> Tensor:
     """Return class sizes N_k of shape ``[K]`` as float64; at least one must be above zero, none below."""
     counts = torch.as_tensor(_for_torch(values)).to("cpu", torch.float64)
     if counts.shape != (num_classes,):
@@ -83,9 +81,7 @@ def as_samples(features: FloatArray, labels: LabelArray, *, num_classes: int) ->
     """Return features ``[N, d]`` (detached) and labels ``[N]`` with at least one sample and one dimension."""
     vectors = as_float64("features", features, dim=2).detach()
     if vectors.numel() == 0:
-        raise ValueError(
-            f"features must have at least one row and one column, got shape {tuple(vectors.shape)}"
-        )
+        raise ValueError(f"features must have at least one row and one column, got shape {tuple(vectors.shape)}")
     return vectors, as_labels(labels, num_samples=vectors.shape[0], num_classes=num_classes)
 
 

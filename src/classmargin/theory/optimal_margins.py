@@ -122,9 +122,7 @@ def minimise_margins(
 
     start = np.zeros(len(log_weights))
     # Not trust-exact: that of SciPy 1.11 can loop for ever where a curvature is all but singular.
-    theta = minimize(
-        value_and_slope, start, jac=True, hess=curvature, method="trust-ncg", options={"gtol": 1e-7}
-    ).x
+    theta = minimize(value_and_slope, start, jac=True, hess=curvature, method="trust-ncg", options={"gtol": 1e-7}).x
     for _ in range(4):
         # Rounding of the value stops any descent at slopes of about 1e-8; Newton steps on the slope continue.
         # Adding 1 to the curvature settles the direction (1, …, 1), along which the softmax does not change.
@@ -161,9 +159,7 @@ def _problem(class_sqnorm: FloatArray, class_counts: CountArray | None, objectiv
     num_classes = sqnorm.shape[0]
     if num_classes < 1:
         raise ValueError("class_sqnorm must name at least one class, got none")
-    counts = as_class_counts(
-        [1.0] * num_classes if class_counts is None else class_counts, num_classes=num_classes
-    )
+    counts = as_class_counts([1.0] * num_classes if class_counts is None else class_counts, num_classes=num_classes)
     if not bool((counts > 0).all()):
         raise ValueError(f"class_counts must be > 0 everywhere, got {counts.tolist()}")
     if check_choice("objective", objective, ("overall", "balanced")) == "balanced":

@@ -40,9 +40,7 @@ class CorruptCheckpointError(ValueError):
 class CheckpointStore:
     """The checkpoints of one run; ``say`` is called with a line for each that is passed over."""
 
-    def __init__(
-        self, folder: str | os.PathLike[str], say: Callable[[str], None] = lambda line: None
-    ) -> None:
+    def __init__(self, folder: str | os.PathLike[str], say: Callable[[str], None] = lambda line: None) -> None:
         self.folder = Path(folder)
         self.say = say
 
@@ -200,9 +198,7 @@ def _pack(tree: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(tree, (list, tuple)):
         items = [_pack(value, _join(path, position), tensors) for position, value in enumerate(tree)]
         return {_TUPLE: items} if isinstance(tree, tuple) else items
-    raise TypeError(
-        f"state at {path or 'the top'!r} must be numbers, text or tensors, got {type(tree).__name__}"
-    )
+    raise TypeError(f"state at {path or 'the top'!r} must be numbers, text or tensors, got {type(tree).__name__}")
 
 
 def _join(path: str, key: Any) -> str:

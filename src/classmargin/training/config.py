@@ -34,9 +34,7 @@ LARGEST_COUNT = 2**31 - 1
 MOST_PROCESSES = 1024
 
 
-Precision = Literal[
-    "default", "auto", "32-true", "tf32", "bf16-mixed", "16-mixed", "bf16-true", "16-true", "64-true"
-]
+Precision = Literal["default", "auto", "32-true", "tf32", "bf16-mixed", "16-mixed", "bf16-true", "16-true", "64-true"]
 
 
 def _limited(default: Any, **limits: Any) -> Any:
@@ -116,9 +114,7 @@ class DataConfig(_Part):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.fold and not (len(self.fold) == 2 and 0 <= self.fold[0] < self.fold[1] > 1):
-            raise ValueError(
-                f"data.fold must be (k, n) with k from 0 to n - 1 and n of at least 2, got {self.fold}"
-            )
+            raise ValueError(f"data.fold must be (k, n) with k from 0 to n - 1 and n of at least 2, got {self.fold}")
 
 
 @dataclass(frozen=True)

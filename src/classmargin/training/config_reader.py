@@ -84,9 +84,7 @@ def build(tables: Mapping[str, Mapping[str, Any]]) -> RunConfig:
     parts = typing.get_type_hints(RunConfig)
     for name in tables:
         if name not in parts:
-            raise ValueError(
-                f"unknown table {name!r}; a run has {', '.join(parts)}{did_you_mean(name, parts)}"
-            )
+            raise ValueError(f"unknown table {name!r}; a run has {', '.join(parts)}{did_you_mean(name, parts)}")
     return RunConfig(**{name: _build_part(name, parts[name], tables.get(name, {})) for name in parts})
 
 
@@ -103,9 +101,7 @@ def _build_part(part: str, cls: Any, table: Mapping[str, Any]) -> Any:
         elif is_open:
             options[key] = value
         else:
-            raise ValueError(
-                f"unknown key {part}.{key}; {part} has {', '.join(hints)}{did_you_mean(key, hints)}"
-            )
+            raise ValueError(f"unknown key {part}.{key}; {part} has {', '.join(hints)}{did_you_mean(key, hints)}")
     return cls(**values, options=options) if is_open else cls(**values)
 
 
@@ -128,9 +124,7 @@ def _typed(name: str, value: Any, hint: Any) -> Any:
         return tuple(_typed(name, item, arguments[0]) for item in items)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         if abs(value) > 2**1000:  # float() would raise an error of another kind
-            raise ValueError(
-                f"{name} must be a number that fits a float, got one of {len(str(value))} digits"
-            )
+            raise ValueError(f"{name} must be a number that fits a float, got one of {len(str(value))} digits")
         return float(value)
     return _expect(name, value, hint)
 

@@ -130,9 +130,7 @@ def launched_rank() -> tuple[int, int]:
     module = require_extra("lightning.fabric.plugins.environments.slurm", "train", "training")
     try:
         slurm = module.SLURMEnvironment()
-    except (
-        RuntimeError
-    ) as error:  # a job script that Lightning cannot work with; it says what to write instead
+    except RuntimeError as error:  # a job script that Lightning cannot work with; it says what to write instead
         raise ValueError(str(error)) from error
     os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = slurm.main_address, str(slurm.main_port)
     return slurm.global_rank(), slurm.world_size()

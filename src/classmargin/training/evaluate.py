@@ -71,9 +71,7 @@ def evaluation_mode(*modules: nn.Module) -> Iterator[None]:
             part.training = training
 
 
-def forward_batches(
-    network: nn.Module, batches: Iterable[Batch], fabric: Any
-) -> Iterator[tuple[Batch, ModelOutput]]:
+def forward_batches(network: nn.Module, batches: Iterable[Batch], fabric: Any) -> Iterator[tuple[Batch, ModelOutput]]:
     """Yield each batch, which is on the device, with the network's output. The caller has set evaluation mode.
 
     A compiled network is called uncompiled here: sizes differ from the training's, and compiling again for
@@ -137,8 +135,7 @@ def collect_outputs(network: nn.Module, method: Method, batches: Iterable[Batch]
             columns["labels"].append(batch.labels.cpu())
             columns["sample_id"].append(batch.index.cpu())
     gathered: Arrays = {
-        name: gather_rows(torch.cat(parts).to(fabric.device))[0].cpu().numpy()
-        for name, parts in columns.items()
+        name: gather_rows(torch.cat(parts).to(fabric.device))[0].cpu().numpy() for name, parts in columns.items()
     }
     # Samples that a loader repeats to give every process the same number of batches count once.
     _, first = np.unique(gathered["sample_id"], return_index=True)

@@ -80,9 +80,7 @@ class BatchLoader(Protocol):
 class Loaders(Protocol):
     """Where the loop gets its batches from (this process's share of them)."""
 
-    def training(
-        self, *, sampler: SamplerKind | None, views: int | None, multiplicity: Tensor | None
-    ) -> BatchLoader:
+    def training(self, *, sampler: SamplerKind | None, views: int | None, multiplicity: Tensor | None) -> BatchLoader:
         """Return shuffled, augmented training batches; None takes what the method asked for."""
         ...
 
@@ -129,9 +127,7 @@ class Loop:
         self._new_network = ingredients.new_network
         self._validation = self.loaders.evaluation("validation")
         data, classes = config.data, len(ingredients.class_names)
-        self._soft_labels = SoftLabels(
-            classes, data.mix, data.mix_alpha, config.loop.seed, rank(), ingredients.teacher
-        )
+        self._soft_labels = SoftLabels(classes, data.mix, data.mix_alpha, config.loop.seed, rank(), ingredients.teacher)
         self._last: Accuracies | None = None
         self._meter = LossMeter()
         self._check_every = steps_between_checks(fabric.device)
@@ -190,9 +186,7 @@ class Loop:
                 self._load(tree)
                 restore_random_state(tree["random"], self.config.loop.seed, self.position.global_step)
         except (LookupError, TypeError, AttributeError, OverflowError) as error:
-            raise ValueError(
-                f"the checkpoint was not written by this run ({type(error).__name__}: {error})"
-            ) from error
+            raise ValueError(f"the checkpoint was not written by this run ({type(error).__name__}: {error})") from error
 
     # Stages
 
@@ -204,9 +198,7 @@ class Loop:
         self.network = self.fabric.strategy.precision.convert_module(network)
         # An encoder that was frozen before the training began has to stay so.
         self._probe = bool(getattr(network, "encoder_frozen", False))
-        self.optimizer = make_optimizer(
-            self.config.optimizer, self.network, self.method, self.config.learning_rate
-        )
+        self.optimizer = make_optimizer(self.config.optimizer, self.network, self.method, self.config.learning_rate)
         self.weights = WeightKeeper(self.network, self.config.loop)
         if self.config.loop.compile:
             # In place: names of parameters stay, and evaluation can go around it by calling forward.
@@ -256,9 +248,7 @@ class Loop:
         loader = self.loaders.evaluation("train")
         assert loader is not None, "a training set is never empty"
         batches = partial(self.batches, loader)
-        return HookContext(
-            self.network, at.epoch, self.epochs, at.stage, at.global_step, batches, self.fabric
-        )
+        return HookContext(self.network, at.epoch, self.epochs, at.stage, at.global_step, batches, self.fabric)
 
     # Epochs and steps
 
@@ -304,9 +294,7 @@ class Loop:
     def _stopped(self) -> StoppedError:
         number = self.stop.signal_number or 15  # another process got the signal
         step = self.position.global_step
-        return StoppedError(
-            f"stopped by signal {number} after step {step}; resume with --resume", 128 + number
-        )
+        return StoppedError(f"stopped by signal {number} after step {step}; resume with --resume", 128 + number)
 
     def _end_epoch(self, stage: Stage) -> bool:
         """Close an epoch, and the stage if it was its last; return whether it was."""
@@ -358,16 +346,12 @@ class Loop:
         if not all(bool(torch.isfinite(parameter).all()) for parameter in self.network.parameters()):
             raise self._diverged("a weight is no longer a number")
 
-    def _diverged(
-        self, why: object, at: Position | None = None, index: Tensor | None = None
-    ) -> DivergedError:
+    def _diverged(self, why: object, at: Position | None = None, index: Tensor | None = None) -> DivergedError:
         at = at or self.position
         indices: list[int] = [] if index is None else index.tolist()
         named = ", ".join(map(str, indices[:16]))
         named += f" and {len(indices) - 16} more" if len(indices) > 16 else ""
-        place = self.recorder.save_failure(
-            at.global_step, self._tree(), {"sample_index": indices, "error": str(why)}
-        )
+        place = self.recorder.save_failure(at.global_step, self._tree(), {"sample_index": indices, "error": str(why)})
         samples = f" on the samples with index {named}" if indices else ""
         return DivergedError(
             f"{why} at step {at.global_step} (epoch {at.epoch + 1}, learning rate {self._rate:g}){samples}; "

@@ -221,9 +221,7 @@ SERVICES: dict[str, Callable[[Path, Sequence[str], Any, int], Logger]] = {
 }
 
 
-def few_scalars(
-    accuracies: Mapping[str, float], losses: Mapping[str, float], learning_rate: float
-) -> dict[str, float]:
+def few_scalars(accuracies: Mapping[str, float], losses: Mapping[str, float], learning_rate: float) -> dict[str, float]:
     """Return at most ten scalars: accuracies, learning rate, the loss and as many of its parts as fit."""
     scalars = {**accuracies, "learning_rate": learning_rate, **losses}
     return dict(list(scalars.items())[:MOST_SCALARS])

@@ -177,9 +177,7 @@ def _in_use(path: Path, owner: Owner | None) -> ValueError:
     if owner is not None:
         who = f"process {owner.pid} on {owner.host}"
         advice = "" if owner.host == platform.node() else f". If that process is gone, delete {path}"
-    return ValueError(
-        f"run folder {path.parent} is in use by {who}; wait for it or choose another --out{advice}"
-    )
+    return ValueError(f"run folder {path.parent} is in use by {who}; wait for it or choose another --out{advice}")
 
 
 def write_text(path: Path, text: str, *, durable: bool = False) -> None:

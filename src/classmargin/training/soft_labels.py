@@ -63,9 +63,7 @@ class SoftLabels:
         return dataclasses.replace(batch, inputs=inputs, labels=torch.lerp(labels[order], labels, kept))
 
 
-def read_teacher(
-    path: str, *, labels: Tensor, index: Tensor, full_size: int, class_names: Sequence[str]
-) -> Tensor:
+def read_teacher(path: str, *, labels: Tensor, index: Tensor, full_size: int, class_names: Sequence[str]) -> Tensor:
     """Return the class probabilities of a prediction file for the training samples with these labels and indices.
 
     float32 ``[full_size, K]``; rows of samples that are not trained on are 0.

@@ -86,9 +86,7 @@ def state_kept_precise(method: Method) -> Iterator[None]:
     normalisation layers (of a twin network) are not state of the method: they have to be of the type of its weights.
     """
     own = [module for module in method.modules() if not hasattr(module, "running_mean")]
-    before = [
-        (module, name, buffer) for module in own for name, buffer in module.named_buffers(recurse=False)
-    ]
+    before = [(module, name, buffer) for module in own for name, buffer in module.named_buffers(recurse=False)]
     yield
     for module, name, buffer in before:
         if buffer.is_floating_point() and getattr(module, name).element_size() < buffer.element_size():
@@ -179,16 +177,12 @@ class Stepper:
         # In one process in full precision Fabric's wrapper only hands the call on, for a tenth of the time of a small step.
         adds_nothing = fabric.world_size == 1 and fabric.strategy.precision.precision == "32-true"
         self._forward = self._wrapped.module if adds_nothing else self._wrapped
-        self._parameters = [
-            parameter for group in self._optimizer.param_groups for parameter in group["params"]
-        ]
+        self._parameters = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
         self._agreement = Agreement()
         self._seen: list[tuple[Tensor, Tensor]] = []
         self._unread: list[tuple[Tensor, Position, list[Tensor]]] = []
 
-    def step(
-        self, batch: Batch, position: Position, *, full: bool, check: bool
-    ) -> tuple[MethodLoss, Agreement]:
+    def step(self, batch: Batch, position: Position, *, full: bool, check: bool) -> tuple[MethodLoss, Agreement]:
         """Do one optimiser step on this process's share of a batch, which is ``full`` on every process or on none.
 
         Losses and wishes are read only at a ``check``, the same for every process. A ``NotFiniteError`` is then about any
@@ -251,9 +245,7 @@ class Stepper:
         first = broken[0] if broken else len(unread)
         if is_distributed():
             # The first broken step of all processes, counted from the end so that one maximum serves all three.
-            flags = torch.tensor(
-                [len(unread) - first, stop, save], dtype=torch.int32, device=unread[0][0].device
-            )
+            flags = torch.tensor([len(unread) - first, stop, save], dtype=torch.int32, device=unread[0][0].device)
             dist.all_reduce(flags, op=dist.ReduceOp.MAX)
             from_end, stop, save = flags.tolist()
             first = len(unread) - from_end
@@ -287,7 +279,5 @@ def _weighted(losses: list[tuple[float, MethodLoss]]) -> MethodLoss:
     total = torch.stack([weight * loss.total.detach() for weight, loss in losses]).sum()
     # A micro-batch whose features were not finite has no parts.
     names = [name for name in losses[0][1].parts if all(name in loss.parts for _, loss in losses)]
-    parts = {
-        name: torch.stack([weight * loss.parts[name] for weight, loss in losses]).sum() for name in names
-    }
+    parts = {name: torch.stack([weight * loss.parts[name] for weight, loss in losses]).sum() for name in names}
     return MethodLoss(total, parts)

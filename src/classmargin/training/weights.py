@@ -45,9 +45,7 @@ def make_optimizer(
     if config.name == "adamw":
         return torch.optim.AdamW(groups, betas=config.betas, fused=True, **common)  # type: ignore[arg-type]
     # PyTorch's fused SGD leaves most half-precision weights on the CPU where they are (seen with 2.13).
-    halves = [
-        p for group in groups for p in group["params"] if p.element_size() < 4 and p.device.type == "cpu"
-    ]
+    halves = [p for group in groups for p in group["params"] if p.element_size() < 4 and p.device.type == "cpu"]
     options = {"momentum": config.momentum, "nesterov": config.nesterov, "fused": not halves, **common}
     return torch.optim.SGD(groups, **options)  # type: ignore[arg-type]
 
@@ -58,9 +56,7 @@ def _network_groups(network: nn.Module, config: OptimizerConfig) -> list[Group]:
         decay = config.layer_decay if config.layer_decay < 1.0 else None
         return list(grouped(config.weight_decay, decay, decay_norms_and_biases=config.decay_norms))
     if config.layer_decay < 1.0:
-        raise ValueError(
-            f"optimizer.layer_decay needs a network that orders its layers, got {type(network).__name__}"
-        )
+        raise ValueError(f"optimizer.layer_decay needs a network that orders its layers, got {type(network).__name__}")
     return [{"params": [p for p in network.parameters() if p.requires_grad]}]
 
 
@@ -110,9 +106,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: Group) -> None:
                 # order: beside channels-last weights that would be the moments of other weights.
                 kept[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
         if not fits:
-            raise ValueError(
-                "the checkpoint does not fit the optimiser: its state is of another shape or kind"
-            )
+            raise ValueError("the checkpoint does not fit the optimiser: its state is of another shape or kind")
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

@@ -227,9 +227,7 @@ def _part(table: Any, label: str, column: str, place: str) -> RawPart:
         # Chunk by chunk as it is: one array of bytes cannot be larger than 2 GiB.
         content = require_extra("pyarrow.compute", "data", _PURPOSE).struct_field(inputs, "bytes")
         if content.null_count:
-            raise DataError(
-                f"{place}: {content.null_count} images are paths only; save them with embedded bytes"
-            )
+            raise DataError(f"{place}: {content.null_count} images are paths only; save them with embedded bytes")
         return RawPart(labels=labels.to_numpy(), images=EncodedImages(content, place))
     if not found:
         raise DataError(f"{place}: {column!r} must hold images or lists of numbers, got {inputs.type}")

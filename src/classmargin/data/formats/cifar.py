@@ -76,10 +76,7 @@ def _read_batch(path: Path, label_key: str) -> tuple[Any, Any]:
     content = load_pickled_arrays(path)
     pixels, labels = content.get("data"), content.get(label_key)
     if not (
-        isinstance(pixels, np.ndarray)
-        and pixels.dtype == np.uint8
-        and pixels.ndim == 2
-        and pixels.shape[1] == 3072
+        isinstance(pixels, np.ndarray) and pixels.dtype == np.uint8 and pixels.ndim == 2 and pixels.shape[1] == 3072
     ):
         raise DataError(f"{path}: 'data' must be bytes of shape [N, 3072]")
     if not isinstance(labels, (list, np.ndarray)):

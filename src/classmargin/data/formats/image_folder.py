@@ -88,9 +88,7 @@ def _read_class_folders(folder: Path, classes: tuple[str, ...]) -> RawPart:
     """List the images of each class; a folder that is not in ``classes`` is an error."""
     extra = [child.name for child in _class_folders(folder) if child.name not in set(classes)]
     if extra:
-        raise DataError(
-            f"{folder} has {len(extra)} classes that the training part does not have: {name_some(extra)}"
-        )
+        raise DataError(f"{folder} has {len(extra)} classes that the training part does not have: {name_some(extra)}")
     found = [sorted(_files_below(folder, name, IMAGE_ENDINGS)) for name in classes]
     labels = np.repeat(np.arange(len(classes)), [len(names) for names in found])
     return RawPart(labels=labels, images=ImageFiles(folder, chain.from_iterable(found)))
@@ -212,9 +210,7 @@ def _num_classes(highest: int, images: int, file: str) -> int:
 def _part(folder: Path, names: Sequence[str], labels: Any) -> RawPart:
     outside = [name for name in names if name.startswith("/") or ".." in name.split("/")]
     if outside:
-        raise DataError(
-            f"a list of {folder.name} names the image {outside[0]!r}, which is not below {folder}"
-        )
+        raise DataError(f"a list of {folder.name} names the image {outside[0]!r}, which is not below {folder}")
     return RawPart(labels=np.asarray(labels, dtype=np.int64), images=ImageFiles(folder, names))
 
 
@@ -258,8 +254,7 @@ def _read_flat(folder: Path, images: Path, synsets: tuple[str, ...]) -> RawPart:
         of_image = {Path(file).stem: synset_of[int(k)] for file, k in zip(files, truth, strict=True)}
     else:
         raise DataError(
-            f"{images} is not sorted into class folders; put LOC_val_solution.csv or "
-            "ILSVRC2012_devkit_t12/ beside it"
+            f"{images} is not sorted into class folders; put LOC_val_solution.csv or ILSVRC2012_devkit_t12/ beside it"
         )
     number = {synset: label for label, synset in enumerate(synsets)}
     try:

@@ -67,9 +67,7 @@ class MarginObjective:
     of size ``[N, K]`` is ever kept.
     """
 
-    def __init__(
-        self, rows: Tensor, labels: Tensor, row_weight: Tensor, class_margins: Tensor, alpha: float
-    ) -> None:
+    def __init__(self, rows: Tensor, labels: Tensor, row_weight: Tensor, class_margins: Tensor, alpha: float) -> None:
         self.rows, self.labels, self.alpha = rows, labels, alpha
         self.row_weight = row_weight.to(rows.dtype)
         self.inverse_margin = (1.0 / class_margins.to(rows.dtype)).index_select(0, labels)

@@ -153,9 +153,7 @@ class MinibatchTrainer:
     There is a loss where there is a hidden layer; without one margins are handed over.
     """
 
-    def __init__(
-        self, network: FeatureNetwork, loss: MR2Loss | None, *, learning_rate: float, alpha: float
-    ) -> None:
+    def __init__(self, network: FeatureNetwork, loss: MR2Loss | None, *, learning_rate: float, alpha: float) -> None:
         self.network, self.loss, self.learning_rate, self.alpha = network, loss, learning_rate, alpha
         self.optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate)
 

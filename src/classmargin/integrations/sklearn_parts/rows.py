@@ -43,9 +43,7 @@ def check_parameters(estimator: Any) -> None:
     if estimator.scale is not None:
         check_number("scale", estimator.scale, above=0.0)
         if not estimator.cosine:
-            raise ValueError(
-                f"scale is the factor of cosines and needs cosine=True, got scale={estimator.scale!r}"
-            )
+            raise ValueError(f"scale is the factor of cosines and needs cosine=True, got scale={estimator.scale!r}")
     hidden_size(estimator.hidden)
     pick_device(estimator.device)
 
@@ -67,9 +65,7 @@ def pick_device(name: Any) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)  # torch knows the names of devices that it cannot use
     except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
-        raise ValueError(
-            f"device must be 'auto' or a device that torch can use here, got {name!r}"
-        ) from error
+        raise ValueError(f"device must be 'auto' or a device that torch can use here, got {name!r}") from error
     return device
 
 
@@ -122,9 +118,7 @@ def row_weights(X: Array, labels: Array, classes: Array, class_weight: Any, samp
     return weight
 
 
-def class_sqnorm_sums(
-    X: Array, labels: Array, row_weight: Array, num_classes: int, norm_order: float
-) -> Array:
+def class_sqnorm_sums(X: Array, labels: Array, row_weight: Array, num_classes: int, norm_order: float) -> Array:
     """Return the sums of weights and of weighted squared norms of each class, ``[2, K]``, of an array or a CSR matrix."""
     squares = np.empty(X.shape[0])
     for start in range(0, X.shape[0], CHUNK_ROWS):  # norms of order 3 copy what they read

@@ -120,8 +120,7 @@ class Improvement:
                 "validation": dict(self.validation),
                 "test": dict(self.test),
                 "accuracies": {
-                    name: {key: float(getattr(audit, key)) for key in METRICS}
-                    for name, audit in self.audits.items()
+                    name: {key: float(getattr(audit, key)) for key in METRICS} for name, audit in self.audits.items()
                 },
                 "against": {
                     name: {"deltas": dict(pair.deltas), "gained": pair.gained, "lost": pair.lost}
@@ -173,9 +172,7 @@ def frame_of(rows: Sequence[Any]) -> pd.DataFrame:
     stages = ("combined", "finalist", "screened", "tuning", "not tried")
     records = []
     for row in rows:
-        record = {
-            name: getattr(row, name) for name in ("title", "remedy", "stage", "runs", "cost", "members")
-        }
+        record = {name: getattr(row, name) for name in ("title", "remedy", "stage", "runs", "cost", "members")}
         for name in (*METRICS, "objective"):
             value, low, high = row.deltas.get(name, (float("nan"),) * 3)
             record |= {name: value, f"{name}_low": low, f"{name}_high": high}
@@ -204,9 +201,7 @@ def verdict_of(
     """Return the answer and the sentence that says it with its numbers."""
     what = aim.words
     if choice is None:
-        words = (
-            f"none of {tried} candidates raises the {what} on validation by more than half its standard error"
-        )
+        words = f"none of {tried} candidates raises the {what} on validation by more than half its standard error"
         return (
             "no clear gain",
             f"No clear gain: {words}; {baseline} stays, and more data for the classes that lag is the next step.",
@@ -219,8 +214,7 @@ def verdict_of(
     )
     others = [name for name in SHOWN if name != aim.objective]
     rest = ", ".join(
-        f"{name} {points(test[name][0])} ({points(test[name][1])} to {points(test[name][2])})"
-        for name in others
+        f"{name} {points(test[name][0])} ({points(test[name][1])} to {points(test[name][2])})" for name in others
     )
     begin = {"better": "Better", "a trade": "A trade", "no clear gain": "No clear gain"}[answer]
     clear = [name for name in others if test[name][1] > 0] if answer == "no clear gain" else []
@@ -232,11 +226,7 @@ def still_lagging(audit: Audit, gained: Sequence[str]) -> pd.DataFrame:
     """Return the classes that lag although the choice was made, with what to do about them."""
     frame = audit.by_class
     left = frame[frame["lags"].astype(bool) & ~frame["class_name"].isin(list(gained))]
-    return (
-        left[["class_name", "n", "accuracy", "reason", "next_step"]]
-        .sort_values("accuracy")
-        .reset_index(drop=True)
-    )
+    return left[["class_name", "n", "accuracy", "reason", "next_step"]].sort_values("accuracy").reset_index(drop=True)
 
 
 def scores_of(given: Predictions) -> Any:

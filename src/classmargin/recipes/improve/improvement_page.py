@@ -87,9 +87,7 @@ def _test_table(found: Improvement) -> Table:
         Column("validation", "Change on validation", "points", "Inflated: the choice was made there"),
     )
     many = " Intervals hold for both baselines at once." if len(found.comparisons) > 1 else ""
-    return Table(
-        f"Test set: {printable(found.choice or '')}", columns, rows, f"The test set was read once.{many}"
-    )
+    return Table(f"Test set: {printable(found.choice or '')}", columns, rows, f"The test set was read once.{many}")
 
 
 def remedy_table(found: Improvement) -> Table:
@@ -129,9 +127,7 @@ def _gained_table(found: Improvement) -> Table:
     rows = []
     pair = next(iter(found.comparisons.values()), None)
     changed = (
-        []
-        if pair is None
-        else frame_rows(pair.by_class.sort_values("difference", ascending=False, kind="stable"))
+        [] if pair is None else frame_rows(pair.by_class.sort_values("difference", ascending=False, kind="stable"))
     )
     gained = [row for row in changed if row["outcome"] == "gained"]
     lost = [row for row in changed if row["outcome"] == "lost"]

@@ -94,9 +94,7 @@ def improve(
     files = _files(baseline)
     make_aim(objective, keep)  # a slip must show before anything is read
     if len(files) > 2:
-        raise ValueError(
-            f"baseline must be one run or file, or predictions on validation and test, got {len(files)}"
-        )
+        raise ValueError(f"baseline must be one run or file, or predictions on validation and test, got {len(files)}")
     if len(files) == 2:
         if data is not None:
             raise ValueError(
@@ -131,9 +129,7 @@ def improve(
                 f"objective {aim.objective!r} needs at least three classes, got {bundle.num_classes}; use worst or overall"
             )
         given = None if model is None else _given_predictions(model, bundle)
-        question = Question(
-            "improve", {"objective": objective, "keep": keep}, {"baseline": effective(config)}
-        )
+        question = Question("improve", {"objective": objective, "keep": keep}, {"baseline": effective(config)})
         claim_folder(folder, question, [], results=("improvement.json",))
         with hold_lock(folder / ".lock"):
             journal = Journal(folder, spend, jobs, [remedy.name for remedy in wanted])
@@ -203,9 +199,7 @@ def _written(data: Any, out: Path) -> Path:
     elif isinstance(data, (tuple, list)) and len(data) == 2:
         arrays = {"inputs": np.asarray(data[0]), "labels": np.asarray(data[1])}
     else:
-        raise TypeError(
-            f"data must be a name, a path, (X, y) or a mapping of arrays, got {type(data).__name__}"
-        )
+        raise TypeError(f"data must be a name, a path, (X, y) or a mapping of arrays, got {type(data).__name__}")
     for name, values in arrays.items():
         if values.dtype == object:
             raise ValueError(f"data must hold arrays of numbers, got objects in {name!r}")
@@ -248,9 +242,7 @@ def _with_validation(config: RunConfig, budget: Budget) -> tuple[RunConfig, Data
             config = with_values(config, {"data": {"validation": 0.0}})
             return config, load_bundle(config), FOLDS
     if len(bundle.validation) == 0:
-        raise ValueError(
-            f"improve chooses on validation samples, and {bundle.name} has none; set data.validation=0.2"
-        )
+        raise ValueError(f"improve chooses on validation samples, and {bundle.name} has none; set data.validation=0.2")
     return config, bundle, 0
 
 
@@ -317,9 +309,7 @@ def _trained_improvement(
     }
     images = pictures_of(bundle.test, np.asarray(samples.sample_id)) if bundle.kind == "images" else None
     chosen_on = (
-        f"cross-validated predictions of the training samples ({search.folds} folds)"
-        if search.folds
-        else "validation"
+        f"cross-validated predictions of the training samples ({search.folds} folds)" if search.folds else "validation"
     )
     notes = [
         (

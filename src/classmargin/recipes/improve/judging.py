@@ -44,14 +44,10 @@ class Aim:
     def words(self) -> str:
         """What rises, in a sentence."""
         names = {"overall": "overall accuracy", "cost": "mean cost (a rise is a saving)"}
-        return names.get(
-            self.objective, f"{self.objective} {'class' if self.objective == 'worst' else 'third'}"
-        )
+        return names.get(self.objective, f"{self.objective} {'class' if self.objective == 'worst' else 'third'}")
 
 
-def make_aim(
-    objective: str = "hard", keep: str = "easy:0.5", class_names: Sequence[str] | None = None
-) -> Aim:
+def make_aim(objective: str = "hard", keep: str = "easy:0.5", class_names: Sequence[str] | None = None) -> Aim:
     """Return the aim that words describe.
 
     A file of costs is read once its classes are given; ``keep`` is ``NAME:POINTS``, several separated by commas, or ``none``.
@@ -86,9 +82,7 @@ def log_probabilities(found: Predictions) -> Array:
     if found.probabilities is not None:
         return np.log(np.maximum(np.asarray(found.probabilities, dtype=np.float64), SMALLEST))
     if found.logits is None:
-        raise ValueError(
-            f"{found.source} holds neither probabilities nor logits, so nothing can be changed about them"
-        )
+        raise ValueError(f"{found.source} holds neither probabilities nor logits, so nothing can be changed about them")
     logits = np.asarray(found.logits, dtype=np.float64)
     shifted = logits - logits.max(axis=1, keepdims=True)
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
@@ -183,9 +177,7 @@ class Samples:
 
     def full_audit(self, scores: Array) -> Audit:
         """Return an audit with samples and reasons."""
-        return audit(
-            self.labels, logits=scores, class_names=self.class_names, sample_id=self.sample_id, bootstrap=200
-        )
+        return audit(self.labels, logits=scores, class_names=self.class_names, sample_id=self.sample_id, bootstrap=200)
 
 
 def changes(
@@ -212,10 +204,7 @@ def changes(
 def _cost_change(aim: Aim, baseline: Sequence[Audit], candidate: Sequence[Audit]) -> Delta:
     """Return what is saved per sample; the interval covers the choice of samples."""
     assert aim.costs is not None
-    paid = [
-        np.mean([aim.costs[one.labels, one.predictions] for one in runs], axis=0)
-        for runs in (baseline, candidate)
-    ]
+    paid = [np.mean([aim.costs[one.labels, one.predictions] for one in runs], axis=0) for runs in (baseline, candidate)]
     saved = paid[0] - paid[1]
     value, error = float(saved.mean()), float(saved.std(ddof=1)) / len(saved) ** 0.5
     return value, value - Z * error, value + Z * error

@@ -67,9 +67,7 @@ class Search(Runs):
     ) -> None:
         super().__init__(bundle, aim, journal, folder, folds)
         self._epochs = config.loop.epochs
-        self.given = self.tuned = Candidate(
-            "baseline", "Baseline as given", REMEDIES["tuning"], config, cost=1.0
-        )
+        self.given = self.tuned = Candidate("baseline", "Baseline as given", REMEDIES["tuning"], config, cost=1.0)
         self.baseline: Candidate = self.given
         self.seeds = 1
         self.choice: Candidate | None = None
@@ -77,9 +75,7 @@ class Search(Runs):
         self.remedies = list(remedies)
         for remedy in remedies:
             if folds and remedy.kind in ("labels", "distillation"):
-                self._leave_out(
-                    remedy, "needs held-out validation samples, and these data are cross-validated"
-                )
+                self._leave_out(remedy, "needs held-out validation samples, and these data are cross-validated")
                 self.remedies.remove(remedy)
         self._kinds = {remedy.kind: remedy for remedy in self.remedies}
 
@@ -326,6 +322,4 @@ class Search(Runs):
         missing = [run.folder.path.name for run in planned if not run.folder.done]
         if missing:
             words = "; ".join(self.failed.values())
-            raise ValueError(
-                f"the test of {', '.join(missing)} failed ({words}); the same command tries again"
-            )
+            raise ValueError(f"the test of {', '.join(missing)} failed ({words}); the same command tries again")

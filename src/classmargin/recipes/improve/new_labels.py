@@ -26,9 +26,7 @@ def doubted_samples(bundle: DataBundle, pooled: Path) -> tuple[Any, Any]:
     assert found.probabilities is not None
     order = np.argsort(np.argsort(bundle.train.index.numpy()))  # the file is in the order of the index
     labels, probabilities = np.asarray(found.labels)[order], np.asarray(found.probabilities)[order]
-    seen = audit(
-        labels, probabilities=probabilities, class_names=bundle.class_names, bootstrap=0, ranking="own"
-    )
+    seen = audit(labels, probabilities=probabilities, class_names=bundle.class_names, bootstrap=0, ranking="own")
     doubted = seen.samples.loc[seen.samples["kind"] == "doubted label", "position"]
     return np.sort(doubted.to_numpy()), probabilities
 

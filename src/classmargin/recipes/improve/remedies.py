@@ -47,9 +47,7 @@ class Remedy:
     title: str
     changes: str
     risk: str
-    kind: Literal["settings", "tuning", "labels", "augmentation", "ensemble", "distillation", "offsets"] = (
-        "settings"
-    )
+    kind: Literal["settings", "tuning", "labels", "augmentation", "ensemble", "distillation", "offsets"] = "settings"
     cost: float = 1.0
     settings: Callable[[RunConfig, DataBundle], Tables] = lambda config, bundle: {}
     unfit: Callable[[RunConfig, DataBundle], str] = lambda config, bundle: ""

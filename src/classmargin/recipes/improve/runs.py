@@ -149,9 +149,7 @@ class Runs:
         """Compare on validation; intervals hold for so many candidates at once."""
         deltas, _ = changes(self._aim, self._audits_of(baseline), self._audits_of(candidate))
         runs, networks = len(candidate.members), len(candidate.members[0])
-        row = Row(
-            candidate.name, candidate.title, candidate.remedy.name, stage, runs, candidate.cost, networks
-        )
+        row = Row(candidate.name, candidate.title, candidate.remedy.name, stage, runs, candidate.cost, networks)
         return judged(self._aim, row, deltas, candidates)
 
     def _audits_of(self, candidate: Candidate) -> list[Any]:

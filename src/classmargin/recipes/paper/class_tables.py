@@ -103,10 +103,7 @@ MEASURES = {
 def measure_margins(runs: Sequence[RunFolder]) -> dict[str, Any]:
     """Return the margins of a row, mean over its runs; None where a network has no class weights."""
     audits = [read_audit_part(run, "geometry") for run in runs]
-    found = {
-        name: [audit[key] for audit in audits if audit[key] is not None]
-        for name, (_, key, _) in MEASURES.items()
-    }
+    found = {name: [audit[key] for audit in audits if audit[key] is not None] for name, (_, key, _) in MEASURES.items()}
     return {name: float(np.mean(values)) if values else None for name, values in found.items()}
 
 
@@ -124,10 +121,7 @@ def margin_tables(record: Record) -> list[Table]:
 
     columns = (
         *(Column(name, title, "value") for name, (title, _, _) in MEASURES.items()),
-        *(
-            Column(f"paper_{name}", f"Paper {title.lower()}", "value")
-            for name, (title, _, _) in MEASURES.items()
-        ),
+        *(Column(f"paper_{name}", f"Paper {title.lower()}", "value") for name, (title, _, _) in MEASURES.items()),
     )
     note = (
         "Output level: probability of the true class minus the largest other one, mean over test samples, by own-ranked "
@@ -191,9 +185,7 @@ RECIPES = (
             ),
         ),
         printed={
-            "mnist": {
-                "erm": {"spread": list(published.MNIST_SPREAD), "mean_norm": list(published.MNIST_MEAN_NORM)}
-            }
+            "mnist": {"erm": {"spread": list(published.MNIST_SPREAD), "mean_norm": list(published.MNIST_MEAN_NORM)}}
         },
         doubts=(
             "classes 7 and 8 are printed with the same mean length 6.4091.",

@@ -29,8 +29,7 @@ from classmargin.report.figures import NEUTRAL, TIER_COLOURS, empty_figure, perc
 THIRDS_AND_HYPERPARAMETERS = (published.DOUBTS["thirds"], published.DOUBTS["hyperparameters"])
 # LGM brings its own head, so that the one of the preset is left open there.
 ALL_METHODS = tuple(
-    Row(name, name, settings={"backbone": {"head": "none"}} if name == "lgm" else {})
-    for name in published.TABLE_1B
+    Row(name, name, settings={"backbone": {"head": "none"}} if name == "lgm" else {}) for name in published.TABLE_1B
 )
 COMPONENTS_CIFAR = ("resnet20", "preact-resnet20", "preact-resnet32")
 COMPONENTS_IMAGENET = ("clip-resnet50", "clip-vit-b32", "mae-vit-b16")
@@ -45,9 +44,7 @@ NORM_ROWS = (
     ),
 )
 
-LONG_TAIL_SMOKE: dict[str, Tables] = {
-    "cifar100-ib100": {"backbone": {"name": "resnet20"}, "data": {"imbalance": 4.0}}
-}
+LONG_TAIL_SMOKE: dict[str, Tables] = {"cifar100-ib100": {"backbone": {"name": "resnet20"}, "data": {"imbalance": 4.0}}}
 
 
 def _cifar(rows: tuple[Row, ...]) -> Block:
@@ -68,9 +65,7 @@ RECIPES = (
                 {"data": {"fraction": 0.2}, "backbone": {"name": "small-cnn"}, "loop": {"epochs": 20}},
             ),
         ),
-        printed={
-            "cifar100": published.printed({row.key: published.TABLE_1A[row.key] for row in ALL_METHODS})
-        },
+        printed={"cifar100": published.printed({row.key: published.TABLE_1A[row.key] for row in ALL_METHODS})},
         doubts=THIRDS_AND_HYPERPARAMETERS,
     ),
     Recipe(
@@ -109,10 +104,7 @@ RECIPES = (
         ),
         printed={
             **{name: published.printed(published.ARCHITECTURES_CIFAR[name]) for name in COMPONENTS_CIFAR},
-            **{
-                name: published.printed(published.ARCHITECTURES_IMAGENET[name])
-                for name in COMPONENTS_IMAGENET[1:]
-            },
+            **{name: published.printed(published.ARCHITECTURES_IMAGENET[name]) for name in COMPONENTS_IMAGENET[1:]},
             "clip-resnet50": published.printed(
                 {
                     "erm": published.TABLE_1B["erm"],
@@ -173,9 +165,7 @@ RECIPES = (
 
 
 METRICS = ("overall", "hard")
-SCALES_OF_LAMBDA = (
-    "λ of the paper, of the released code and of the recommended settings are on different scales."
-)
+SCALES_OF_LAMBDA = "λ of the paper, of the released code and of the recommended settings are on different scales."
 NO_NUMBERS = "the values of this figure are not printed; the grid is that of CIFAR-100 or of the text."
 
 

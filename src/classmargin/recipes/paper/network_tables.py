@@ -67,9 +67,7 @@ IMAGENET_LAPTOP: dict[str, Tables] = {
         "optimizer": {"weight_decay": 5e-4},
         "loop": {"epochs": 10},
     },
-    "efficientnet-lite0": merge(
-        PRETRAINED_LAPTOP, {"backbone": {"normalize_features": False}, "loop": {"epochs": 3}}
-    ),
+    "efficientnet-lite0": merge(PRETRAINED_LAPTOP, {"backbone": {"normalize_features": False}, "loop": {"epochs": 3}}),
     **dict.fromkeys(("moco-resnet50", "clip-resnet50", "clip-vit-b32", "mae-vit-b16"), PROBE_LAPTOP),
 }
 SMALLER_WIDE_RESNET: dict[str, Tables] = {"wide-resnet-22-10": {"backbone": {"name": "wide-resnet-16-4"}}}
@@ -157,10 +155,7 @@ TABLE_FINE_GRAINED = Recipe(
     "table-fine-grained",
     "table of five fine-grained data sets, CLIP ResNet-50",
     "Does MR² help on cars, pets, flowers, food and aircraft?",
-    tuple(
-        _clip_block(name, f"{title}, CLIP ResNet-50", {"name": name})
-        for name, title in FINE_GRAINED_SETS.items()
-    ),
+    tuple(_clip_block(name, f"{title}, CLIP ResNet-50", {"name": name}) for name, title in FINE_GRAINED_SETS.items()),
     scales(
         smoke_pretrained(dict.fromkeys(FINE_GRAINED_SETS, "clip-resnet50")),
         Scale(

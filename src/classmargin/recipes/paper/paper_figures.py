@@ -310,9 +310,7 @@ def loss_table(record: Record) -> list[Table]:
     """Return the losses at a few margins."""
     margins, losses = list(_stored(record, "margin")), _stored(record, "losses")
     shown = [u for u in (-0.5, 0.0, 0.25, 0.5, 1.0, 1.5, 2.0) if u in margins]
-    lines = [
-        {"u": f"{u:g}", **{name: values[margins.index(u)] for name, values in losses.items()}} for u in shown
-    ]
+    lines = [{"u": f"{u:g}", **{name: values[margins.index(u)] for name, values in losses.items()}} for u in shown]
     columns = (Column("u", "u", "value"), *(Column(name, name, "number") for name in losses))
     return [Table("Loss at a margin u", columns, lines, "The 0-1 loss is never above the others.")]
 
