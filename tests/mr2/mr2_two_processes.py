@@ -62,11 +62,6 @@ CASES = {
     ),
     "accumulation": Case(options={"accumulate": 2, "margin_source": "spread"}),
     "no representation term": Case(options={"representation_weight": 0.0, "margin_source": "spread"}),
-    "standardised pairs": Case(
-        options={"representation": "standardized-pairs", "margin_source": "sqnorm", "weight": WEIGHT},
-        ignored=True,
-    ),
-    "standardised pairs, soft labels": Case(options={"representation": "standardized-pairs"}, soft=True),
     "paper": Case("paper"),
     "paper float32": Case("paper", dtype=torch.float32),
     "paper, ignored rows, class weights": Case("paper", options={"weight": WEIGHT}, ignored=True),

@@ -46,7 +46,7 @@ CONSTRUCTOR = [
     (
         {"representation": "moment"},
         ValueError,
-        ("representation", "moments, pairs, standardized-pairs", "'moment'", "did you mean 'moments'"),
+        ("representation", "moments, pairs", "'moment'", "did you mean 'moments'"),
     ),
     ({"representation": "batch"}, ValueError, ("representation", "moments, pairs", "'batch'")),
     ({"margin_source": "norm"}, ValueError, ("margin_source", "sqnorm", "'norm'")),

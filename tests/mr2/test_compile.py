@@ -13,7 +13,6 @@ from classmargin.mr2 import MR2Loss, margin_cross_entropy, representation_margin
 
 CONFIGURATIONS = {
     "recommended": {},
-    "standardised pairs": {"representation": "standardized-pairs", "margin_source": "sqnorm"},
     "paper": {
         "representation": "pairs",
         "margin_source": "sqnorm",

@@ -24,6 +24,7 @@ from classmargin.mr2.equations import (
     squared_norm,
 )
 from classmargin.mr2.standardize import centre, standardize
+from classmargin.mr2.standardize import distances as distances_to
 
 # --- class margins (Eq. 1, 14, 17) --------------------------------------------------------------------------------
 
@@ -374,8 +375,12 @@ def test_more_pairs_than_fit_are_refused_with_the_way_out(form):
 # --- standardised features and the closed form --------------------------------------------------------------------
 
 
+def centred(features):
+    return centre(features, torch.ones_like(features[:, :1]).T)
+
+
 def standardized(features):
-    return standardize(features, centre(features, torch.ones_like(features[:, :1]).T))
+    return standardize(centred(features))[0]
 
 
 def test_standardised_features_equal_the_loop():
@@ -401,7 +406,8 @@ def test_rows_of_weight_zero_count_in_neither_mean_nor_variance():
 
 def distances(features, points):
     """‖φ̃ - points‖² of each row."""
-    return (standardized(features) - points).square().sum(1)
+    batch = centred(features)
+    return distances_to(features, *standardize(batch), batch.shares[0], points.clone())
 
 
 def test_distances_of_standardised_features_equal_the_loop_with_their_gradient():
@@ -426,6 +432,14 @@ def test_neither_a_shift_nor_a_common_factor_of_the_features_has_a_gradient():
     near((gradient * features.detach()).sum(), 0.0, 1e-9)
 
 
+def test_second_derivatives_over_several_processes_are_refused():
+    features = random_batch(6, 3, 2).features
+    batch = centred(features)
+    ours = distances_to(features, *standardize(batch), batch.shares[0], torch.zeros(6, 2), synchronize=True)
+    with pytest.raises(NotImplementedError, match="a single process"):
+        torch.autograd.grad(ours.sum(), features, create_graph=True)
+
+
 def test_distances_of_equal_rows_are_those_of_the_origin_and_pull_nothing():
     features = torch.full((5, 3), 7.3, requires_grad=True)
     ours = distances(features, torch.ones(5, 3))
@@ -436,7 +450,8 @@ def test_distances_of_equal_rows_are_those_of_the_origin_and_pull_nothing():
 def test_moment_form_by_hand():
     """‖(2, 1) - (1, 0)‖² + 0.5 - 2 · 0.75 = 1, and ln(1 + e) = 1.313262."""
     points, means = torch.tensor([[2.0, 1.0]]), torch.tensor([[1.0, 0.0]])
-    near(moment_losses(points, means, torch.tensor([0.5]), 0.75), [1.313262])
+    distance = (points - means).square().sum(1)
+    near(moment_losses(distance, torch.tensor([0.5]), 0.75), [1.313262])
 
 
 def test_moment_form_lies_below_the_mean_of_the_pair_form_over_the_classmate():
@@ -444,7 +459,7 @@ def test_moment_form_lies_below_the_mean_of_the_pair_form_over_the_classmate():
     rows = random_batch(9, 1, 3).features.detach()
     pairs = (rows[:, None] - rows[None]).square().sum(2)
     table = class_moments(rows, torch.zeros(9, dtype=torch.long), 1)
-    ours = moment_losses(rows, table.mean.expand(9, 3), table.class_spread, 0.3)
+    ours = moment_losses((rows - table.mean).square().sum(1), table.class_spread, 0.3)
     assert (ours <= F.softplus(pairs - 0.6).mean(1) + 1e-12).all()
     torch.testing.assert_close(pairs.mean(1), (rows - table.mean).square().sum(1) + table.class_spread)
 

@@ -17,7 +17,6 @@ CONFIGURATIONS = {
     "order five": {"margin_source": "sqnorm", "norm_order": 5.0},
     "max norm": {"margin_source": "sqnorm", "norm_order": math.inf},
     "weighted": {"weight": torch.linspace(0.5, 1.5, 4)},
-    "standardised pairs": {"representation": "standardized-pairs", "margin_source": "sqnorm"},
     "paper": {"representation": "pairs", "margin_source": "sqnorm", "mean_margin": 2.0},
     "release": {"representation": "released", "margin_source": "sqnorm", "norm_order": 5.0},
     "no pull": {"representation_weight": 0.0, "margin_source": "sqnorm"},

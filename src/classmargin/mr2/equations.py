@@ -210,7 +210,10 @@ def margin_losses(
         if weight is not None:
             losses = losses * of_class(weight.to(scores.dtype), labels)
     if label_smoothing:
-        losses = torch.add((1.0 - label_smoothing) * losses, per_class.mean(1), alpha=-label_smoothing)
+        share = (
+            label_smoothing / scores.shape[1]
+        )  # of a sum: the gradient of a mean would fill an array [B, K] of its own
+        losses = torch.add((1.0 - label_smoothing) * losses, per_class.sum(1), alpha=-share)
     return losses, probability
 
 
@@ -337,24 +340,20 @@ def pair_losses(rows: Tensor, labels: Tensor, mean_spread: Tensor | float, row_w
 # --- representation margin in closed form ----------------------------------------------------------------------------
 
 
-def moment_losses(
-    points: Tensor, class_mean: Tensor, spread: Tensor, mean_spread: Tensor | float, spread_slack: float = 1.0
-) -> Tensor:
+def moment_losses(distance: Tensor, spread: Tensor, mean_spread: Tensor | float, spread_slack: float = 1.0) -> Tensor:
     """Return ``ln[1 + exp(‖φ̃ - μ̃_y‖² + s̃_y - 2 s̄̃)]`` per row, ``[B]``: Eq. 2 with one average classmate.
 
     ``‖φ̃ - μ̃_y‖² + s̃_y`` is the expected squared distance of ``φ̃`` to a classmate. By Jensen's inequality the result lies below
     the mean of the pair form over that classmate.
 
     Args:
-        points: ``φ̃`` ``[B, d]``.
-        class_mean: ``μ̃_y`` of the class of each row ``[B, d]``.
+        distance: ``‖φ̃ - μ̃_y‖²`` to the mean of the class of each row ``[B]``.
         spread: ``s̃_y`` of that class ``[B]``.
         mean_spread: ``s̄̃``.
         spread_slack: Factor on it.
 
     Example:
-        >>> moment_losses(torch.ones(1, 1), torch.zeros(1, 1), torch.ones(1), 1.0)
+        >>> moment_losses(torch.ones(1), torch.ones(1), 1.0)
         tensor([0.6931])
     """
-    distance = F.mse_loss(points, class_mean, reduction="none").sum(1)
     return F.softplus(torch.sub(distance + spread, mean_spread, alpha=2.0 * spread_slack))

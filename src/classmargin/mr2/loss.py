@@ -8,13 +8,12 @@ Data flow of one training call; statistics move before they are used, as in the 
     points, labels, μ̃, s̃, s̄̃ ─────────────────> ℓ_s̄                              (Eq. 2)
                                                 total = ℓ_γ + λ ℓ_s̄              (Eq. 4)
 
-Three forms of Eq. 2 (argument ``representation``):
+Two forms of Eq. 2 (argument ``representation``):
 
 * ``"moments"``, ours: against the mean and spread of the class, in standardised features, with the gradient through the
   standardisation. No pairs, every sample has a classmate, and shrinking features earns nothing. The pull of a sample counts with the
   probability of its class, a constant for autograd: what is not fitted yet is not pulled.
 * ``"pairs"``, the paper's: against every classmate in the batch, in raw features, with the scalars of each batch averaged.
-* ``"standardized-pairs"``: the paper's form in the standardised features and statistics of the first; not weighed.
 
 The same code runs on every device, for hard and soft labels, for one process or many. Nothing is read from the device, no
 shape depends on values, and no Python state changes, so a step can be compiled or captured.
@@ -55,7 +54,7 @@ from classmargin.mr2.equations import (
 )
 from classmargin.mr2.health import Health
 from classmargin.mr2.settings import MARGIN_SOURCES, PRESETS, REPRESENTATIONS, MarginSource, Representation
-from classmargin.mr2.standardize import centre, standardize
+from classmargin.mr2.standardize import centre, distances, standardize
 from classmargin.mr2.statistics import ClassStatistics, Current
 
 
@@ -81,8 +80,7 @@ class MR2Loss(FullPrecisionModule):
         feature_dim: ``d``; None takes it from the first batch or from a loaded state.
         mean_margin: ``c̄ > 0``, mean of the class margins. 1 keeps the logit scale of cross-entropy.
         representation_weight: ``λ >= 0`` of the representation margin; 0 switches it off (linear probing).
-        representation: Form of Eq. 2: ``"moments"`` (standardised, closed form), ``"pairs"`` (as printed) or
-            ``"standardized-pairs"``.
+        representation: Form of Eq. 2: ``"moments"`` (standardised, closed form) or ``"pairs"`` (as printed).
         spread_slack: Factor on ``s̄`` in the exponent; 0 is the ``s̄ = 0`` ablation of the paper.
         margin_source: Statistic behind the margins: ``"sqnorm"`` (``r²``, the paper), ``"spread"`` (``‖ŝ‖²``) or
             ``"uniform"`` (``γ_k = c̄``, the default: on validation samples other sources neither gained nor lost).
@@ -97,7 +95,7 @@ class MR2Loss(FullPrecisionModule):
             same margins.
 
     Attributes:
-        statistics: The :class:`ClassStatistics`; of standardised features, but for ``representation="pairs"``.
+        statistics: The :class:`ClassStatistics`; of standardised features; for ``representation="pairs"`` of features as they are.
         health: The :class:`~classmargin.mr2.health.Health`: signs of collapse and NaN.
 
     Example:
@@ -285,9 +283,10 @@ class MR2Loss(FullPrecisionModule):
         synchronize = synchronize and not pairs  # pairs have everyone's rows already
 
         centred = centre(batch.features, self._row_weights(batch), synchronize)
-        points = batch.features
-        if self.representation != "pairs":
-            points = standardize(points, centred, synchronize)
+        if pairs:
+            points = batch.features
+        else:
+            points, inverse = standardize(centred)
         if training if update_statistics is None else update_statistics:
             moves = self._moves(batch, centred.variance, counts=update_statistics is None)
             self.statistics.mix(points.detach(), batch.labels, batch.weight, moves, synchronize)
@@ -301,11 +300,13 @@ class MR2Loss(FullPrecisionModule):
             rows.logits, rows.labels, margins, self.log_prior, self.weight, self.label_smoothing
         )
         if self.representation_weight == 0.0:
-            pulls = points[:, :0].sum(1)  # a zero that keeps the graph
+            pulls = batch.features[:, :0].sum(1)  # a zero that keeps the graph
         elif pairs:
             pulls = self._pair_losses(batch, points, self.spread_slack * now.mean_spread.to(points.dtype))
         else:
-            pulls = self._moment_losses(rows, points, now, probability)
+            target = of_class(self.statistics.class_mean.to(points.dtype), rows.labels)
+            distance = distances(rows.features, points, inverse, centred.shares[0], target, synchronize)
+            pulls = self._moment_losses(rows.labels, distance, now) * probability
 
         shares = centred.shares  # of the rows in means over all processes
         if own is not None:
@@ -323,14 +324,10 @@ class MR2Loss(FullPrecisionModule):
         source = now.sqnorm if self.margin_source == "sqnorm" else now.spread
         return self.mean_margin * relative_margins(source, self.margin_power, now.num_seen, self.smallest_margin)
 
-    def _moment_losses(self, rows: Rows, points: Tensor, now: Current, probability: Tensor) -> Tensor:
-        """Eq. 2 in closed form, weighed by the probability of the class, per row ``[B]``; 0 for classes without statistics."""
-        mean, spread, seen = (
-            of_class(statistic.to(points.dtype), rows.labels)
-            for statistic in (self.statistics.class_mean, now.spread, now.seen)
-        )
-        mean_spread = now.mean_spread.to(points.dtype)
-        return moment_losses(points, mean, spread, mean_spread, self.spread_slack) * (seen * probability)
+    def _moment_losses(self, labels: Tensor, distance: Tensor, now: Current) -> Tensor:
+        """Eq. 2 in closed form, per row ``[B]``; 0 for classes without statistics."""
+        spread, seen = (of_class(statistic.to(distance.dtype), labels) for statistic in (now.spread, now.seen))
+        return moment_losses(distance, spread, now.mean_spread.to(distance.dtype), self.spread_slack) * seen
 
     def _pair_losses(self, batch: Rows, points: Tensor, slack: Tensor) -> Tensor:
         """Eq. 2 over the pairs of the batch (of all processes), per row."""

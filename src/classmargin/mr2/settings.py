@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
-Representation = Literal["moments", "pairs", "standardized-pairs"]
+Representation = Literal["moments", "pairs"]
 MarginSource = Literal["sqnorm", "spread", "uniform"]
 REPRESENTATIONS, MARGIN_SOURCES = get_args(Representation), get_args(MarginSource)
 

@@ -59,23 +59,40 @@ def centre(features: Tensor, weights: Tensor, synchronize: bool = False) -> Cent
     return Centred(rows, mean, variance, shares)
 
 
-def standardize(features: Tensor, batch: Centred, synchronize: bool = False) -> Tensor:
-    """Return ``φ̃`` ``[B, d]``; 0 where all features are equal.
+def standardize(batch: Centred) -> tuple[Tensor, Tensor]:
+    """Return ``φ̃`` ``[B, d]``, in place of ``batch.rows``, and ``1/σ``: constants for autograd, 0 where all features are equal.
+
+    Example:
+        >>> standardize(centre(torch.tensor([[1.0], [3.0]]), torch.ones(1, 2)))
+        (tensor([[-1.],
+                [ 1.]]), tensor(1.))
+    """
+    inverse = divisor(batch.variance, batch.mean).rsqrt()
+    return batch.rows.mul_(inverse), inverse
+
+
+def distances(
+    features: Tensor, points: Tensor, inverse: Tensor, share: Tensor, targets: Tensor, synchronize: bool = False
+) -> Tensor:
+    """Return ``‖φ̃ - t‖²`` of each row ``[B]``, differentiated with respect to ``φ`` through the standardisation.
 
     Args:
         features: ``φ`` ``[B, d]``, which the gradient is for.
-        batch: The same features, centred.
+        points: ``φ̃``, from :func:`standardize`.
+        inverse: ``1/σ``, from there.
+        share: Share of each row in mean and variance ``[B]``.
+        targets: ``t`` ``[B, d]``, constants; overwritten.
         synchronize: Whether mean and variance are those of all processes.
 
     Example:
         >>> phi = torch.tensor([[1.0], [3.0]])
-        >>> standardize(phi, centre(phi, torch.ones(1, 2)))
-        tensor([[-1.],
-                [ 1.]])
+        >>> batch = centre(phi, torch.ones(1, 2))
+        >>> distances(phi, *standardize(batch), batch.shares[0], torch.zeros(2, 1))
+        tensor([1., 1.])
     """
-    variance = divisor(batch.variance, batch.mean)
-    points: Tensor = _Standardize.apply(features, batch.rows, variance, batch.shares[0], synchronize)[0]  # type: ignore[no-untyped-call]
-    return points
+    away = targets.sub_(points)
+    found: Tensor = _Distances.apply(features, away, points, inverse, share, synchronize)  # type: ignore[no-untyped-call]
+    return found
 
 
 def divisor(variance: Tensor, mean: Tensor) -> Tensor:
@@ -88,40 +105,49 @@ def divisor(variance: Tensor, mean: Tensor) -> Tensor:
     return variance.masked_fill(excess >= -units * SMALLEST_VARIANCE, math.inf)
 
 
-class _Standardize(torch.autograd.Function):
-    """``φ̃`` and ``1/σ``, differentiated with respect to ``φ`` through the mean *and* the variance of the batch.
+class _Distances(torch.autograd.Function):
+    """``‖t - φ̃‖²`` per row, differentiated with respect to ``φ`` through the mean *and* the variance of the batch.
 
     With ``h = ∂L/∂φ̃`` and shares ``w``, ``∂L/∂φ_i = [h_i - w_i (Σ_j h_j + φ̃_i Σ_j h_j·φ̃_j)] / σ``: no shift and no common
-    factor of the features has a gradient. By hand, because autograd takes twice the operators and memory; ``1/σ`` is an
-    output so that the gradient can be differentiated again.
+    factor of the features has a gradient. By hand, because autograd takes three times the operators and memory.
     """
 
     @staticmethod
     def forward(
-        features: Tensor, rows: Tensor, variance: Tensor, share: Tensor, synchronize: bool
-    ) -> tuple[Tensor, Tensor]:
-        inverse = variance.rsqrt()
-        return rows * inverse, inverse
+        features: Tensor, away: Tensor, points: Tensor, inverse: Tensor, share: Tensor, synchronize: bool
+    ) -> Tensor:
+        return squared_norm(away, 2.0)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        *_, share, ctx.synchronize = inputs
-        ctx.save_for_backward(*output, share)
-        ctx.set_materialize_grads(False)
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        *tensors, ctx.synchronize = inputs
+        ctx.save_for_backward(*tensors)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor | None, of_inverse: Tensor | None) -> tuple[Tensor | None, ...]:
-        points, inverse, share = ctx.saved_tensors
-        pull = torch.zeros_like(points) if gradient is None else gradient
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        features, away, points, inverse, share = ctx.saved_tensors
+        if torch.is_grad_enabled():  # it will be differentiated again
+            values = _distances_by_autograd(features, away + points, inverse, share, ctx.synchronize)
+            return (*torch.autograd.grad(values, features, gradient, create_graph=True), *[None] * 5)
+        pull = away * (gradient * inverse).mul_(-2.0).unsqueeze(1)  # h / σ
         shift, scale = pull.sum(0), torch.dot(pull.reshape(-1), points.reshape(-1))
-        if of_inverse is not None:
-            scale = scale + of_inverse * inverse
         if ctx.synchronize:
             shift, scale = all_reduce_sum(torch.cat((shift, scale.unsqueeze(0)))).tensor_split([-1])
-        pull = torch.addr(pull, share, shift, alpha=-1.0)
-        pull = pull.addcmul_(points, (share * scale).unsqueeze(1), value=-1.0).mul_(inverse)
-        return pull, None, None, None, None
+        pull = pull.addr_(share, shift, alpha=-1.0).addcmul_(points, (share * scale).unsqueeze(1), value=-1.0)
+        return pull, None, None, None, None, None
+
+
+def _distances_by_autograd(
+    features: Tensor, targets: Tensor, inverse: Tensor, share: Tensor, synchronize: bool
+) -> Tensor:
+    if synchronize:
+        raise NotImplementedError(
+            "second derivatives of the loss need a single process: gradients are summed over ranks"
+        )
+    centred = features - share @ features
+    variance = (share @ centred.square().sum(1)).masked_fill(inverse == 0, math.inf)
+    return (targets - centred * variance.rsqrt()).square().sum(1)
 
 
 # Kept, because ``Function.apply`` asks for it at every call: an eighth of a small step.
-_Standardize.forward.__signature__ = inspect.signature(_Standardize.forward)  # type: ignore[attr-defined]
+_Distances.forward.__signature__ = inspect.signature(_Distances.forward)  # type: ignore[attr-defined]
