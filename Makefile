@@ -18,7 +18,7 @@ help:
 	@echo "make licences  licences of everything installed, as Markdown"
 	@echo "make check  ruff, mypy --strict, import layers"
 	@echo "make docs   the documentation site, offline; warnings are errors; writes site/"
-	@echo "make bench  speed, as ratios measured in one run; writes benchmarks/out/*.json (BENCH=name: one of them)"
+	@echo "make bench  speed as ratios, harm and coverage; writes benchmarks/out/*.json (BENCH=name: one of them, or an experiment of hours)"
 	@echo "make soak   kills, full disks, long hauls, hostile files; at most 20 minutes; writes soak/out/*.json and the figures of docs/reliability.md"
 	@echo "make hashes-check  is what pip would install what requirements-ci.txt pins by checksum?"
 
@@ -131,7 +131,7 @@ docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "open site/index.html; its search needs a server: python3 -m http.server -d site"
 
-bench: $(VENV)/.test  
+bench: $(VENV)/.test
 	$(BIN)/python -m benchmarks $(BENCH)
 
 soak: $(VENV)/.test
