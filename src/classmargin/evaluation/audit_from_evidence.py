@@ -129,19 +129,16 @@ def _more_notes(evidence: Evidence, by_class: pd.DataFrame) -> list[str]:
     predictions, scores = evidence.predictions, evidence.scores
     if scores is not None:
         # Of several classes with the largest score each is right.
-        equals = (scores.candidates == predictions[:, None]) & (
-            scores.candidate_probabilities == scores.confidence[:, None]
-        )
-        other = int(((predictions != scores.predictions) & ~equals.any(axis=1)).sum())
+        largest = scores.candidate_probabilities == scores.confidence[:, None]
+        among = ((scores.candidates == predictions[:, None]) & largest).any(axis=1)
+        other = int(((predictions != scores.predictions) & ~among).sum())
         if other:
             notes.append(
                 f"{other} of {len(predictions)} predictions are not the class with the largest score: accuracies follow the "
                 "predictions; calibration, margins and label issues the scores."
             )
-        issues = int(np.nansum(by_class["label_issues"]))
-        notes.append(
-            f"Label issues ({issues} samples) are estimated by confident learning; a weak model doubts good labels too."
-        )
+        issues = f"Label issues ({int(np.nansum(by_class['label_issues']))} samples)"
+        notes.append(f"{issues} are estimated by confident learning; a weak model doubts good labels too.")
     if evidence.feature_sums is not None and evidence.feature_sums.gram is None:
         notes.append("Features are too wide for the covariance matrix behind nc1, which is left out.")
     return notes

@@ -51,8 +51,7 @@ class Audit:
         class_names: One name per class, in class order, length ``K``.
         num_samples: Number of audited samples ``N``.
         overall: Share of all samples classified right, in [0, 1].
-        easy: Mean accuracy of the best third of classes (``tiers`` says which; ``notes`` by what rule). With ``ranking="corrected"``
-            this and the next four are estimates of the true class accuracies.
+        easy: Mean accuracy of the best third of classes; with ``ranking="corrected"`` this and the next four are estimates of the truth.
         medium: Mean accuracy of the middle third.
         hard: Mean accuracy of the worst third.
         worst: Lowest class accuracy.
@@ -75,17 +74,14 @@ class Audit:
             its samples that go there · ``train_accuracy`` on its training samples (with ``train=``) · ``separability`` how often a
             cross-validated classifier of this class and the one it is most often taken for is right (0.5 is chance; classes that
             fail only) · ``reason`` in a word or two · ``verdict`` one line: why it fails · ``next_step`` what to do about it.
-        tiers: Three rows (easy, medium, hard): ``tier``, ``classes`` (number), ``n``, ``accuracy``, ``low``,
-            ``high``, ``output_margin``, ``spread`` (means over its classes), ``names`` (tuple of class names).
+        tiers: Three rows: ``tier``, ``classes`` (number), ``n``, ``accuracy``, ``low``, ``high``, ``output_margin``, ``spread``, ``names``.
         disparity: Measures of the gap between classes: ``worst_5`` (mean of the five lowest), ``worst_10_percent``, ``best``, ``range``,
             ``ratio`` (worst/best), ``std``, ``gini``, ``generalized_entropy`` (α = 2), ``theil``, ``mean_class_accuracy``, ``worst_class``
             (name). With ``ranking="corrected"`` ``std``, ``gini`` (with ``_interval``) and ``worst_class`` are those of the estimates.
         equal_classes: P-value of the test that all classes have the same accuracy (NaN with one class).
         lag_by_chance: How many classes would be marked ``lags`` on average if all were equal.
-        geometry: Flat dictionary, ``None`` where the arrays do not tell: ``output_margin``, ``output_margin_easy``,
-            ``output_margin_medium``, ``output_margin_hard``, ``classifier_margin_degrees``,
-            ``weight_norm_mean``, ``weight_norm_cv``, ``nc1``, ``within_between_ratio``, ``mean_equinorm_cv``,
-            ``weight_equinorm_cv``, ``mean_equiangularity``, ``weight_equiangularity``, ``spread_to_mean_norm``.
+        geometry: Margins, weight norms and neural-collapse diagnostics by name (``output_margin``, ``output_margin_easy``, …,
+            ``classifier_margin_degrees``, ``weight_norm_mean``, ``nc1``, …), ``None`` where the arrays do not tell.
         bounds: Terms of Proposition 1 and Eq. 15, or ``None`` without logits, features and classifier_weight:
             ``{"terms": {name: value}, "by_class": DataFrame(class_name, bound, ...), "statement": text}``.
         correlations: Over classes: ``x``, ``y``, ``measure`` ("pearson", "spearman"), ``value``, ``low``, ``high``, ``classes``.

@@ -1,6 +1,6 @@
 """Metrics per class: accuracy and calibration from counts, tiers, measures of disparity, Wilson's interval.
 
-Counts and sums (``[K]``, ``[K, K]``) merge exactly over batches and processes. Easy, medium and hard thirds of the classes are ranked by
+Easy, medium and hard thirds of the classes are ranked by
 one of these rules:
 
 - ``"corrected"``: estimates of the true class accuracies (:mod:`classmargin.evaluation.corrected`);

@@ -21,11 +21,9 @@ if TYPE_CHECKING:
 
     from classmargin.evaluation.audit_result import Audit
 
-# An interval wider than this says little about the class itself.
-WIDE_INTERVAL = 0.25
-# Share of a class's errors that must go to one class before we call the pair confused.
+WIDE_INTERVAL = 0.25  # a wider one says little about the class itself
+# Share of a class's errors that must go to one class before we call the pair confused, and how many samples that must be at least.
 CONFUSION_SHARE_OF_ERRORS = 0.4
-# … and how many samples that must be at least: two mistakes are no pattern.
 CONFUSED_SAMPLES = 3
 # Classes named where no single one takes the errors, and the share of the errors above which they are "mostly" these.
 NAMED_CONFUSIONS = 3
@@ -34,14 +32,12 @@ MOST_ERRORS = 2 / 3
 # doubted: a hard class with right labels has many errors, and a part of them is confident.
 LABEL_ISSUE_SHARE = 0.05
 LABEL_ISSUE_LEVEL = 0.02
-# A class is wide when its spread is above this quantile of all classes.
-WIDE_SPREAD_QUANTILE = 0.75
+WIDE_SPREAD_QUANTILE = 0.75  # a class is wide when its spread is above this quantile of all classes
 # Two classes overlap when a classifier of these two alone, cross-validated on their features, is right less often than this.
 OVERLAPPING = 0.65
 # A class is not fitted when it has at least this share of its test errors on its training samples as well.
 UNFITTED_SHARE_OF_ERRORS = 0.5
-# A change of this size should be visible in the next test set.
-VISIBLE_CHANGE = 0.03
+VISIBLE_CHANGE = 0.03  # what should be visible in the next test set
 
 # Samples of each of two classes: a pair takes some 20 ms, and more samples move the accuracy by a point or two.
 MOST_SAMPLES = 150
@@ -274,8 +270,7 @@ class Merge:
     Attributes:
         classes: Names of the two.
         overall: Change of the overall accuracy with its interval, as fractions.
-        hard: Change of the hard third with its interval, NaN where there are too few classes for thirds. The thirds are those of
-            the classes before and after.
+        hard: Change of the hard third with its interval, NaN where there are too few classes for thirds.
         accuracy: Accuracy of the merged class.
         confidence: Level of the intervals.
     """

@@ -12,7 +12,7 @@ import numpy as np
 from classmargin._checks import MOST_RESAMPLES, check_choice, check_int
 from classmargin.evaluation.audit_result import Audit
 from classmargin.evaluation.headline_intervals import headline_differences, notes_on_classes
-from classmargin.evaluation.input_checks import FloatArray, check_fraction
+from classmargin.evaluation.input_checks import check_fraction
 from classmargin.evaluation.json_values import fields_to_plain
 from classmargin.evaluation.paired_tests import ModelPair, benjamini_hochberg, paired_models
 
@@ -34,8 +34,7 @@ class Comparison:
         num_samples: Number of shared samples.
         runs: Number of runs (seeds) of baseline and candidate.
         deltas: ``{"overall": (difference, low, high), ...}`` candidate minus baseline; read it with :meth:`delta`.
-        summary: Rows overall, easy, medium, hard, worst, gap: ``metric``, ``baseline``, ``candidate``,
-            ``difference``, ``low``, ``high``. Thirds are those of the comparison (same classes for both models).
+        summary: One row per headline number: ``metric``, ``baseline``, ``candidate``, ``difference``, ``low``, ``high``.
         by_class: One row per class: ``class_name``, ``n``, ``baseline``, ``candidate`` accuracy, ``difference``,
             ``gained_samples`` and ``lost_samples`` (only the candidate right / only the baseline right), ``p_value`` (exact McNemar),
             ``q_value`` (Benjamini-Hochberg), ``outcome`` "gained", "lost", "noise" or "absent".
@@ -118,9 +117,8 @@ def compare(
         candidate: Audit of the new model, or audits of its runs, on the same samples.
         names: What the two are called.
         ranking: How classes are ranked into thirds. "crossfit" (by the mean of both models on one half of the samples, measured
-            on the other half) and "pooled" (by the mean of both) treat the models alike, so two equal models differ by
-            nothing on average. "own" ranks each model by itself. "baseline" ranks by the baseline, which
-            flatters the candidate (noise made some classes look hard for the baseline alone).
+            on the other half) and "pooled" (by the mean of both) treat the models alike. "own" ranks each model by itself. "baseline"
+            ranks by the baseline, which flatters the candidate.
         confidence: Level of the intervals.
         alpha: False discovery rate at which a class has "gained" or "lost".
         bootstrap: Resampled copies, at least 1.
@@ -140,7 +138,7 @@ def compare(
     """
     if isinstance(names, str) or len(names) != 2:
         raise ValueError(f"names must be those of the baseline and of the candidate, got {names!r}")
-    return _compare_all(names, [baseline, candidate], ranking, confidence, alpha, bootstrap, seed)[0]
+    return _compare(names, [baseline, candidate], ranking, confidence, alpha, bootstrap, seed)[0]
 
 
 def compare_many(
@@ -165,7 +163,7 @@ def compare_many(
     if len(models) < 2:
         raise ValueError(f"models must hold a baseline and at least one candidate, got {len(models)}")
     names = tuple(models)
-    comparisons = _compare_all(names, list(models.values()), ranking, confidence, alpha, bootstrap, seed)
+    comparisons = _compare(names, list(models.values()), ranking, confidence, alpha, bootstrap, seed)
     ranked, summary = _joint_frames(comparisons)
     # Notes of all comparisons, each once; one that does not hold for all says for whom it does.
     notes = []
@@ -180,7 +178,7 @@ def compare_many(
     return ComparisonSet(names, comparisons, ranked, summary, verdict, (f"{together}.", *notes))
 
 
-def _compare_all(
+def _compare(
     names: tuple[str, ...], models: Sequence[Audit | Sequence[Audit]],
     ranking: str, confidence: float, alpha: float, bootstrap: int, seed: int,
 ) -> tuple[Comparison, ...]:  # fmt: skip
@@ -191,36 +189,29 @@ def _compare_all(
     check_int("seed", seed, minimum=0)
     pairs = [paired_models(models[0], model) for model in models[1:]]
     q_values = benjamini_hochberg(np.stack([pair.differences["p_value"] for pair in pairs]))
-    return tuple(
-        _compare((names[0], name), pair, q_value, len(pairs), ranking, confidence, alpha, bootstrap, seed)
-        for name, pair, q_value in zip(names[1:], pairs, q_values, strict=True)
-    )
-
-
-def _compare(
-    names: tuple[str, str], pair: ModelPair, q_value: FloatArray, candidates: int,
-    ranking: str, confidence: float, alpha: float, bootstrap: int, seed: int,
-) -> Comparison:  # fmt: skip
-    summary = headline_differences(
-        pair.labels, pair.correct, pair.runs, len(pair.class_names),
-        ranking=ranking, candidates=candidates, confidence=confidence, bootstrap=bootstrap, seed=seed,
-    )  # fmt: skip
-    rows = summary[["metric", "difference", "low", "high"]].to_numpy().tolist()
-    deltas = {name: (difference, low, high) for name, difference, low, high in rows}
-    found = pair.differences
-    clear, rises = (q_value <= alpha) & (found["difference"] != 0), found["difference"] > 0
-    outcome = np.select([found["n"] == 0, ~clear, rises], ["absent", "noise", "gained"], "lost")
-    by_class = found.rename(columns={"gained": "gained_samples", "lost": "lost_samples"})
-    by_class = by_class.assign(q_value=q_value, outcome=outcome)
-    by_class.insert(0, "class_name", pair.class_names)
-    named = {key: tuple(by_class["class_name"][by_class["outcome"] == key]) for key in ("gained", "lost", "noise")}
-    counts = {key: len(classes) for key, classes in named.items()}
-    return Comparison(
-        baseline_name=names[0], candidate_name=names[1], class_names=pair.class_names, num_samples=len(pair.labels),
-        runs=pair.runs, deltas=deltas, summary=summary, by_class=by_class,
-        verdict=pair_verdict(names, deltas, counts, confidence, alpha), **named,
-        confidence=confidence, alpha=alpha, ranking=ranking, notes=_notes(pair, ranking),
-    )  # fmt: skip
+    comparisons = []
+    for name, pair, q_value in zip(names[1:], pairs, q_values, strict=True):
+        summary = headline_differences(
+            pair.labels, pair.correct, pair.runs, len(pair.class_names),
+            ranking=ranking, candidates=len(pairs), confidence=confidence, bootstrap=bootstrap, seed=seed,
+        )  # fmt: skip
+        rows = summary[["metric", "difference", "low", "high"]].to_numpy().tolist()
+        deltas = {metric: (difference, low, high) for metric, difference, low, high in rows}
+        found = pair.differences
+        clear, rises = (q_value <= alpha) & (found["difference"] != 0), found["difference"] > 0
+        outcome = np.select([found["n"] == 0, ~clear, rises], ["absent", "noise", "gained"], "lost")
+        by_class = found.rename(columns={"gained": "gained_samples", "lost": "lost_samples"})
+        by_class = by_class.assign(q_value=q_value, outcome=outcome)
+        by_class.insert(0, "class_name", pair.class_names)
+        named = {key: tuple(by_class["class_name"][by_class["outcome"] == key]) for key in ("gained", "lost", "noise")}
+        counts = {key: len(classes) for key, classes in named.items()}
+        comparisons.append(Comparison(
+            baseline_name=names[0], candidate_name=name, class_names=pair.class_names, num_samples=len(pair.labels),
+            runs=pair.runs, deltas=deltas, summary=summary, by_class=by_class,
+            verdict=pair_verdict((names[0], name), deltas, counts, confidence, alpha), **named,
+            confidence=confidence, alpha=alpha, ranking=ranking, notes=_notes(pair, ranking),
+        ))  # fmt: skip
+    return tuple(comparisons)
 
 
 def _joint_frames(comparisons: Sequence[Comparison]) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -248,14 +239,10 @@ def _notes(pair: ModelPair, ranking: str) -> tuple[str, ...]:
         notes.append("Class p-values: exact McNemar test on paired samples; q-values: Benjamini-Hochberg.")
         notes.append("One run of each model: intervals cover the choice of test samples, not the noise of training.")
     else:
-        notes.append(
-            f"{pair.runs[0]} and {pair.runs[1]} runs: runs and samples are resampled; class p-values are t-tests with both "
-            "kinds of variance; q-values: Benjamini-Hochberg."
-        )
+        runs = f"{pair.runs[0]} and {pair.runs[1]} runs: runs and samples are resampled"
+        notes.append(f"{runs}; class p-values are t-tests with both kinds of variance; q-values: Benjamini-Hochberg.")
         if min(pair.runs) == 1:
-            notes.append(
-                "A model with one run shows no training noise: it is taken to vary from run to run as much as the other."
-            )
+            notes.append("A model with one run shows no training noise: it is taken to vary as much as the other.")
     return (*notes, *notes_on_classes(pair.differences["n"].to_numpy(), ranking))
 
 

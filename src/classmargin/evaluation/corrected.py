@@ -18,7 +18,7 @@ often they hold the truth. The values themselves are means of the free draws.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -41,8 +41,7 @@ _CELLS_AT_ONCE = 4_000_000
 _TINY = 1e-40
 
 
-@dataclass(frozen=True)
-class TrueAccuracies:
+class TrueAccuracies(NamedTuple):
     """Estimates of true class accuracies."""
 
     values: Mapping[str, float]  # each of MEASURES (NaN for thirds with fewer than three classes)
@@ -129,8 +128,7 @@ def lagging(right: IntArray, n: IntArray, confidence: float) -> tuple[AnyArray, 
     return lags, float(chance.sum())
 
 
-@dataclass(frozen=True)
-class _Counts:
+class _Counts(NamedTuple):
     """Different pairs of right and all samples, how many classes have each, and where each class is."""
 
     x: FloatArray  # right samples [U] (a mean where pairs were put together)

@@ -52,12 +52,10 @@ def _softmax(logits: FloatArray, first_row: int) -> FloatArray:
     top = logits.max(axis=1, keepdims=True)
     bad = ~np.isfinite(top[:, 0]) | np.isnan(logits).any(axis=1)
     if bad.any():
-        row = int(np.flatnonzero(bad)[0])
+        row = int(np.argmax(bad))
         column = int(np.argmax(~np.isfinite(logits[row])))
-        raise ValueError(
-            "logits must be finite (-inf is allowed beside a finite value), "
-            f"got {logits[row, column]} in row {first_row + row}, column {column}"
-        )
+        found = f"got {logits[row, column]} in row {first_row + row}, column {column}"
+        raise ValueError(f"logits must be finite (-inf is allowed beside a finite value), {found}")
     powers = np.exp(logits - top)
     return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 

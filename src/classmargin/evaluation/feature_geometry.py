@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -47,8 +48,7 @@ class FeatureSums:
             self.gram += values.T @ values
 
 
-@dataclass(frozen=True)
-class ClassGeometry:
+class ClassGeometry(NamedTuple):
     """Class-wise feature statistics, NaN for a class without samples."""
 
     spread: FloatArray  # mean squared deviation from the class mean, |s_k|^2
@@ -180,8 +180,7 @@ def _nc1(sums: FeatureSums, means: FloatArray, counts: FloatArray) -> float:
     return float((inside / eigenvalues[keep] ** 2).sum() / len(counts))
 
 
-@dataclass(frozen=True)
-class WeightAngles:
+class WeightAngles(NamedTuple):
     """Angles between class weights."""
 
     norms: FloatArray  # length of each weight [K]

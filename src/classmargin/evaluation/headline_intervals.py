@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -152,8 +152,7 @@ def small_sample_factor(n: AnyArray) -> float:
     return float(np.sqrt(np.mean(n / (n - 1)))) if len(n) else 1.0
 
 
-@dataclass(frozen=True)
-class HeadlineEstimates:
+class HeadlineEstimates(NamedTuple):
     """Headline numbers of one model."""
 
     values: Mapping[str, float]  # each of overall, easy, medium, hard, worst, gap

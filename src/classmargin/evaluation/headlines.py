@@ -8,8 +8,8 @@ table and its resampled copies. Axes: ``B`` copies, ``K`` classes, ``C`` pattern
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import combinations, product
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,7 @@ from classmargin.evaluation.input_checks import AnyArray, FloatArray, IntArray
 _RUNS_WITH_ALL_PATTERNS = 2
 
 
-@dataclass(frozen=True)
-class OutcomeTable:
+class OutcomeTable(NamedTuple):
     """Counts of right-wrong patterns per class."""
 
     counts: IntArray  # samples of each class that show each pattern [K, C]
@@ -46,9 +45,8 @@ def outcome_table(labels: IntArray, correct: AnyArray, num_classes: int) -> Outc
         code = correct @ (2 ** np.arange(runs)[::-1])
         counts = np.bincount(labels * 2**runs + code, minlength=num_classes * 2**runs)
         patterns = np.array(list(product((0.0, 1.0), repeat=runs)))
-        return OutcomeTable(
-            counts.reshape(num_classes, 2**runs), np.broadcast_to(patterns, (num_classes, *patterns.shape))
-        )
+        every = np.broadcast_to(patterns, (num_classes, *patterns.shape))
+        return OutcomeTable(counts.reshape(num_classes, 2**runs), every)
     return _patterns_seen(labels, correct, num_classes)
 
 
@@ -125,8 +123,7 @@ MIN_CROSSFIT_SAMPLES = 4
 _CELLS_AT_ONCE = 4_000_000
 
 
-@dataclass(frozen=True)
-class TierRule:
+class TierRule(NamedTuple):
     """How classes are ranked into thirds."""
 
     ranking: str

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,8 +36,7 @@ SEEN_CLASSES_NOTE = (
 )
 
 
-@dataclass(frozen=True)
-class AuditInputs:
+class AuditInputs(NamedTuple):
     """Checked arrays of one test set."""
 
     labels: IntArray  # true classes [N], int64, in [0, K)
@@ -182,8 +180,9 @@ def _classes(name: str, values: Any, num_classes: int, class_names: Sequence[str
     if array.dtype.kind == "U" and array.size:
         array = _numbers_of_names(name, array, class_names)
     array = _integers(name, array)
-    if array.size and (int(array.min()) < 0 or int(array.max()) >= num_classes):
-        low, high = int(array.min()), int(array.max())
+    low, high = int(array.min(initial=0)), int(array.max(initial=0))
+    if low < 0 or high >= num_classes:
+        low = int(array.min())
         hint = " (counted from 1? subtract 1)" if low == 1 and high == num_classes else ""
         raise ValueError(f"{name} must lie in [0, {num_classes}), got values from {low} to {high}{hint}")
     return array
@@ -237,7 +236,7 @@ def _sample_id(values: Any, total: int) -> AnyArray | None:
         raise ValueError(f"sample_id must have shape ({total},), got {array.shape}")
     if array.dtype.kind not in "iuUS":
         raise TypeError(f"sample_id must hold integers or text, got dtype {array.dtype}")
-    if np.unique(array).shape[0] != total:
+    if len(np.unique(array)) != total:
         raise ValueError("sample_id must name every sample once, got repeated values")
     return array
 

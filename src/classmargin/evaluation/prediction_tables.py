@@ -129,9 +129,7 @@ def _check_width(path: Path, columns: Sequence[str]) -> None:
     """Refuse more columns than the largest audit has use for, before a minute is spent on parsing them."""
     most = 2 * MOST_CLASSES + len(SINGLE)
     if len(columns) > most:
-        raise PredictionFileError(
-            f"{path} must have at most {most} columns (logits and probabilities of {MOST_CLASSES} classes), got {len(columns)}"
-        )
+        raise PredictionFileError(f"{path} must have at most {most} columns, got {len(columns)}")
 
 
 def _arrays(
@@ -157,10 +155,9 @@ def _arrays(
         for column in classes:
             column.refuse({""}, *NO_CLASS)
             # 1.5, -1 or nan are names only where others are words, or where -1 and 1 are the two classes.
-            if not texts <= {"-1", "1"} and all(_is_float(text) for text in texts):
-                column.refuse(
-                    {text for text in texts if not text.isdecimal()}, "must hold classes, got ", " among numbers"
-                )
+            if not texts <= {"-1", "1"} and all(map(_is_float, texts)):
+                odd = [text for text in texts if not text.isdecimal()]
+                column.refuse(odd, "must hold classes, got ", " among numbers")
         names = tuple(sorted(texts))
         result["notes"] = (SEEN_CLASSES_NOTE.format(len(names)),)
         longest = max(map(len, names))

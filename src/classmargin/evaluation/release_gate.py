@@ -112,7 +112,7 @@ def gate(
         max_drop: Tolerated drop of an accuracy, in [0, 1].
         min_worst: Accuracy below which a class fails where the data support it, or ``None``.
         must_see: Drop that the gate must be able to see, above ``max_drop``; ``max_drop`` plus 10 points by default.
-        no_drop_beyond: Non-inferiority: pass only if every class is shown (each at level ``alpha``) not to have dropped by more than this.
+        no_drop_beyond: Non-inferiority: pass only if every class is shown (at level ``alpha``) not to have dropped by more than this.
         allow_blind: Pass without being able to see ``must_see``.
         alpha: Chance of failing without cause.
 

@@ -208,13 +208,10 @@ def find_slices(
         >>> import pandas as pd
         >>> from classmargin.evaluation import audit
         >>> labels, light = np.repeat([0, 1], 100), np.tile(["dark", "bright"], 100)
-        >>> wrong = (labels == 0) & (light == "dark")
-        >>> found = find_slices(
-        ...     audit(labels, predictions=np.where(wrong, 1, labels), class_names=["cat", "dog"], bootstrap=0),
-        ...     pd.DataFrame({"light": light}),
-        ... )
+        >>> predictions = np.where((labels == 0) & (light == "dark"), 1, labels)
+        >>> found = find_slices(audit(labels, predictions=predictions, bootstrap=0), pd.DataFrame({"light": light}))
         >>> found[["class_name", "value", "n", "accuracy", "elsewhere"]].to_dict("records")[0]
-        {'class_name': 'cat', 'value': 'dark', 'n': 50, 'accuracy': 0.0, 'elsewhere': 1.0}
+        {'class_name': '0', 'value': 'dark', 'n': 50, 'accuracy': 0.0, 'elsewhere': 1.0}
     """
     import pandas as pd
 

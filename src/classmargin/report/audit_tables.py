@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from classmargin._printable import printable
 from classmargin.evaluation.audit_result import Audit
+from classmargin.evaluation.class_metrics import TIERS
 from classmargin.evaluation.corrected import EQUAL_LEVEL
 from classmargin.report.tables import (
     NO_VALUE,
@@ -38,9 +39,7 @@ RANKING_WORDS = {
 }
 HEADLINES = {
     "overall": "all samples",
-    "easy": "easy third of classes",
-    "medium": "medium third of classes",
-    "hard": "hard third of classes",
+    **{third: f"{third} third of classes" for third in TIERS},
     "worst": "worst class",
     "gap": "gap, easy minus hard",
 }
@@ -139,10 +138,8 @@ def audit_verdict(audit: Audit) -> str:
     if audit.ranking == "corrected" and audit.equal_classes > EQUAL_LEVEL:
         most = audit.interval("gap")[1]
         end = f"; the true gap between the easy and the hard third is at most {100 * most:.1f} points"
-        return (
-            f"No evidence that classes differ: {present} classes that are all right {accuracy} of the time would look like this "
-            f"(p = {audit.equal_classes:.2f}){'' if math.isnan(most) else end}."
-        )
+        same = f"{present} classes that are all right {accuracy} of the time would look like this (p = {audit.equal_classes:.2f})"
+        return f"No evidence that classes differ: {same}{'' if math.isnan(most) else end}."
     thirds = ""
     if not math.isnan(audit.gap):
         hard = format_value(audit.hard, "percent")
@@ -158,15 +155,13 @@ def audit_verdict(audit: Audit) -> str:
 
 
 def _lagging(audit: Audit, present: int) -> str:
-    """Say which classes lie below the overall accuracy by more than chance explains, and how many would by chance."""
     accuracy = format_value(audit.overall, "percent")
     order = "estimate" if audit.ranking == "corrected" else "accuracy"
     frame = audit.by_class[audit.by_class["lags"].astype(bool)].sort_values(order, kind="stable")
     names = [str(name) for name in frame["class_name"]]
-    by_chance = audit.lag_by_chance
-    if len(names) <= by_chance:
+    if len(names) <= audit.lag_by_chance:
         return f"No more classes lag behind the overall accuracy of {accuracy} than chance would give"
-    expected = "less than one" if by_chance < 0.95 else f"about {by_chance:.0f}"
+    expected = "less than one" if audit.lag_by_chance < 0.95 else f"about {audit.lag_by_chance:.0f}"
     verb = "lags" if len(names) == 1 else "lag"
     named = _named(names, format_value(float(frame[order].iloc[0]), "percent"))
     return f"{len(names)} of {present} classes {verb} behind the overall accuracy of {accuracy}: {named} (chance would give {expected})"

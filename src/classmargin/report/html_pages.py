@@ -15,6 +15,7 @@ from classmargin._checks import require_extra
 from classmargin._printable import printable
 from classmargin._progress import progress
 from classmargin.evaluation.audit_result import Audit
+from classmargin.evaluation.class_metrics import TIERS
 from classmargin.evaluation.class_reasons import STEPS
 from classmargin.evaluation.comparison import Comparison, ComparisonSet, compare
 from classmargin.evaluation.input_checks import IntArray
@@ -36,13 +37,11 @@ MOST_HIGHLIGHTED = 8
 FEWEST_POINTS_IN_COLOUR = 4
 CARD_LABELS = {
     "overall": "All samples",
-    "easy": "Easy third",
-    "medium": "Medium third",
-    "hard": "Hard third",
+    **{third: f"{third.capitalize()} third" for third in TIERS},
     "worst": "Lowest accuracy",
     "gap": "Gap, easy − hard",
 }
-THIRDS_AND_MORE = ("easy", "medium", "hard", "worst", "overall")
+THIRDS_AND_MORE = (*TIERS, "worst", "overall")
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
