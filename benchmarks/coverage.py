@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from classmargin.evaluation.class_metrics import tier_sizes
-from classmargin.evaluation.headline_intervals import check_settings, estimate_headlines
+from classmargin.evaluation.headline_intervals import AuditSettings, estimate_headlines
 from classmargin.evaluation.headlines import outcome_table
 
 CLASSES = (10, 100, 1000)
@@ -73,7 +73,7 @@ def simulate(shape: str, classes: int, size: str, repetitions: int) -> dict[str,
         correct = rng.random(len(labels)) < accuracy[labels]
         table, truth = outcome_table(labels, correct[:, None], classes), true_headlines(accuracy)
         for ranking, rows in found.items():
-            result = estimate_headlines(table, check_settings(classes, ranking=ranking, bootstrap=200, seed=repetition))
+            result = estimate_headlines(table, AuditSettings(classes, ranking=ranking, bootstrap=200, seed=repetition))
             low, high = np.array([result.intervals[name] for name in NAMES]).T
             value = np.array([result.values[name] for name in NAMES])
             rows.append(np.stack([(low - 1e-9 <= truth) & (truth <= high + 1e-9), value - truth, high - low]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from classmargin.evaluation.planning import plan
+from classmargin.evaluation.release_gate import plan
 
 
 def test_plan_prints_samples_and_seeds(run):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from classmargin.evaluation.class_metrics import tier_codes
-from classmargin.evaluation.headline_intervals import check_settings, estimate_headlines
+from classmargin.evaluation.headline_intervals import AuditSettings, estimate_headlines
 from classmargin.evaluation.headlines import (
     HEADLINES,
     OutcomeTable,
@@ -52,7 +52,7 @@ def coverage(
         rule = TierRule(ranking, None if reference is None else tier_codes(reference))
         expected = procedure_mean(accuracy, n, rule, rng, draws=2000)
         for _ in range(sets // truths):
-            settings = check_settings(
+            settings = AuditSettings(
                 len(n),
                 ranking=ranking,
                 reference=reference,

@@ -2,13 +2,15 @@ import numpy as np
 import pytest
 
 from classmargin.evaluation import audit
-from classmargin.evaluation.bounds import class_groups
+from classmargin.evaluation.audit_from_evidence import class_groups
 from classmargin.theory import class_risk_bounds, risk_bound
 
 
 @pytest.mark.parametrize("norm_order", [2.0, 3.0, 1.0])
 def test_bounds_are_those_of_the_theory_on_all_samples_at_once(toy, norm_order, monkeypatch):
-    monkeypatch.setattr("classmargin.evaluation.bounds.class_groups", lambda labels: class_groups(labels, rows=100))
+    monkeypatch.setattr(
+        "classmargin.evaluation.audit_from_evidence.class_groups", lambda labels: class_groups(labels, rows=100)
+    )
     result = audit(toy.labels, **toy.arrays, bootstrap=0, norm_order=norm_order)
     margins = result.by_class["margin"].to_numpy(copy=True)
     conjugate = np.inf if norm_order == 1 else norm_order / (norm_order - 1)

@@ -9,7 +9,6 @@ from classmargin.evaluation.class_metrics import (
     class_accuracy,
     class_calibration_error,
     class_means,
-    class_precision,
     confusion_counts,
     share,
 )
@@ -27,14 +26,16 @@ def test_counts_precision_and_recall_equal_scikit_learn(guesses):
     counts = confusion_counts(labels, predictions, 6)
     np.testing.assert_array_equal(counts, confusion_matrix(labels, predictions))
     np.testing.assert_allclose(class_accuracy(counts), recall_score(labels, predictions, average=None))
-    np.testing.assert_allclose(class_precision(counts), precision_score(labels, predictions, average=None))
+    np.testing.assert_allclose(
+        share(np.diagonal(counts), counts.sum(axis=0)), precision_score(labels, predictions, average=None)
+    )
     assert np.diagonal(counts).sum() / counts.sum() == accuracy_score(labels, predictions)
 
 
 def test_absent_classes_have_no_accuracy_and_unpredicted_ones_no_precision():
     counts = confusion_counts(np.array([0, 0]), np.array([0, 2]), 4)
     np.testing.assert_array_equal(class_accuracy(counts), [0.5, np.nan, np.nan, np.nan])
-    np.testing.assert_array_equal(class_precision(counts), [1.0, np.nan, 0.0, np.nan])
+    np.testing.assert_array_equal(share(np.diagonal(counts), counts.sum(axis=0)), [1.0, np.nan, 0.0, np.nan])
 
 
 def test_calibration_error_equals_torchmetrics(toy):

@@ -7,8 +7,7 @@ from simulated_sets import predictions_with
 
 from classmargin.evaluation import audit, gate
 from classmargin.evaluation.paired_tests import class_differences, holm, margin_p_values
-from classmargin.evaluation.planning import catch_probability, smallest_caught_drop
-from classmargin.evaluation.release_gate import churn_of
+from classmargin.evaluation.release_gate import catch_probability, churn_of, smallest_caught_drop
 
 CLASSES = 5
 

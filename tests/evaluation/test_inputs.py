@@ -150,7 +150,7 @@ BAD = {
         "logits": np.zeros((2, 2)),
         "classifier_weight": [[np.nan, 0.0], [1.0, 0.0]],
     },
-    "num_classes must be a positive int": {"labels": [0], "predictions": [0], "num_classes": 0},
+    "num_classes must be at least 1": {"labels": [0], "predictions": [0], "num_classes": 0},
 }
 
 

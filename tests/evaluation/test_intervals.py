@@ -3,12 +3,11 @@ import pytest
 from scipy import stats
 from statsmodels.stats.proportion import proportion_confint
 
-from classmargin.evaluation.intervals import (
+from classmargin.evaluation.class_metrics import normal_quantile, wilson_interval
+from classmargin.evaluation.headline_intervals import (
     centred_interval,
     class_mean_counts,
-    normal_quantile,
     small_sample_factor,
-    wilson_interval,
     with_few_changes,
     with_few_events,
 )

@@ -46,8 +46,3 @@ def test_a_weight_of_length_zero_has_no_angle():
 
 def test_one_class_has_no_pair():
     assert np.isnan(weight_angles(np.ones((1, 3))).minimum_degrees)
-
-
-def test_weights_that_are_not_finite_are_refused():
-    with pytest.raises(ValueError, match="classifier_weight must be finite"):
-        weight_angles(np.array([[np.inf, 1.0]]))

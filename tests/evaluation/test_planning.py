@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_ind
 
-from classmargin.evaluation.planning import (
+from classmargin.evaluation.release_gate import (
     catch_probability,
     plan,
     samples_for_drop,

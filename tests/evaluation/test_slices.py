@@ -6,8 +6,7 @@ import pytest
 
 from classmargin.evaluation.auditing import audit
 from classmargin.evaluation.prediction_files import read_groups, read_sample_table, read_texts
-from classmargin.evaluation.samples import write_samples
-from classmargin.evaluation.slices import find_slices, group_accuracies
+from classmargin.evaluation.samples import find_slices, group_accuracies, write_samples
 
 RNG = np.random.default_rng(0)
 LABELS = np.repeat(np.arange(4), 200)

@@ -7,8 +7,8 @@ import pytest
 from classmargin.evaluation import audit, gate
 from classmargin.evaluation.class_diagnosis import margins_of, most_confused
 from classmargin.evaluation.comparison import judgement
+from classmargin.evaluation.headline_intervals import with_few_in_parts
 from classmargin.evaluation.input_checks import column_names, shared_names
-from classmargin.evaluation.intervals import with_few_in_parts
 from classmargin.evaluation.json_values import to_plain
 from classmargin.evaluation.paired_tests import chance_of_few_gains
 from classmargin.evaluation.samples import places_in_groups

@@ -76,8 +76,9 @@ def test_the_worst_class_has_one_interval_on_a_page_that_of_its_row(ranking, wor
     names = [str(row["metric"]) for row in audit_tables.headline_table(found).rows]
     assert not set(names) & set(found.class_names)
     limits = ("estimate_low", "estimate_high") if ranking == "corrected" else ("low", "high")
-    for shown, row in zip(audit_tables.class_rows(found), found.by_class.to_dict("records"), strict=True):
-        assert shown["interval"] == tuple(row[name] for name in limits)
+    of_class = found.by_class.set_index("class_name")
+    for shown in audit_tables.class_rows(found):
+        assert shown["interval"] == tuple(of_class.loc[shown["class_name"], name] for name in limits)
 
 
 def test_verdict_names_the_thirds_and_the_worst_class(small_audit):

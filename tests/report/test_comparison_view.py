@@ -28,7 +28,7 @@ def test_changes_come_greatest_loss_first(comparison):
 
 
 def test_strongest_changes_are_the_best_supported(comparison):
-    table = comparison_tables.top_changes_table(comparison, 2)
+    table = comparison_tables.change_table(comparison, 2)
     smallest = np.sort(comparison.by_class["q_value"].to_numpy())[:2]
     np.testing.assert_array_equal([row["q_value"] for row in table.rows], smallest)
     assert table.note == "and 4 more classes"
@@ -99,7 +99,7 @@ def test_the_test_is_called_by_its_name(make_audit):
     one, other = make_audit(bootstrap=0), make_audit(seed=1, bootstrap=0)
     for candidate, words in ((other, "Exact McNemar test"), ([other, one], "t-test with the variance")):
         pair = compare(one, candidate, bootstrap=10)
-        for table in (comparison_tables.change_table(pair), comparison_tables.top_changes_table(pair, 3)):
+        for table in (comparison_tables.change_table(pair), comparison_tables.change_table(pair, 3)):
             (hint,) = (column.hint for column in table.columns if column.key == "p_value")
             assert hint.startswith(words)
 

@@ -145,7 +145,7 @@ def _slices(result: Audit, metadata: Path | None, groups: Path | None, pictures:
     import pandas as pd
 
     from classmargin.evaluation.prediction_files import read_groups, read_sample_table
-    from classmargin.evaluation.slices import find_slices, group_accuracies
+    from classmargin.evaluation.samples import find_slices, group_accuracies
     from classmargin.report.audit_tables import group_table, slice_table
 
     tables = []

@@ -126,7 +126,7 @@ def plan(
         alpha: Error rate of the gate and of the comparison.
         power: Probability of seeing what is there.
     """
-    from classmargin.evaluation.planning import plan as make_plan
+    from classmargin.evaluation.release_gate import plan as make_plan
     from classmargin.report.tables import Column, Table
 
     found = make_plan(

@@ -6,7 +6,6 @@ files.
 
 from classmargin.evaluation.audit_result import Audit, FeatureSample
 from classmargin.evaluation.auditing import AuditAccumulator, audit
-from classmargin.evaluation.class_metrics import ClassFrame, Metric, class_frame
 from classmargin.evaluation.comparison import Comparison, ComparisonSet, compare, compare_many
 from classmargin.evaluation.prediction_files import (
     Predictions,
@@ -16,31 +15,11 @@ from classmargin.evaluation.prediction_files import (
 )
 from classmargin.evaluation.prediction_tables import PredictionFileError
 from classmargin.evaluation.release_gate import GateResult, gate
-from classmargin.evaluation.samples import flipped_samples
-from classmargin.evaluation.selection import select
-from classmargin.evaluation.slices import find_slices, group_accuracies
+from classmargin.evaluation.samples import find_slices, flipped_samples, group_accuracies
 
 __all__ = [
-    "Audit",
-    "AuditAccumulator",
-    "ClassFrame",
-    "Comparison",
-    "ComparisonSet",
-    "FeatureSample",
-    "GateResult",
-    "Metric",
-    "PredictionFileError",
-    "Predictions",
-    "audit",
-    "class_frame",
-    "compare",
-    "compare_many",
-    "find_slices",
-    "flipped_samples",
-    "gate",
-    "group_accuracies",
-    "read_class_names",
-    "read_predictions",
-    "select",
+    "Audit", "AuditAccumulator", "Comparison", "ComparisonSet", "FeatureSample", "GateResult",
+    "PredictionFileError", "Predictions", "audit", "compare", "compare_many", "find_slices",
+    "flipped_samples", "gate", "group_accuracies", "read_class_names", "read_predictions",
     "write_predictions",
-]
+]  # fmt: skip

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from classmargin._checks import check_choice, require_extra
-from classmargin.evaluation.class_metrics import accuracy, confusion_counts
+from classmargin.evaluation.class_metrics import confusion_counts
 from classmargin.evaluation.headlines import HEADLINES
 from classmargin.evaluation.input_checks import AnyArray, IntArray
 from classmargin.evaluation.json_values import fields_to_plain, to_plain
@@ -51,8 +51,7 @@ class Audit:
         class_names: One name per class, in class order, length ``K``.
         num_samples: Number of audited samples ``N``.
         overall: Share of all samples classified right, in [0, 1].
-        easy: Mean accuracy of the best third of classes (``tiers`` says which; ``notes`` by what rule). With ``ranking="corrected"``
-            this and the next four are estimates of the true class accuracies.
+        easy: Mean accuracy of the best third of classes; with ``ranking="corrected"`` this and the next four are estimates of the truth.
         medium: Mean accuracy of the middle third.
         hard: Mean accuracy of the worst third.
         worst: Lowest class accuracy.
@@ -60,38 +59,29 @@ class Audit:
         intervals: ``{"overall": (low, high), ...}`` for the six values above; read it with :meth:`interval`.
         confidence: Level of all intervals, e.g. 0.95.
         ranking: ``"corrected"``, ``"own"`` (as in the paper), ``"reference"`` or ``"crossfit"``.
-        by_class: One row per class, in class order. Columns are always all there; what the given arrays do not tell
-            is NaN (numbers) or an empty string (text):
+        by_class: One row per class, in class order. Columns are always all there; what the given arrays do not tell is NaN or "":
 
-            ``class_name`` · ``n`` samples · ``accuracy`` (NaN if n = 0) · ``low``, ``high`` Wilson interval ·
-            ``estimate`` of its true accuracy, moved towards the other classes as far as its samples leave room, ``estimate_low``,
-            ``estimate_high`` · ``lags`` whether it lies below ``overall`` by more than chance explains (exact binomial tail) ·
-            ``precision``, ``f1``, ``top5`` (share of samples whose class is among the five most likely), ``cost`` (mean cost of its
-            samples), each with ``_low`` and ``_high`` (Wilson) · ``recall`` ·
-            ``tier`` easy/medium/hard, "absent" if n = 0 · ``ece`` calibration error, ``ece_low`` and ``ece_high`` what it would be on
-            endless samples · ``output_margin`` mean of p_y - max other p · ``low_confidence`` share of samples whose top
-            probability is below 0.5 · ``confidently_wrong`` share of samples that are wrong with top probability
-            of at least 0.8 · ``label_issues`` number of samples of this class whose label is doubted ·
-            ``spread`` mean squared deviation from the class mean · ``mean_norm`` length of the class mean ·
-            ``sqnorm`` r², mean squared norm (any norm order) · ``margin`` γ that MR² would give ·
-            ``weight_norm`` length of the head's weight · ``nearest_by_angle`` name of the class with the nearest
-            weight, ``nearest_angle`` degrees · ``nearest_by_confusion`` name of the class it is most often taken
-            for, ``confusion_share`` share of its samples that go there · ``train_accuracy`` accuracy on its training samples (with
-            ``train=``) · ``separability`` how often a classifier of this class and the one it is most often taken for,
-            cross-validated on the features of these two alone, is right (0.5 is chance; classes that fail only) · ``reason`` the
-            leading reason in a word or two · ``verdict`` one line: why it fails · ``next_step`` what to do about it.
-        tiers: Three rows (easy, medium, hard): ``tier``, ``classes`` (number), ``n``, ``accuracy``, ``low``,
-            ``high``, ``output_margin``, ``spread`` (means over its classes), ``names`` (tuple of class names).
-        disparity: Measures of the gap between classes: ``worst_5`` (mean of the five lowest, fewer if K < 5), ``best``,
-            ``range``, ``ratio`` (worst/best), ``std``, ``gini``, ``generalized_entropy`` (α = 2), ``theil``,
-            ``mean_class_accuracy``, ``worst_class`` (name). With ``ranking="corrected"`` ``std`` and ``gini`` are corrected and have
-            ``std_interval`` and ``gini_interval``, and ``worst_class`` has the lowest estimate.
+            ``class_name`` · ``n`` samples · ``accuracy`` (also ``recall``), ``low``, ``high`` Wilson interval · ``estimate`` of its true
+            accuracy, ``estimate_low``, ``estimate_high`` · ``lags`` whether it lies below ``overall`` by more than chance explains
+            (exact binomial tail) · ``precision``, ``f1``, ``top5`` (share of samples whose class is among the five most likely),
+            ``cost`` (mean cost of its samples), each with ``_low`` and ``_high`` · ``tier`` easy/medium/hard, "absent" if n = 0 ·
+            ``ece`` calibration error, ``ece_low`` and ``ece_high`` what it would be on endless samples · ``output_margin`` mean of
+            p_y - max other p · ``low_confidence`` share of samples whose top probability is below 0.5 · ``confidently_wrong`` share
+            that are wrong with one of at least 0.8 · ``label_issues`` number of samples whose label is doubted · ``spread`` mean squared
+            deviation from the class mean · ``mean_norm`` length of the class mean · ``sqnorm`` r², mean squared norm (any order) ·
+            ``margin`` γ that MR² would give · ``weight_norm`` length of the head's weight · ``nearest_by_angle`` class with the nearest
+            weight, ``nearest_angle`` degrees · ``nearest_by_confusion`` class it is most often taken for, ``confusion_share`` share of
+            its samples that go there · ``train_accuracy`` on its training samples (with ``train=``) · ``separability`` how often a
+            cross-validated classifier of this class and the one it is most often taken for is right (0.5 is chance; classes that
+            fail only) · ``reason`` in a word or two · ``verdict`` one line: why it fails · ``next_step`` what to do about it.
+        tiers: Three rows: ``tier``, ``classes`` (number), ``n``, ``accuracy``, ``low``, ``high``, ``output_margin``, ``spread``, ``names``.
+        disparity: Measures of the gap between classes: ``worst_5`` (mean of the five lowest), ``worst_10_percent``, ``best``, ``range``,
+            ``ratio`` (worst/best), ``std``, ``gini``, ``generalized_entropy`` (α = 2), ``theil``, ``mean_class_accuracy``, ``worst_class``
+            (name). With ``ranking="corrected"`` ``std``, ``gini`` (with ``_interval``) and ``worst_class`` are those of the estimates.
         equal_classes: P-value of the test that all classes have the same accuracy (NaN with one class).
         lag_by_chance: How many classes would be marked ``lags`` on average if all were equal.
-        geometry: Flat dictionary, ``None`` where the arrays do not tell: ``output_margin``, ``output_margin_easy``,
-            ``output_margin_medium``, ``output_margin_hard``, ``classifier_margin_degrees``,
-            ``weight_norm_mean``, ``weight_norm_cv``, ``nc1``, ``within_between_ratio``, ``mean_equinorm_cv``,
-            ``weight_equinorm_cv``, ``mean_equiangularity``, ``weight_equiangularity``, ``spread_to_mean_norm``.
+        geometry: Margins, weight norms and neural-collapse diagnostics by name (``output_margin``, ``output_margin_easy``, …,
+            ``classifier_margin_degrees``, ``weight_norm_mean``, ``nc1``, …), ``None`` where the arrays do not tell.
         bounds: Terms of Proposition 1 and Eq. 15, or ``None`` without logits, features and classifier_weight:
             ``{"terms": {name: value}, "by_class": DataFrame(class_name, bound, ...), "statement": text}``.
         correlations: Over classes: ``x``, ``y``, ``measure`` ("pearson", "spearman"), ``value``, ``low``, ``high``, ``classes``.
@@ -164,11 +154,10 @@ class Audit:
     def samples(self) -> pd.DataFrame:
         """The samples worth a look, one row per sample and kind, in class order.
 
-        ``sample_id`` · ``class_name`` true class · ``kind`` "error" (wrong, the most confident first), "doubted label"
-        (the least believed label first) or "typical" (right, about as
-        certain as usual for the class) · ``rank`` within class and kind, from 1 · ``predicted`` class · ``probability`` of
-        that · ``true_probability`` of the true class · ``second_choice``, ``second_probability`` of the next class ·
-        ``position`` in the test set. Without scores there are errors only, and the probabilities are NaN.
+        ``sample_id`` · ``class_name`` true class · ``kind`` "error" (the most confident first), "doubted label" (the least believed
+        first) or "typical" (right, about as certain as usual) · ``rank`` within class and kind, from 1 · ``predicted`` class ·
+        ``probability`` of that · ``true_probability`` · ``second_choice``, ``second_probability`` of the next class · ``position`` in
+        the test set. Without scores there are errors only, and the probabilities are NaN.
 
         Example:
             >>> from classmargin.evaluation import audit
@@ -232,39 +221,26 @@ class Audit:
         cells, counts = np.unique(self.labels[wrong] * self.num_classes + self.predictions[wrong], return_counts=True)
         order = np.argsort(-counts, kind="stable")[:k]
         truth, predicted = np.divmod(cells[order], self.num_classes)
-        count = counts[order]
-        return pd.DataFrame(
-            {
-                "truth": [self.class_names[i] for i in truth],
-                "predicted": [self.class_names[j] for j in predicted],
-                "count": count,
-                "share": count / np.bincount(self.labels, minlength=self.num_classes)[truth],
-            }
-        )
+        names, count = np.array(self.class_names, dtype=object), counts[order]
+        of = np.bincount(self.labels, minlength=self.num_classes)[truth]
+        return pd.DataFrame({"truth": names[truth], "predicted": names[predicted], "count": count, "share": count / of})
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the per-sample arrays as plain Python values that ``json.dumps`` takes (no NaN)."""
         left_out = ("labels", "predictions", "sample_id", "feature_sample", "scores")
-        return {
-            **fields_to_plain(self, leave_out=left_out),
-            "num_classes": self.num_classes,
-            "top_confusions": to_plain(self.top_confusions()),
-        }
+        top = to_plain(self.top_confusions())
+        return {**fields_to_plain(self, leave_out=left_out), "num_classes": self.num_classes, "top_confusions": top}
 
     def to_markdown(self, top: int = 10) -> str:
         """Return a short report in Markdown with the ``top`` worst classes."""
-        from classmargin.report.audit_tables import (
-            audit_markdown,  # against the direction of the layers, hence late
-        )
+        from classmargin.report.audit_tables import audit_markdown  # against the direction of the layers, hence late
 
         return audit_markdown(self, top)
 
     def to_metric_frame(
         self, metrics: Any = None, *, sensitive_features: Any = None, control_features: Any = None
     ) -> Any:
-        """Return the predictions as a ``fairlearn.metrics.MetricFrame`` (needs the extra ``fairlearn``).
-
-        Labels and predictions in it are class names.
+        """Return the predictions, as class names, in a ``fairlearn.metrics.MetricFrame`` (needs the extra ``fairlearn``).
 
         Args:
             metrics: What ``MetricFrame`` takes: a function of (labels, predictions) or a dictionary of them; accuracy and
@@ -281,8 +257,9 @@ class Audit:
         fairlearn = require_extra("fairlearn.metrics", "fairlearn", "Audit.to_metric_frame")
         names = np.asarray(self.class_names, dtype=object)
         labels, predictions = names[self.labels], names[self.predictions]
+        usual = {"accuracy": lambda truth, guess: float(np.mean(truth == guess)), "n": fairlearn.count}
         return fairlearn.MetricFrame(
-            metrics={"accuracy": accuracy, "n": fairlearn.count} if metrics is None else metrics,
+            metrics=usual if metrics is None else metrics,
             y_true=labels,
             y_pred=predictions,
             sensitive_features={"class_name": labels} if sensitive_features is None else sensitive_features,
@@ -304,12 +281,9 @@ class Audit:
         polars = require_extra("polars", "polars", "Audit.to_polars")
         frame = self.top_confusions() if table == "top_confusions" else getattr(self, table)
         # Column by column: polars takes whole pandas frames only with pyarrow installed.
-        return polars.DataFrame(
-            {
-                str(name): [list(value) if isinstance(value, tuple) else value for value in frame[name].tolist()]
-                for name in frame.columns
-            }
-        )
+        rows = {str(name): frame[name].tolist() for name in frame.columns}
+        as_lists = {name: [list(cell) if isinstance(cell, tuple) else cell for cell in rows[name]] for name in rows}
+        return polars.DataFrame(as_lists)
 
     def to_html(self, path: str | os.PathLike[str], *, images: Any = None, texts: Any = None) -> Path:
         """Write one self-contained HTML file and return where it is (needs the extra ``report``).
@@ -320,7 +294,6 @@ class Audit:
                 sample, or an array ``[N, H, W]``, ``[N, H, W, C]`` or ``[N, C, H, W]`` in the order of the samples.
             texts: Shows the text of the listed samples: one per sample.
         """
-        # The one import against the direction of the layers; late, so that arrays-in, numbers-out needs no figures.
         from classmargin.report.html_pages import write_audit_html
 
         write_audit_html(self, path, images=images, texts=texts)

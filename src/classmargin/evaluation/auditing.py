@@ -1,14 +1,12 @@
 """Audits of arrays (:func:`audit`), of models (:func:`audit_model`) and of batches (:class:`AuditAccumulator`).
 
 Data flow: ``input_checks`` checks the arrays -> :class:`AuditAccumulator` reads them in chunks and keeps ``evidence`` (a few numbers per
-sample, sums over features, a small subsample of features; never the logits) -> ``audit_from_evidence`` computes the
-:class:`~classmargin.evaluation.audit_result.Audit`. Both forms take this path, so they give the same numbers.
+sample, never the logits) -> ``audit_from_evidence`` computes the audit. All forms take this path, so they give the same numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,14 +16,15 @@ from classmargin._checks import check_int, check_number
 from classmargin._progress import progress, progress_if_long
 from classmargin.evaluation.audit_from_evidence import audit_from_evidence
 from classmargin.evaluation.audit_result import Audit
-from classmargin.evaluation.evidence import Evidence, KeptFeatures, gather_evidence, score_samples
+from classmargin.evaluation.evidence import Evidence, KeptFeatures, SampleScores, score_samples
 from classmargin.evaluation.feature_geometry import FeatureSums, check_finite
-from classmargin.evaluation.headline_intervals import check_settings
+from classmargin.evaluation.headline_intervals import AuditSettings
 from classmargin.evaluation.input_checks import (
     CHUNK_ROWS,
     CHUNK_VALUES,
     AnyArray,
     AuditInputs,
+    IntArray,
     check_class_names,
     check_inputs,
     check_weight,
@@ -34,6 +33,7 @@ from classmargin.evaluation.input_checks import (
 )
 
 FEATURE_SAMPLES = 2000
+_Chunk = tuple[IntArray, IntArray, SampleScores | None, AnyArray | None]  # labels, predictions, scores, identities
 
 
 def audit(
@@ -96,53 +96,23 @@ def audit(
         (0.667, [1.0, 0.5, 0.5])
     """
     inputs = check_inputs(
-        labels,
-        logits=logits,
-        probabilities=probabilities,
-        predictions=predictions,
-        features=features,
-        classifier_weight=classifier_weight,
-        class_names=class_names,
-        num_classes=num_classes,
-        sample_id=sample_id,
+        labels, logits=logits, probabilities=probabilities, predictions=predictions, features=features, sample_id=sample_id,
+        classifier_weight=classifier_weight, class_names=class_names, num_classes=num_classes,
+    )  # fmt: skip
+    names, weight = inputs.class_names, inputs.classifier_weight
+    settings = AuditSettings(
+        inputs.num_classes, names, ranking, reference, confidence, bootstrap, seed, mean_margin, costs
     )
-    return audit_inputs(
-        inputs,
-        train=train,
-        ranking=ranking,
-        reference=reference,
-        confidence=confidence,
-        bootstrap=bootstrap,
-        seed=seed,
-        mean_margin=mean_margin,
-        norm_order=norm_order,
-        costs=costs,
-    )
-
-
-def audit_inputs(
-    inputs: AuditInputs, *, norm_order: float = 2.0, seed: int = 0, train: Audit | None = None, **options: Any
-) -> Audit:
-    """Audit arrays that have been checked; ``options`` are the other settings of :func:`audit`."""
-    settings = check_settings(inputs.num_classes, class_names=inputs.class_names, seed=seed, **options)
-    accumulator = AuditAccumulator(class_names=inputs.class_names, norm_order=norm_order, seed=seed)
+    accumulator = AuditAccumulator(class_names=names, norm_order=norm_order, seed=seed)
     accumulator.add(inputs)
-    return audit_from_evidence(
-        accumulator.evidence(),
-        inputs.class_names,
-        settings,
-        classifier_weight=inputs.classifier_weight,
-        inputs=inputs,
-        train=train,
-    )
+    evidence = accumulator.evidence()
+    return audit_from_evidence(evidence, names, settings, classifier_weight=weight, inputs=inputs, train=train)
 
 
 class AuditAccumulator:
     """Collects an audit batch by batch.
 
-    Under ``torch.distributed`` every process feeds its own samples and :meth:`compute`, which all of them must call, returns the
-    audit of all samples to each of them. Samplers that repeat samples to fill the last batch would count those twice: give
-    ``sample_id`` and the repetition is refused.
+    Samplers that repeat samples to fill the last batch would count those twice: give ``sample_id`` and the repetition is refused.
 
     Args:
         num_classes: Number of classes K (or give ``class_names``).
@@ -180,127 +150,96 @@ class AuditAccumulator:
 
     def reset(self) -> None:
         """Forget all samples."""
-        self.chunks: list[Evidence] = []
+        self.chunks: list[_Chunk] = []
         self.feature_sums: FeatureSums | None = None
         self.kept = KeptFeatures(self.feature_samples, self.seed)
         self.num_samples = 0
 
     def update(
-        self,
-        labels: Any,
-        *,
-        logits: Any = None,
-        probabilities: Any = None,
-        predictions: Any = None,
-        features: Any = None,
-        sample_id: Any = None,
-    ) -> None:
+        self, labels: Any, *, logits: Any = None, probabilities: Any = None, predictions: Any = None,
+        features: Any = None, sample_id: Any = None,
+    ) -> None:  # fmt: skip
         """Add one batch; arguments as in :func:`classmargin.audit`. A refused batch leaves the state as it was."""
-        self.add(
-            check_inputs(
-                labels,
-                logits=logits,
-                probabilities=probabilities,
-                predictions=predictions,
-                features=features,
-                # Names bring the columns of a frame into class order; default names must not be compared with them.
-                class_names=self.class_names if self.has_names else None,
-                num_classes=len(self.class_names),
-                sample_id=sample_id,
-            )
-        )
+        # Names bring the columns of a frame into class order; default names must not be compared with them.
+        names = self.class_names if self.has_names else None
+        inputs = check_inputs(
+            labels, logits=logits, probabilities=probabilities, predictions=predictions, features=features,
+            class_names=names, num_classes=len(self.class_names), sample_id=sample_id,
+        )  # fmt: skip
+        self.add(inputs)
 
     def add(self, inputs: AuditInputs) -> None:
         """Add checked arrays; nothing is changed before everything has been read without an error."""
-        self._check_same_kind(inputs)
+        features = inputs.features
+        if self.chunks:
+            kinds = (self.chunks[0][2], self.feature_sums, self.chunks[0][3])
+            now = (inputs.scores, features, inputs.sample_id)
+            for name, before, given in zip(("scores", "features", "sample_id"), kinds, now, strict=True):
+                if (before is None) != (given is None):
+                    raise ValueError(f"every update must bring the same arrays, got {name} in some updates only")
+            if self.feature_sums is not None and features is not None:
+                size = self.feature_sums.sums.shape[1]
+                if features.shape[1] != size:
+                    raise ValueError(f"features must have {size} columns as before, got shape {features.shape}")
         columns = 1 if inputs.scores is None else inputs.scores.shape[1]
         size = max(64, min(CHUNK_ROWS, CHUNK_VALUES // columns))
         chunks = []
         for rows in progress_if_long(list(row_chunks(len(inputs.labels), size)), "reading scores"):
             chunks.append(self._read(inputs, rows))
             release_pages(inputs.scores)
-        if inputs.features is not None:
+        if features is not None:
             if self.feature_sums is None:
-                dim = inputs.features.shape[1]
-                self.feature_sums = FeatureSums.empty(len(self.class_names), dim, self.norm_order)
+                self.feature_sums = FeatureSums.empty(len(self.class_names), features.shape[1], self.norm_order)
             for rows in progress_if_long(list(row_chunks(len(inputs.labels))), "reading features"):
-                self.feature_sums.add(inputs.features[rows], inputs.labels[rows])
-            self.kept.add(inputs.features, inputs.sample_id, first=self.num_samples)
+                self.feature_sums.add(features[rows], inputs.labels[rows])
+            self.kept.add(features, inputs.sample_id, first=self.num_samples)
         self.chunks += chunks
         self.num_samples += len(inputs.labels)
 
-    def merge(self, other: AuditAccumulator) -> None:
-        """Add what another accumulator of the same classes has collected."""
-        if other.class_names != self.class_names or other.norm_order != self.norm_order:
-            raise ValueError("accumulators to merge must have the same class_names and norm_order")
-        if other.num_samples == 0:
-            return
-        if self.num_samples and self.kind() != other.kind():
-            raise ValueError("accumulators to merge must hold the same kinds of arrays")
-        self.kept.merge(other.kept, shift=self.num_samples)
-        self.chunks += [replace(chunk, kept=self.kept) for chunk in other.chunks]  # not all that the other kept
-        self.num_samples += other.num_samples
-        if other.feature_sums is not None:
-            if self.feature_sums is None:
-                num_classes, dim = other.feature_sums.sums.shape
-                self.feature_sums = FeatureSums.empty(num_classes, dim, self.norm_order)
-            self.feature_sums.merge(other.feature_sums)
-
     def compute(self, *, classifier_weight: Any = None, **options: Any) -> Audit:
-        """Return the audit of all samples so far, over all processes.
+        """Return the audit of all samples so far.
 
         Args:
             classifier_weight: Weights of the head ``[K, d]``, for angles.
             options: ``ranking``, ``reference``, ``confidence``, ``bootstrap``, ``seed``, ``mean_margin``, ``costs`` of
                 :func:`classmargin.audit`. Bounds are left out: they need a second pass over the logits.
         """
-        settings = check_settings(len(self.class_names), class_names=self.class_names, **options)
-        evidence = gather_evidence(self.evidence(), len(self.class_names), self.norm_order)
+        settings = AuditSettings(len(self.class_names), self.class_names, **options)
+        evidence = self.evidence()
+        if evidence.sample_id is not None and len(np.unique(evidence.sample_id)) < len(evidence.sample_id):
+            raise ValueError(
+                "sample_id must name every sample once, got repeated values (a sampler that repeats samples?)"
+            )
         dim = None if evidence.feature_sums is None else evidence.feature_sums.sums.shape[1]
         weight = check_weight(classifier_weight, len(self.class_names), dim)
         return audit_from_evidence(evidence, self.class_names, settings, classifier_weight=weight)
 
     def evidence(self) -> Evidence:
-        """Return what this process has collected, perhaps nothing."""
-        none = np.zeros(0, dtype=np.int64)
-        chunks = self.chunks or [Evidence(none, none, None, None, None, self.kept)]
-        return replace(chunks[0].joined(*chunks[1:]), feature_sums=self.feature_sums, kept=self.kept)
-
-    def kind(self) -> tuple[bool, bool, bool]:
-        """Return whether scores, features and sample_id are being collected."""
-        return replace(self.chunks[0], feature_sums=self.feature_sums).kind()
-
-    def _check_same_kind(self, inputs: AuditInputs) -> None:
+        """Return what has been collected."""
         if not self.chunks:
-            return
-        kind = (inputs.scores is not None, inputs.features is not None, inputs.sample_id is not None)
-        for name, was, now in zip(("scores", "features", "sample_id"), self.kind(), kind, strict=True):
-            if was != now:
-                raise ValueError(f"every update must bring the same arrays, got {name} in some updates only")
-        if self.feature_sums is not None and inputs.features is not None:
-            size = self.feature_sums.sums.shape[1]
-            if inputs.features.shape[1] != size:
-                raise ValueError(f"features must have {size} columns as before, got shape {inputs.features.shape}")
+            raise ValueError("compute needs at least one sample, got none (call update first)")
+        labels, predictions, scores, ids = zip(*self.chunks, strict=True)
+        kept_scores = None if scores[0] is None else SampleScores(*map(np.concatenate, zip(*scores, strict=True)))
+        identity = None if ids[0] is None else np.concatenate(ids)
+        return Evidence(
+            np.concatenate(labels), np.concatenate(predictions), kept_scores, identity, self.feature_sums, self.kept
+        )
 
-    def _read(self, inputs: AuditInputs, rows: slice) -> Evidence:
+    def _read(self, inputs: AuditInputs, rows: slice) -> _Chunk:
         labels = inputs.labels[rows]
         first_row = self.num_samples + rows.start
         scores = None
         if inputs.scores is not None:
             scores = score_samples(
-                inputs.scores[rows],
-                labels,
-                are_logits=inputs.scores_are_logits,
-                first_row=first_row,
-                tolerance=inputs.tolerance,
-            )
+                inputs.scores[rows], labels, are_logits=inputs.scores_are_logits, first_row=first_row, tolerance=inputs.tolerance
+            )  # fmt: skip
         if inputs.features is not None:
             check_finite("features", inputs.features[rows], first_row)
         predictions = labels if scores is None else scores.predictions
         if inputs.predictions is not None:
             predictions = inputs.predictions[rows]
         ids = None if inputs.sample_id is None else inputs.sample_id[rows]
-        return Evidence(labels, predictions, scores, ids, None, self.kept)
+        return labels, predictions, scores, ids
 
 
 def audit_model(model: Any, X: Any, y: Any = None, **options: Any) -> Audit:
@@ -341,22 +280,22 @@ def _audit_estimator(model: Any, X: Any, y: Any, options: dict[str, Any]) -> Aud
     labels = _numbers("y", y, names)
     if callable(getattr(model, "predict_proba", None)):
         return audit(labels, probabilities=model.predict_proba(X), **given)
-    scores = np.asarray(model.decision_function(X)) if hasattr(model, "decision_function") else None
-    # Two classes have one column; one against one has others than the classes: then only the decision counts.
-    if scores is not None and scores.ndim == 1:
-        scores = np.stack([-scores / 2, scores / 2], axis=1)
-    if scores is None or scores.shape[1] != len(names):
-        return audit(labels, predictions=_numbers("predictions", model.predict(X), names), **given)
-    return audit(labels, logits=scores, **given)
+    if hasattr(model, "decision_function"):
+        scores = np.asarray(model.decision_function(X))
+        if scores.ndim == 1:  # two classes have one column
+            scores = np.stack([-scores / 2, scores / 2], axis=1)
+        if scores.shape[1] == len(names):  # one against one has others than the classes: only the decision counts
+            return audit(labels, logits=scores, **given)
+    return audit(labels, predictions=_numbers("predictions", model.predict(X), names), **given)
 
 
 def _numbers(name: str, values: Any, names: list[str]) -> AnyArray:
     """Return the places of the values among the classes of the estimator."""
     different, inverse = np.unique(to_array(name, values), return_inverse=True)
     place = {known: k for k, known in enumerate(names)}
-    unknown = next((value for value in different.tolist() if str(value) not in place), None)
-    if unknown is not None:
-        raise ValueError(f"{name} must hold classes that the estimator knows, got {unknown!r}")
+    for value in different.tolist():
+        if str(value) not in place:
+            raise ValueError(f"{name} must hold classes that the estimator knows, got {value!r}")
     return np.array([place[str(value)] for value in different.tolist()], dtype=np.int64)[inverse.reshape(-1)]
 
 
@@ -391,7 +330,7 @@ def _batches(X: Any, y: Any, rows: int = 256) -> Iterable[tuple[Any, Any]]:
     import torch
 
     inputs = torch.as_tensor(X)
-    labels = torch.as_tensor(np.asarray(to_array("y", y)))
+    labels = torch.as_tensor(to_array("y", y))
     if len(inputs) != len(labels):
         raise ValueError(f"y must have as many rows as X ({len(inputs)}), got {len(labels)}")
     return [(inputs[k : k + rows], labels[k : k + rows]) for k in range(0, len(labels), rows)]

@@ -1,35 +1,27 @@
-"""The class table: how each class does, the likeliest reason why it fails (``class_reasons``), and which properties of a class go
-with its accuracy.
-
-Label issues are the confident-learning estimate of Northcutt, Jiang and Chuang, "Confident Learning: Estimating Uncertainty in Dataset
-Labels" (2021): a sample labelled i counts for class j when j is the most likely class among those whose probability reaches their
-threshold t_j = mean probability of class j over the samples labelled j. Off-diagonal counts are label issues.
-"""
+"""The class table: how each class does, the likeliest reason why it fails (``class_reasons``), and what goes with its accuracy."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from classmargin._checks import check_number
 from classmargin.evaluation.class_metrics import (
     TIERS,
     class_accuracy,
     class_calibration_error,
     class_calibration_limits,
     class_means,
-    class_precision,
+    normal_quantile,
     share,
     unit_scale,
+    wilson_interval,
 )
-from classmargin.evaluation.class_reasons import FACTS, NAMED_CONFUSIONS, verdicts
+from classmargin.evaluation.class_reasons import NAMED_CONFUSIONS, pair_separability, verdicts
 from classmargin.evaluation.corrected import lagging
 from classmargin.evaluation.feature_geometry import class_geometry, weight_angles
 from classmargin.evaluation.input_checks import AnyArray, FloatArray, IntArray
-from classmargin.evaluation.intervals import normal_quantile, wilson_interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,19 +53,15 @@ def class_table(
     *,
     classifier_weight: AnyArray | None,
     train_accuracy: FloatArray | None = None,
-    separability: Callable[[AnyArray, IntArray], FloatArray] | None = None,
+    features: tuple[AnyArray, IntArray] | None = None,
 ) -> pd.DataFrame:
-    """Return the frame that :class:`~classmargin.evaluation.audit_result.Audit` describes under ``by_class``.
-
-    ``separability`` tells for classes (a mask ``[K]``) and the class that each is most often taken for ``[K]`` how well the two can be
-    told apart ``[K]``.
-    """
+    """Return the frame of ``Audit.by_class``; ``features`` ``[M, d]`` and their classes ``[M]`` tell which classes can be told apart."""
     import pandas as pd
 
     right, n, predicted = np.diagonal(confusion), confusion.sum(axis=1), confusion.sum(axis=0)
     accuracy = class_accuracy(confusion)
     confused, counts = most_confused(confusion)
-    top, top_counts = most_confused(confusion, 1)
+    named = [[class_names[k] for k in row[line > 0]] for row, line in zip(confused, counts, strict=True)]
 
     def proportion(name: str, value: AnyArray, hits: AnyArray, of: AnyArray) -> dict[str, AnyArray]:
         low, high = wilson_interval(hits, of, settings.confidence)
@@ -89,16 +77,14 @@ def class_table(
         "estimate_low": estimates.true.low,
         "estimate_high": estimates.true.high,
         "lags": lagging(right, n, settings.confidence)[0],
-        **proportion("precision", class_precision(confusion), right, predicted),
+        **proportion("precision", share(right, predicted), right, predicted),
         "f1": share(2 * right, n + predicted),
         **{f"f1_{end}": 2 * limit / (1 + limit) for end, limit in zip(("low", "high"), overlap, strict=True)},
         "recall": accuracy.copy(),
         "tier": ["absent" if code < 0 else TIERS[code] for code in estimates.codes.tolist()],
         "nearest_by_angle": "",
-        "nearest_by_confusion": [
-            class_names[k] if count else "" for k, count in zip(top[:, 0], top_counts[:, 0], strict=True)
-        ],
-        "confusion_share": share(top_counts[:, 0], n),
+        "nearest_by_confusion": [names[0] if names else "" for names in named],
+        "confusion_share": share(counts[:, 0], n),
     }
     columns["low"], columns["high"] = wilson_interval(right, n, settings.confidence)
     if settings.costs is not None:
@@ -116,8 +102,7 @@ def class_table(
     if classifier_weight is not None:
         angles = weight_angles(classifier_weight)
         nearest = ["" if k < 0 else class_names[k] for k in angles.nearest.tolist()]
-        columns |= {"weight_norm": angles.norms, "nearest_by_angle": nearest}
-        columns["nearest_angle"] = angles.nearest_degrees
+        columns |= {"weight_norm": angles.norms, "nearest_by_angle": nearest, "nearest_angle": angles.nearest_degrees}
     frame = pd.DataFrame(columns).reindex(columns=list(BY_CLASS))
     # A class is to be explained if it lags, and if it is of the hard third and makes errors.
     explained = frame["lags"] | ((frame["tier"] == "hard") & (accuracy < 1))
@@ -127,33 +112,24 @@ def class_table(
         wanted = np.isin(np.arange(len(wanted)), worst_first[:MOST_PAIRS])
     if train_accuracy is not None:
         frame["train_accuracy"] = train_accuracy
-    if separability is not None:
-        frame["separability"] = separability(wanted, confused[:, 0])
-    named = [
-        [class_names[k] for k, count in zip(row, line, strict=True) if count]
-        for row, line in zip(confused.tolist(), counts.tolist(), strict=True)
-    ]
-    said = verdicts(frame[list(FACTS)].assign(explained=explained), named, counts)
+    if features is not None:
+        frame["separability"] = pair_separability(*features, wanted, confused[:, 0])
+    said = verdicts(frame.assign(explained=explained), named, counts)
     frame["reason"], frame["verdict"], frame["next_step"] = zip(*said, strict=True)
     return frame
 
 
 def _cost_columns(confusion: IntArray, costs: FloatArray, confidence: float) -> dict[str, FloatArray]:
-    """Return the mean cost of the samples of each class.
-
-    Between the least and the largest cost of its row, a mean varies at most as much as a proportion: Wilson's limits hold.
-    """
+    # Between the least and the largest cost of its row, a mean varies at most as much as a proportion: Wilson's limits hold.
     n = confusion.sum(axis=1)
     mean = share((confusion * costs).sum(axis=1), n)
     least, most = costs.min(axis=1), costs.max(axis=1)
     width = np.where(most > least, most - least, 1.0)
     low, high = wilson_interval(np.nan_to_num((mean - least) / width) * n, n, confidence)
-    limits = {"cost_low": least + width * low, "cost_high": np.minimum(least + width * high, most)}
-    return {"cost": mean, **limits}
+    return {"cost": mean, "cost_low": least + width * low, "cost_high": np.minimum(least + width * high, most)}
 
 
 def _score_columns(evidence: Evidence, scores: SampleScores, n: IntArray, confidence: float) -> dict[str, FloatArray]:
-    """Return calibration, confidence and label-issue columns."""
     labels, count = evidence.labels, len(n)
     correct = labels == evidence.predictions
     doubtful = doubted_labels(labels, evidence.predictions, scores, count)
@@ -171,11 +147,7 @@ def _score_columns(evidence: Evidence, scores: SampleScores, n: IntArray, confid
 
 
 def margins_of(sqnorm: FloatArray, mean_margin: float) -> FloatArray:
-    """Return the margin γ that MR² would give each class (Eq. 1, 17); a class without samples gets the mean.
-
-    The same as ``classmargin.mr2.class_margins``, without torch, which takes longer to load than most audits.
-    """
-    check_number("mean_margin", mean_margin, above=0.0)
+    """Return the margin γ that MR² would give each class (Eq. 1, 17), without loading torch; a class without samples gets the mean."""
     seen = ~np.isnan(sqnorm)
     largest = sqnorm[seen].max(initial=0.0)
     roots = np.cbrt(sqnorm[seen] / largest) if largest > 0 else np.ones(int(seen.sum()))
@@ -187,14 +159,14 @@ def margins_of(sqnorm: FloatArray, mean_margin: float) -> FloatArray:
 def most_confused(confusion: IntArray, most: int = NAMED_CONFUSIONS) -> tuple[IntArray, IntArray]:
     """Return the classes each class is most often taken for ``[K, most]``, most frequent first, and how often."""
     num_classes = len(confusion)
-    found = np.empty((num_classes, min(most, num_classes)), dtype=np.int64)
-    counts = np.empty_like(found)
+    size = min(most, num_classes)
+    found, counts = np.empty((2, num_classes, size), dtype=np.int64)
     for k in range(num_classes):  # row by row: a copy of all pairs of 10 000 classes would take 800 MB
         errors = confusion[k].copy()
         errors[k] = 0
-        size = found.shape[1]
-        near = np.argpartition(-errors, size - 1)[:size] if most > 1 else errors.argmax()[None]
-        found[k] = near[np.lexsort((near, -errors[near]))]
+        rank = np.arange(num_classes) - num_classes * errors  # of equals the lower class first
+        near = np.argpartition(rank, size - 1)[:size]
+        found[k] = near[np.argsort(rank[near])]
         counts[k] = errors[found[k]]
     return found, counts
 
@@ -202,9 +174,8 @@ def most_confused(confusion: IntArray, most: int = NAMED_CONFUSIONS) -> tuple[In
 def doubted_labels(labels: IntArray, predictions: IntArray, scores: SampleScores, num_classes: int) -> AnyArray:
     """Return for each sample whether its label is doubted ``[N]``.
 
-    Those that confident learning takes for another class, and the wrong ones whose label the model believes no more than it
-    believes the median of those. The flag alone misses labels of classes that are doubted as a whole; with injected label
-    noise the union, ranked by the probability of the given label, finds more of it than either part.
+    Those that confident learning takes for another class, and the wrong ones whose label the model believes no more than the median
+    of those: with injected label noise the union finds more of it than either part.
     """
     flagged = label_issues(labels, scores, num_classes)
     if not flagged.any():
@@ -214,7 +185,10 @@ def doubted_labels(labels: IntArray, predictions: IntArray, scores: SampleScores
 
 
 def label_issues(labels: IntArray, scores: SampleScores, num_classes: int) -> AnyArray:
-    """Return for each sample whether confident learning takes it for another class ``[N]``."""
+    """Return for each sample whether confident learning (Northcutt, Jiang and Chuang 2021) takes it for another class ``[N]``.
+
+    That is the most likely class of those whose probability reaches its mean over the samples labelled with the class.
+    """
     thresholds = class_means(scores.true_probability, labels, num_classes)
     thresholds = np.where(np.isnan(thresholds), np.inf, thresholds)  # no sample can belong to an absent class
     confident = scores.candidate_probabilities >= thresholds[scores.candidates]
@@ -257,20 +231,14 @@ def correlation_interval(value: float, count: int, measure: str, confidence: flo
 
 
 def accuracy_correlations(by_class: pd.DataFrame, confidence: float) -> pd.DataFrame:
-    """Return Pearson and Spearman correlation of accuracy with each known column of the class table.
-
-    Columns: ``x``, ``y`` ("accuracy"), ``measure``, ``value``, ``low``, ``high``, ``classes``. The interval takes the classes for
-    a sample of classes; it says nothing about cause.
-    """
+    """Return ``Audit.correlations``: of accuracy with each known column of the class table, the classes taken for a sample."""
     import pandas as pd
 
     rows = []
     for name in AGAINST_ACCURACY:
         both = by_class[[name, "accuracy"]].dropna().to_numpy(dtype=np.float64)
-        if len(both) < 3:
-            continue
-        for measure, function in (("pearson", pearson), ("spearman", spearman)):
+        for measure, function in (("pearson", pearson), ("spearman", spearman)) if len(both) >= 3 else ():
             value = function(both[:, 0], both[:, 1])
-            low, high = correlation_interval(value, len(both), measure, confidence)
-            rows.append((name, "accuracy", measure, value, low, high, len(both)))
+            limits = correlation_interval(value, len(both), measure, confidence)
+            rows.append((name, "accuracy", measure, value, *limits, len(both)))
     return pd.DataFrame(rows, columns=["x", "y", "measure", "value", "low", "high", "classes"])

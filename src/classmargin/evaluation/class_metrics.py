@@ -1,34 +1,23 @@
-"""Metrics per class: accuracy, precision and calibration from counts, measures of disparity, and any metric of your own.
+"""Metrics per class: accuracy and calibration from counts, tiers, measures of disparity, Wilson's interval.
 
-Counts and sums (``[K]``, ``[K, K]``) merge exactly over batches and processes. :class:`Metric` states whether higher is better, so that
-"worst class" is defined once. Measures of disparity take the accuracies of the classes that have samples, shape ``[K]``.
+Easy, medium and hard thirds of the classes are ranked by
+one of these rules:
 
-Easy, medium and hard thirds of the classes are ranked by one of these rules:
-
-- ``"corrected"``: estimates of the true class accuracies, from which the noise of the test set has been taken away (see
-  :mod:`classmargin.evaluation.corrected`); the tiers of classes are those of their estimates.
-- ``"own"``: by the audited model's accuracies on the audited samples (the paper). The same noise ranks and
-  measures, so the hard third looks harder, and the easy third easier, than they are.
-- ``"reference"``: by accuracies from elsewhere (another model, another test set).
-- ``"crossfit"``: ranked on one half of each class's samples, measured on the other half, both directions, averaged over
-  several random splits. Ranking noise and measuring noise are independent.
-
-Remainder rule: with ``K = 3q + r`` classes the first of the ``r`` extra classes goes to easy, the second to medium. Ties
-are broken by class index (the lower index counts as easier). Classes without samples belong to no tier.
+- ``"corrected"``: estimates of the true class accuracies (:mod:`classmargin.evaluation.corrected`);
+- ``"own"``: accuracies of the audited model on the audited samples (the paper); the same noise ranks and measures, so the thirds look
+  further apart than they are;
+- ``"reference"``: accuracies from elsewhere (another model, another test set);
+- ``"crossfit"``: ranked on one half of each class's samples, measured on the other half, both directions, averaged over several splits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from statistics import NormalDist  # scipy.stats costs half a second of import
+from typing import Any
 
 import numpy as np
 
-from classmargin.evaluation.input_checks import AnyArray, FloatArray, IntArray, check_inputs
-
-if TYPE_CHECKING:
-    import pandas as pd
+from classmargin.evaluation.input_checks import AnyArray, FloatArray, IntArray
 
 ECE_BINS = 15
 TIERS = ("easy", "medium", "hard")
@@ -48,15 +37,28 @@ def class_accuracy(confusion: AnyArray) -> FloatArray:
     return share(np.diagonal(confusion), confusion.sum(axis=1))
 
 
-def class_precision(confusion: AnyArray) -> FloatArray:
-    """Return the precision of each class ``[K]``, NaN for a class that is never predicted."""
-    return share(np.diagonal(confusion), confusion.sum(axis=0))
-
-
 def share(part: AnyArray, whole: AnyArray) -> FloatArray:
     """Return ``part / whole`` in float64, NaN where ``whole`` is 0."""
     whole = np.asarray(whole, dtype=np.float64)
     return np.asarray(np.divide(part, whole, out=np.full(whole.shape, np.nan), where=whole > 0))
+
+
+def normal_quantile(confidence: float) -> float:
+    """Return the two-sided standard normal quantile, e.g. 1.96 for 0.95."""
+    return NormalDist().inv_cdf(0.5 + confidence / 2)
+
+
+def wilson_interval(correct: AnyArray, n: AnyArray, confidence: float = 0.95) -> tuple[FloatArray, FloatArray]:
+    """Return Wilson's score interval for a proportion, NaN where ``n`` is 0."""
+    z = normal_quantile(confidence)
+    n = np.asarray(n, dtype=np.float64)
+    p = share(np.asarray(correct), n)
+    safe = np.where(n > 0, n, 1.0)
+    centre = (p + z**2 / (2 * safe)) / (1 + z**2 / safe)
+    half = z / (1 + z**2 / safe) * np.sqrt(p * (1 - p) / safe + z**2 / (4 * safe**2))
+    low = np.where(p <= 0, 0.0, np.maximum(centre - half, 0.0))
+    high = np.where(p >= 1, 1.0, np.minimum(centre + half, 1.0))
+    return low + 0 * p, high + 0 * p  # NaN where p is
 
 
 def class_means(values: AnyArray, labels: IntArray, num_classes: int) -> FloatArray:
@@ -66,11 +68,7 @@ def class_means(values: AnyArray, labels: IntArray, num_classes: int) -> FloatAr
 
 
 def class_calibration_error(confidence: AnyArray, correct: AnyArray, labels: IntArray, num_classes: int) -> FloatArray:
-    """Return the expected calibration error of each true class ``[K]``, NaN for an absent class.
-
-    Top-label confidence in equal bins ``(lower, upper]`` of [0, 1]:
-    ``ECE_k = sum over bins of |sum of correct - sum of confidence| / n_k`` over the samples of class k.
-    """
+    """Return the expected calibration error of each true class ``[K]``, over equal bins ``(lower, upper]``; NaN for an absent class."""
     gaps = _bin_sums(confidence, correct - confidence, labels, num_classes)
     return share(np.abs(gaps).sum(axis=1), np.bincount(labels, minlength=num_classes))
 
@@ -80,8 +78,8 @@ def class_calibration_limits(
 ) -> tuple[FloatArray, FloatArray]:
     """Return limits of the calibration error that each class would have on endless samples ``[K]``, NaN for an absent class.
 
-    The observed error of a perfectly calibrated class is above zero, by noise alone: the lower limit allows for that in every bin, but
-    not below what the mean confidence and the accuracy of the class already prove.
+    Noise alone puts the observed error above zero: the lower limit allows for that in every bin, but not below what mean confidence and
+    accuracy of the class already prove.
     """
     n = np.bincount(labels, minlength=num_classes)
     gaps, right, count = (
@@ -153,10 +151,6 @@ def unit_scale(values: FloatArray) -> tuple[FloatArray, int]:
     """Return values divided by the power of two that brings the largest magnitude into [0.5, 1), and its exponent.
 
     Squares and sums of the result neither underflow nor overflow, and a power of two costs no digit.
-
-    Example:
-        >>> unit_scale(np.array([0.0, 6.0]))
-        (array([0.  , 0.75]), 3)
     """
     exponent = int(np.frexp(np.abs(values).max(initial=0.0))[1])
     # In two halves: 2 to the power of the whole exponent may itself be no float.
@@ -166,169 +160,40 @@ def unit_scale(values: FloatArray) -> tuple[FloatArray, int]:
 
 def gini(accuracy: FloatArray) -> float:
     """Return the Gini index: mean absolute difference of all pairs over twice the mean; 0 = equal."""
-    scaled, _ = unit_scale(accuracy)
-    count, total = scaled.shape[0], float(scaled.sum())
-    if total == 0:
-        return 0.0
+    count, total = len(accuracy), float(accuracy.sum())
     ranks = 2 * np.arange(1, count + 1) - count - 1
-    return max(0.0, float((ranks * np.sort(scaled)).sum() / (count * total)))
+    return max(0.0, float((ranks * np.sort(accuracy)).sum() / (count * total))) if total else 0.0
 
 
 def generalized_entropy(accuracy: FloatArray) -> float:
     """Return the generalized-entropy index of order 2, half the squared coefficient of variation; 0 = equal."""
-    scaled, _ = unit_scale(accuracy)
-    mean = float(scaled.mean())
+    mean = float(accuracy.mean())
     # Rounding may leave a tiny negative number where all are equal.
-    return max(0.0, float(((scaled / mean) ** 2 - 1).mean() / 2)) if mean else 0.0
+    return max(0.0, float(((accuracy / mean) ** 2 - 1).mean() / 2)) if mean else 0.0
 
 
 def theil(accuracy: FloatArray) -> float:
     """Return the Theil index, the generalized entropy of order 1; 0 = equal."""
-    scaled, _ = unit_scale(accuracy)
-    if not scaled.any():
-        return 0.0
-    relative = scaled / float(scaled.mean())
-    positive = relative[relative > 0]  # x ln x -> 0
+    positive = accuracy[accuracy > 0] / max(float(accuracy.mean()), 1e-300)  # x ln x -> 0
     return max(0.0, float((positive * np.log(positive)).sum() / len(accuracy)))
 
 
 def disparity_measures(accuracy: FloatArray, class_names: tuple[str, ...]) -> dict[str, Any]:
-    """Return all measures by name for the classes with samples (NaN marks the others).
-
-    Keys: ``mean_class_accuracy``, ``best``, ``worst_class`` (name), ``worst_5``, ``worst_10_percent``, ``range``,
-    ``ratio`` (worst over best), ``std`` (population), ``gini``, ``generalized_entropy`` (α = 2), ``theil``.
-    """
+    """Return all measures by name, as in ``Audit.disparity``, for the classes with samples (NaN marks the others)."""
     present = np.flatnonzero(~np.isnan(accuracy))
     values = accuracy[present]
-    low, high = float(values.min()), float(values.max())
-    scaled, exponent = unit_scale(values)
-
-    def worst(count: int) -> float:
-        lowest, its_exponent = unit_scale(np.sort(values)[:count])
-        return float(np.ldexp(lowest.mean(), its_exponent))
-
+    ascending = np.sort(values)
+    low, high = float(ascending[0]), float(ascending[-1])
     return {
-        "mean_class_accuracy": float(np.ldexp(scaled.mean(), exponent)),
+        "mean_class_accuracy": float(values.mean()),
         "best": high,
         "worst_class": class_names[int(present[np.argmin(values)])],
-        "worst_5": worst(5),
-        "worst_10_percent": worst(max(1, round(len(values) / 10))),
+        "worst_5": float(ascending[:5].mean()),
+        "worst_10_percent": float(ascending[: max(1, round(len(values) / 10))].mean()),
         "range": high - low,
         "ratio": low / high if high > 0 else float("nan"),
-        "std": float(np.ldexp(scaled.std(), exponent)),
+        "std": float(values.std()),
         "gini": gini(values),
         "generalized_entropy": generalized_entropy(values),
         "theil": theil(values),
     }
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A measure of how well predictions fit.
-
-    Attributes:
-        function: Takes labels ``[n]`` and predictions ``[n]`` of one group and returns a number.
-        higher_is_better: Direction, which defines "worst".
-    """
-
-    function: Callable[[AnyArray, AnyArray], float]
-    higher_is_better: bool = True
-
-
-def accuracy(labels: AnyArray, predictions: AnyArray) -> float:
-    """Return the share of equal entries."""
-    return float(np.mean(labels == predictions))
-
-
-@dataclass(frozen=True)
-class ClassFrame:
-    """Metrics of one model, split by true class and by tier.
-
-    Attributes:
-        metrics: The metrics by name.
-        overall: Value of each metric on all samples (Series).
-        by_class: One row per class (index: class name), one column per metric; NaN for a class without samples.
-        by_tier: Rows easy, medium, hard: mean over the classes of the tier.
-    """
-
-    metrics: Mapping[str, Metric]
-    overall: pd.Series
-    by_class: pd.DataFrame
-    by_tier: pd.DataFrame
-
-    def worst(self) -> pd.Series:
-        """Return the worst class value of each metric, in the direction the metric states."""
-        return self._pick(best=False)
-
-    def best(self) -> pd.Series:
-        """Return the best class value of each metric."""
-        return self._pick(best=True)
-
-    def worst_class(self) -> pd.Series:
-        """Return the name of the worst class for each metric."""
-        worst: pd.Series = self.by_class.idxmin().where(self._higher_is_better(), self.by_class.idxmax())
-        return worst
-
-    def difference(self) -> pd.Series:
-        """Return largest minus smallest class value of each metric."""
-        return self.by_class.max() - self.by_class.min()
-
-    def ratio(self) -> pd.Series:
-        """Return smallest over largest class value of each metric."""
-        return self.by_class.min() / self.by_class.max()
-
-    def tier_gap(self) -> pd.Series:
-        """Return easy minus hard."""
-        tiers = self.by_tier.T
-        return tiers["easy"] - tiers["hard"]
-
-    def _higher_is_better(self) -> AnyArray:
-        return np.array([metric.higher_is_better for metric in self.metrics.values()])
-
-    def _pick(self, *, best: bool) -> pd.Series:
-        highest = self._higher_is_better() == best
-        picked: pd.Series = self.by_class.max().where(highest, self.by_class.min())
-        return picked
-
-
-def class_frame(
-    labels: Any,
-    predictions: Any,
-    *,
-    metrics: Mapping[str, Metric] | None = None,
-    class_names: Any = None,
-    num_classes: int | None = None,
-    tiers: IntArray | None = None,
-) -> ClassFrame:
-    """Evaluate metrics overall, by class and by tier.
-
-    Args:
-        labels: True classes ``[N]``.
-        predictions: Predicted classes ``[N]``.
-        metrics: Name -> metric; accuracy by default.
-        class_names: One name per class (or give ``num_classes``).
-        num_classes: Number of classes.
-        tiers: Tier of each class ``[K]`` (0 easy, 1 medium, 2 hard, -1 none); by own accuracy by default.
-
-    Example:
-        >>> frame = class_frame([0, 0, 1], [0, 1, 1], num_classes=2)
-        >>> frame.by_class["accuracy"].tolist(), float(frame.worst()["accuracy"])
-        ([0.5, 1.0], 0.5)
-    """
-    import pandas as pd
-
-    inputs = check_inputs(labels, predictions=predictions, class_names=class_names, num_classes=num_classes)
-    assert inputs.predictions is not None
-    chosen = dict(metrics) if metrics is not None else {"accuracy": Metric(accuracy)}
-    groups = [np.flatnonzero(inputs.labels == k) for k in range(inputs.num_classes)]
-
-    def values_of(metric: Metric) -> list[float]:
-        parts = [(inputs.labels[rows], inputs.predictions[rows]) for rows in groups]  # type: ignore[index]
-        return [float(metric.function(*part)) if len(part[0]) else float("nan") for part in parts]
-
-    columns = {name: values_of(metric) for name, metric in chosen.items()}
-    by_class = pd.DataFrame(columns, index=pd.Index(inputs.class_names, name="class_name"))
-    codes = tier_codes(np.array(values_of(Metric(accuracy)))) if tiers is None else np.asarray(tiers)
-    by_tier = pd.DataFrame({tier: by_class[codes == code].mean() for code, tier in enumerate(TIERS)}).T
-    overall = {name: float(metric.function(inputs.labels, inputs.predictions)) for name, metric in chosen.items()}
-    return ClassFrame(chosen, pd.Series(overall), by_class, by_tier)

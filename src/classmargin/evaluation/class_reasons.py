@@ -1,8 +1,6 @@
 """Why a class fails, by stated rules, and what to do next about it: one reason and one step per class, true of its row.
 
-The rules look at one class at a time: are its labels doubted, is it wrong on its own training samples too, does one other class
-take its errors and can the two be told apart at all, do its features vary much, are there enough samples to tell. Two classes that
-cannot be told apart may be merged; what that changes is simulated.
+Two classes that cannot be told apart may be merged; what that changes is simulated.
 """
 
 from __future__ import annotations
@@ -15,20 +13,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from classmargin._checks import check_int
-from classmargin.evaluation.class_metrics import TIERS, share, tier_codes
+from classmargin.evaluation.class_metrics import TIERS, normal_quantile, share, tier_codes
 from classmargin.evaluation.input_checks import AnyArray, FloatArray, IntArray, class_number
-from classmargin.evaluation.intervals import normal_quantile
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from classmargin.evaluation.audit_result import Audit
 
-# An interval wider than this says little about the class itself.
-WIDE_INTERVAL = 0.25
-# Share of a class's errors that must go to one class before we call the pair confused.
+WIDE_INTERVAL = 0.25  # a wider one says little about the class itself
+# Share of a class's errors that must go to one class before we call the pair confused, and how many samples that must be at least.
 CONFUSION_SHARE_OF_ERRORS = 0.4
-# … and how many samples that must be at least: two mistakes are no pattern.
 CONFUSED_SAMPLES = 3
 # Classes named where no single one takes the errors, and the share of the errors above which they are "mostly" these.
 NAMED_CONFUSIONS = 3
@@ -37,20 +32,13 @@ MOST_ERRORS = 2 / 3
 # doubted: a hard class with right labels has many errors, and a part of them is confident.
 LABEL_ISSUE_SHARE = 0.05
 LABEL_ISSUE_LEVEL = 0.02
-# A class is wide when its spread is above this quantile of all classes.
-WIDE_SPREAD_QUANTILE = 0.75
+WIDE_SPREAD_QUANTILE = 0.75  # a class is wide when its spread is above this quantile of all classes
 # Two classes overlap when a classifier of these two alone, cross-validated on their features, is right less often than this.
 OVERLAPPING = 0.65
 # A class is not fitted when it has at least this share of its test errors on its training samples as well.
 UNFITTED_SHARE_OF_ERRORS = 0.5
-# A change of this size should be visible in the next test set.
-VISIBLE_CHANGE = 0.03
+VISIBLE_CHANGE = 0.03  # what should be visible in the next test set
 
-# Columns of the class table that the verdicts are made from.
-FACTS = (
-    *("n", "accuracy", "low", "high", "lags", "spread", "label_issues", "confidently_wrong"),
-    *("train_accuracy", "separability"),
-)
 # Samples of each of two classes: a pair takes some 20 ms, and more samples move the accuracy by a point or two.
 MOST_SAMPLES = 150
 FEWEST_SAMPLES = 8
@@ -131,34 +119,20 @@ class Verdict(NamedTuple):
 
 
 def verdicts(classes: pd.DataFrame, confused_with: list[list[str]], confused_samples: IntArray) -> list[Verdict]:
-    """Return one verdict per class; reasons are divided by "; ".
+    """Return one verdict per class of the class table; a class without a remark gets empty texts.
 
-    Classes to be explained get a reason; doubted labels and few samples may apply to any class. A class without a remark gets
-    empty texts.
-
-    Args:
-        classes: The class table as far as it is made, and which classes are to be ``explained``.
-        confused_with: The classes that each is most often taken for, most frequent first, at most three.
-        confused_samples: How many samples that is ``[K, 3]``.
+    The table says which are to be ``explained``; then come the classes that each is most often taken for, and how many samples that is.
     """
     spread = classes["spread"].dropna()
     wide = float(np.quantile(spread, WIDE_SPREAD_QUANTILE)) if len(spread) >= 4 else float("inf")
-    known = classes.assign(
-        wide=classes["spread"] > wide,
-        suspicious=_labels_stand_out(classes),
-        errors=((1 - classes["accuracy"]) * classes["n"]).round(),
-    )
-    rows = known.to_dict("records")
-    counts = confused_samples.tolist()
-    return [_verdict(*facts) for facts in zip(rows, confused_with, counts, strict=True)]
+    errors = ((1 - classes["accuracy"]) * classes["n"]).round()
+    known = classes.assign(wide=classes["spread"] > wide, suspicious=_labels_stand_out(classes), errors=errors)
+    facts = zip(known.to_dict("records"), confused_with, confused_samples.tolist(), strict=True)
+    return [_verdict(*each) for each in facts]
 
 
 def _labels_stand_out(classes: pd.DataFrame) -> AnyArray:
-    """Return which classes have more doubted labels than their own accuracy explains ``[K]``.
-
-    Of the errors of a class with right labels, about as many are doubted as of those of the other classes (their median share);
-    the binomial tail says whether this class has more.
-    """
+    """Return which classes have more doubted labels among their errors than the median of the others (binomial tail) ``[K]``."""
     from scipy.special import bdtrc
 
     n, accuracy, issues = (classes[name].to_numpy() for name in ("n", "accuracy", "label_issues"))
@@ -207,9 +181,8 @@ def _why_hard(row: dict[Hashable, Any], names: list[str], counts: list[int]) -> 
     one_pair = counts[0] >= CONFUSED_SAMPLES and counts[0] >= CONFUSION_SHARE_OF_ERRORS * errors
     part = f"{100 * counts[0] / row['n']:.0f} % of its samples"
     if one_pair and row["separability"] < OVERLAPPING:
-        reasons["overlap"] = (
-            f"overlaps with {names[0]} ({part} go there; the two alone are told apart {100 * row['separability']:.0f} % of the time)"
-        )
+        apart = f"the two alone are told apart {100 * row['separability']:.0f} % of the time"
+        reasons["overlap"] = f"overlaps with {names[0]} ({part} go there; {apart})"
     elif one_pair:
         reasons["confusion"] = f"confused with {names[0]} ({part})"
     if row["wide"]:
@@ -223,17 +196,16 @@ def _why_hard(row: dict[Hashable, Any], names: list[str], counts: list[int]) -> 
             listed = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
             reasons["scattered"] = f"confused with {listed} ({count} of {errors} errors)"
         else:
-            most = f"{count} of {errors} to the {len(names)} most frequent"
-            reasons["scattered"] = f"errors go to many classes ({most})"
+            reasons["scattered"] = f"errors go to many classes ({count} of {errors} to the {len(names)} most frequent)"
     return reasons
 
 
 def _next_step(reason: str, row: dict[Hashable, Any], other: str) -> str:
     needed = samples_to_see(row["accuracy"])
     seen = f"(3 points show with about {needed:,} test samples)"
-    doubted = row["label_issues"]
+    doubted = "one doubted sample" if row["label_issues"] == 1 else f"{row['label_issues']:.0f} doubted samples"
     return {
-        "label noise": f"check the labels of the {'one doubted sample' if doubted == 1 else f'{doubted:.0f} doubted samples'}",
+        "label noise": f"check the labels of the {doubted}",
         "few samples": f"collect test samples: about {needed:,} show a change of 3 points",
         "not fitted": "train longer or use a larger model",
         "overlap": f"merge with {other}, or give the model more to tell them apart",
@@ -255,10 +227,7 @@ def samples_to_see(accuracy: float, change: float = VISIBLE_CHANGE) -> int:
 def pair_separability(
     features: AnyArray, labels: IntArray, wanted: AnyArray, partner: IntArray, *, most: int = MOST_SAMPLES
 ) -> FloatArray:
-    """Return how often each wanted class and its partner are told apart by their features alone ``[K]``, NaN elsewhere.
-
-    A linear classifier (ridge) of the two classes, every sample being left out once: balanced accuracy, 0.5 is chance.
-    """
+    """Return the balanced leave-one-out accuracy of a ridge classifier of each wanted class and its partner ``[K]``, NaN elsewhere."""
     result = np.full(len(wanted), np.nan)
     order = np.argsort(labels, kind="stable")
     ends = np.cumsum(np.bincount(labels, minlength=len(wanted)))
@@ -301,8 +270,7 @@ class Merge:
     Attributes:
         classes: Names of the two.
         overall: Change of the overall accuracy with its interval, as fractions.
-        hard: Change of the hard third with its interval, NaN where there are too few classes for thirds. The thirds are those of
-            the classes before and after.
+        hard: Change of the hard third with its interval, NaN where there are too few classes for thirds.
         accuracy: Accuracy of the merged class.
         confidence: Level of the intervals.
     """
@@ -323,11 +291,7 @@ class Merge:
 
 
 def merge_classes(audit: Audit, first: str, second: str, *, seed: int = 0) -> Merge:
-    """Simulate one class in place of two; see :meth:`Audit.merge`.
-
-    The samples of each class are drawn again (right, taken for the other of the two, or wrong anyway), so the change and its
-    interval are paired; which classes make up the hard third before and after is taken as it is found.
-    """
+    """Simulate one class in place of two, see :meth:`Audit.merge`: the samples are drawn again, the hard thirds kept as they are found."""
     a, b = (class_number(audit.class_names, name, which) for name, which in ((first, "first"), (second, "second")))
     if a == b:
         raise ValueError(f"second must be another class than first, got {first!r} twice")
@@ -335,18 +299,17 @@ def merge_classes(audit: Audit, first: str, second: str, *, seed: int = 0) -> Me
     n, right = audit.confusion.sum(axis=1), np.diagonal(audit.confusion)
     swapped = np.zeros_like(n)
     swapped[a], swapped[b] = audit.confusion[a, b], audit.confusion[b, a]
-    if not n[a] or not n[b]:
-        raise ValueError(f"both classes must have samples, got none of {first if not n[a] else second!r}")
+    for name, count in ((first, n[a]), (second, n[b])):
+        if not count:
+            raise ValueError(f"both classes must have samples, got none of {name!r}")
     found = _changes(right[None], swapped[None], n, (a, b), audit)
     drawn_right = rng.binomial(n, right / np.maximum(n, 1), size=(DRAWS, len(n)))
     chance = swapped / np.maximum(n - right, 1)
     drawn_swapped = rng.binomial(n - drawn_right, chance, size=drawn_right.shape)
     drawn = _changes(drawn_right, drawn_swapped, n, (a, b), audit)
     tail = (1 - audit.confidence) / 2
-    ranges = [np.quantile(values, [tail, 1 - tail]) for values in drawn]
-    overall, hard = (
-        (float(value[0]), float(low), float(high)) for value, (low, high) in zip(found, ranges, strict=True)
-    )
+    ranges = (np.quantile(values, [tail, 1 - tail]).tolist() for values in drawn)
+    overall, hard = ((float(value[0]), low, high) for value, (low, high) in zip(found, ranges, strict=True))
     accuracy = float((right[[a, b]] + swapped[[a, b]]).sum() / n[[a, b]].sum())
     return Merge((first, second), overall, hard, accuracy, audit.confidence)
 

@@ -11,12 +11,10 @@ import numpy as np
 
 from classmargin._checks import MOST_RESAMPLES, check_choice, check_int
 from classmargin.evaluation.audit_result import Audit
-from classmargin.evaluation.class_metrics import TIERS
-from classmargin.evaluation.headline_intervals import TOO_FEW_NOTE, headline_differences
-from classmargin.evaluation.headlines import MIN_CROSSFIT_SAMPLES
-from classmargin.evaluation.input_checks import FloatArray, check_fraction
+from classmargin.evaluation.headline_intervals import headline_differences, notes_on_classes
+from classmargin.evaluation.input_checks import check_fraction
 from classmargin.evaluation.json_values import fields_to_plain
-from classmargin.evaluation.paired_tests import ModelPair, benjamini_hochberg
+from classmargin.evaluation.paired_tests import ModelPair, benjamini_hochberg, paired_models
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,8 +34,7 @@ class Comparison:
         num_samples: Number of shared samples.
         runs: Number of runs (seeds) of baseline and candidate.
         deltas: ``{"overall": (difference, low, high), ...}`` candidate minus baseline; read it with :meth:`delta`.
-        summary: Rows overall, easy, medium, hard, worst, gap: ``metric``, ``baseline``, ``candidate``,
-            ``difference``, ``low``, ``high``. Thirds are those of the comparison (same classes for both models).
+        summary: One row per headline number: ``metric``, ``baseline``, ``candidate``, ``difference``, ``low``, ``high``.
         by_class: One row per class: ``class_name``, ``n``, ``baseline``, ``candidate`` accuracy, ``difference``,
             ``gained_samples`` and ``lost_samples`` (only the candidate right / only the baseline right), ``p_value`` (exact McNemar),
             ``q_value`` (Benjamini-Hochberg), ``outcome`` "gained", "lost", "noise" or "absent".
@@ -120,9 +117,8 @@ def compare(
         candidate: Audit of the new model, or audits of its runs, on the same samples.
         names: What the two are called.
         ranking: How classes are ranked into thirds. "crossfit" (by the mean of both models on one half of the samples, measured
-            on the other half) and "pooled" (by the mean of both) treat the models alike, so two equal models differ by
-            nothing on average. "own" ranks each model by itself. "baseline" ranks by the baseline, which
-            flatters the candidate (noise made some classes look hard for the baseline alone).
+            on the other half) and "pooled" (by the mean of both) treat the models alike. "own" ranks each model by itself. "baseline"
+            ranks by the baseline, which flatters the candidate.
         confidence: Level of the intervals.
         alpha: False discovery rate at which a class has "gained" or "lost".
         bootstrap: Resampled copies, at least 1.
@@ -140,9 +136,9 @@ def compare(
         >>> round(result.delta("overall")[0], 3), result.gained, result.lost
         (0.333, ('2',), ())
     """
-    pair = ModelPair.of(baseline, candidate)
-    q_value = benjamini_hochberg(pair.differences["p_value"].to_numpy())
-    return _compare(pair, names, q_value, 1, ranking, confidence, alpha, bootstrap, seed)
+    if isinstance(names, str) or len(names) != 2:
+        raise ValueError(f"names must be those of the baseline and of the candidate, got {names!r}")
+    return _compare(names, [baseline, candidate], ranking, confidence, alpha, bootstrap, seed)[0]
 
 
 def compare_many(
@@ -154,14 +150,11 @@ def compare_many(
     bootstrap: int = 2000,
     seed: int = 0,
 ) -> ComparisonSet:
-    """Compare every model with the first one; class tests and intervals are controlled over all comparisons together.
-
-    The intervals of one headline number hold for all candidates at once with the given confidence (Bonferroni), so that the best of
-    several equal candidates is not taken for better than the baseline.
+    """Compare every model with the first one; class tests and intervals are controlled over all comparisons together (Bonferroni).
 
     Args:
         models: Name -> audit (or audits of several runs); the first is the baseline.
-        ranking: As in :func:`compare`; so are the other arguments.
+        ranking: As in :func:`compare`.
         confidence: Level of the intervals.
         alpha: False discovery rate.
         bootstrap: Resampled copies.
@@ -170,87 +163,55 @@ def compare_many(
     if len(models) < 2:
         raise ValueError(f"models must hold a baseline and at least one candidate, got {len(models)}")
     names = tuple(models)
-    pairs = [ModelPair.of(models[names[0]], models[name]) for name in names[1:]]
-    q_values = benjamini_hochberg(np.stack([pair.differences["p_value"] for pair in pairs]))
-    comparisons = tuple(
-        _compare(pair, (names[0], name), q_value, len(pairs), ranking, confidence, alpha, bootstrap, seed)
-        for name, pair, q_value in zip(names[1:], pairs, q_values, strict=True)
-    )
+    comparisons = _compare(names, list(models.values()), ranking, confidence, alpha, bootstrap, seed)
     ranked, summary = _joint_frames(comparisons)
     # Notes of all comparisons, each once; one that does not hold for all says for whom it does.
     notes = []
     for note in dict.fromkeys(note for each in comparisons for note in each.notes):
         holds = [each.candidate_name for each in comparisons if note in each.notes]
         notes.append(note if len(holds) == len(comparisons) else f"{', '.join(holds)}: {note}")
-    return ComparisonSet(
-        names=names,
-        comparisons=comparisons,
-        ranked=ranked,
-        summary=summary,
-        verdict=set_verdict(names[0], {each.candidate_name: each.deltas for each in comparisons})
-        if len(comparisons) > 1
-        else comparisons[0].verdict,
-        notes=(
-            f"Every model is compared with {names[0]}; q-values control the false discovery rate over all together"
-            + (f", and intervals hold for all {len(pairs)} candidates at once." if len(pairs) > 1 else "."),
-            *notes,
-        ),
-    )
+    verdict = comparisons[0].verdict
+    together = f"Every model is compared with {names[0]}; q-values control the false discovery rate over all together"
+    if len(comparisons) > 1:
+        verdict = set_verdict(names[0], {each.candidate_name: each.deltas for each in comparisons})
+        together += f", and intervals hold for all {len(comparisons)} candidates at once"
+    return ComparisonSet(names, comparisons, ranked, summary, verdict, (f"{together}.", *notes))
 
 
 def _compare(
-    pair: ModelPair,
-    names: tuple[str, str],
-    q_value: FloatArray,
-    candidates: int,
-    ranking: str,
-    confidence: float,
-    alpha: float,
-    bootstrap: int,
-    seed: int,
-) -> Comparison:
+    names: tuple[str, ...], models: Sequence[Audit | Sequence[Audit]],
+    ranking: str, confidence: float, alpha: float, bootstrap: int, seed: int,
+) -> tuple[Comparison, ...]:  # fmt: skip
     check_choice("ranking", ranking, COMPARISON_RANKINGS)
-    check_fraction("alpha", alpha)
-    if isinstance(names, str) or len(names) != 2:
-        raise ValueError(f"names must be those of the baseline and of the candidate, got {names!r}")
-    summary = headline_differences(
-        pair.labels,
-        pair.correct,
-        pair.runs,
-        len(pair.class_names),
-        ranking=ranking,
-        candidates=candidates,
-        confidence=check_fraction("confidence", confidence),
-        bootstrap=check_int("bootstrap", bootstrap, minimum=1, maximum=MOST_RESAMPLES),
-        seed=check_int("seed", seed, minimum=0),
-    )
-    rows = summary[["metric", "difference", "low", "high"]].to_numpy().tolist()
-    deltas = {name: (difference, low, high) for name, difference, low, high in rows}
-    found = pair.differences
-    direction = np.where(found["difference"] > 0, "gained", "lost")
-    clear = (q_value <= alpha) & (found["difference"] != 0)
-    outcome = np.where(found["n"] == 0, "absent", np.where(clear, direction, "noise"))
-    by_class = found.rename(columns={"gained": "gained_samples", "lost": "lost_samples"})
-    by_class = by_class.assign(q_value=q_value, outcome=outcome)
-    by_class.insert(0, "class_name", pair.class_names)
-    named = {key: tuple(by_class["class_name"][by_class["outcome"] == key]) for key in ("gained", "lost", "noise")}
-    counts = {key: len(classes) for key, classes in named.items()}
-    return Comparison(
-        baseline_name=names[0],
-        candidate_name=names[1],
-        class_names=pair.class_names,
-        num_samples=len(pair.labels),
-        runs=pair.runs,
-        deltas=deltas,
-        summary=summary,
-        by_class=by_class,
-        verdict=pair_verdict(names, deltas, counts, confidence, alpha),
-        **named,
-        confidence=confidence,
-        alpha=alpha,
-        ranking=ranking,
-        notes=_notes(pair, ranking),
-    )
+    for argument, value in (("alpha", alpha), ("confidence", confidence)):
+        check_fraction(argument, value)
+    check_int("bootstrap", bootstrap, minimum=1, maximum=MOST_RESAMPLES)
+    check_int("seed", seed, minimum=0)
+    pairs = [paired_models(models[0], model) for model in models[1:]]
+    q_values = benjamini_hochberg(np.stack([pair.differences["p_value"] for pair in pairs]))
+    comparisons = []
+    for name, pair, q_value in zip(names[1:], pairs, q_values, strict=True):
+        summary = headline_differences(
+            pair.labels, pair.correct, pair.runs, len(pair.class_names),
+            ranking=ranking, candidates=len(pairs), confidence=confidence, bootstrap=bootstrap, seed=seed,
+        )  # fmt: skip
+        rows = summary[["metric", "difference", "low", "high"]].to_numpy().tolist()
+        deltas = {metric: (difference, low, high) for metric, difference, low, high in rows}
+        found = pair.differences
+        clear, rises = (q_value <= alpha) & (found["difference"] != 0), found["difference"] > 0
+        outcome = np.select([found["n"] == 0, ~clear, rises], ["absent", "noise", "gained"], "lost")
+        by_class = found.rename(columns={"gained": "gained_samples", "lost": "lost_samples"})
+        by_class = by_class.assign(q_value=q_value, outcome=outcome)
+        by_class.insert(0, "class_name", pair.class_names)
+        named = {key: tuple(by_class["class_name"][by_class["outcome"] == key]) for key in ("gained", "lost", "noise")}
+        counts = {key: len(classes) for key, classes in named.items()}
+        comparisons.append(Comparison(
+            baseline_name=names[0], candidate_name=name, class_names=pair.class_names, num_samples=len(pair.labels),
+            runs=pair.runs, deltas=deltas, summary=summary, by_class=by_class,
+            verdict=pair_verdict((names[0], name), deltas, counts, confidence, alpha), **named,
+            confidence=confidence, alpha=alpha, ranking=ranking, notes=_notes(pair, ranking),
+        ))  # fmt: skip
+    return tuple(comparisons)
 
 
 def _joint_frames(comparisons: Sequence[Comparison]) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -258,12 +219,7 @@ def _joint_frames(comparisons: Sequence[Comparison]) -> tuple[pd.DataFrame, pd.D
     import pandas as pd
 
     rows = [
-        (
-            each.candidate_name,
-            *each.deltas["overall"],
-            *each.deltas["hard"],
-            judgement(each.deltas["overall"]),
-        )
+        (each.candidate_name, *each.deltas["overall"], *each.deltas["hard"], judgement(each.deltas["overall"]))
         for each in comparisons
     ]
     columns = ["model", "overall", "overall_low", "overall_high", "hard", "hard_low", "hard_high", "words"]
@@ -272,37 +228,22 @@ def _joint_frames(comparisons: Sequence[Comparison]) -> tuple[pd.DataFrame, pd.D
     first = comparisons[0]
     itself = {"difference": 0.0, "low": 0.0, "high": 0.0}
     frames = [first.summary.assign(model=first.baseline_name, value=first.summary["baseline"], **itself)]
-    for each in comparisons:
-        frames.append(each.summary.assign(model=each.candidate_name, value=each.summary["candidate"]))
+    frames += [each.summary.assign(model=each.candidate_name, value=each.summary["candidate"]) for each in comparisons]
     columns = ["model", "metric", "value", "difference", "low", "high"]
     return ranked, pd.concat(frames, ignore_index=True)[columns]
 
 
 def _notes(pair: ModelPair, ranking: str) -> tuple[str, ...]:
-    """Return what a reader must know about thirds, tests, runs and absent classes."""
     notes = [_RANKING_NOTES[ranking]]
     if pair.runs == (1, 1):
         notes.append("Class p-values: exact McNemar test on paired samples; q-values: Benjamini-Hochberg.")
         notes.append("One run of each model: intervals cover the choice of test samples, not the noise of training.")
     else:
-        notes.append(
-            f"{pair.runs[0]} and {pair.runs[1]} runs: runs and samples are resampled; class p-values are t-tests with both "
-            "kinds of variance; q-values: Benjamini-Hochberg."
-        )
+        runs = f"{pair.runs[0]} and {pair.runs[1]} runs: runs and samples are resampled"
+        notes.append(f"{runs}; class p-values are t-tests with both kinds of variance; q-values: Benjamini-Hochberg.")
         if min(pair.runs) == 1:
-            notes.append(
-                "A model with one run shows no training noise: it is taken to vary from run to run as much as the other."
-            )
-    n = pair.differences["n"].to_numpy()
-    absent = int((n == 0).sum())
-    if absent:
-        notes.append(f"{absent} of {len(pair.class_names)} classes have no samples; they are left out of all means.")
-    few = int(((n > 0) & (n < MIN_CROSSFIT_SAMPLES)).sum())
-    if ranking == "crossfit" and few:
-        notes.append(TOO_FEW_NOTE.format(few))
-    if len(n) - absent - (few if ranking == "crossfit" else 0) < len(TIERS):
-        notes.append("Thirds need at least three classes; those without a class are not given.")
-    return tuple(notes)
+            notes.append("A model with one run shows no training noise: it is taken to vary as much as the other.")
+    return (*notes, *notes_on_classes(pair.differences["n"].to_numpy(), ranking))
 
 
 _RANKING_NOTES = {
@@ -320,11 +261,7 @@ _RANKING_NOTES = {
 
 
 def pair_verdict(
-    names: tuple[str, str],
-    deltas: Mapping[str, Delta],
-    counts: Mapping[str, int],
-    confidence: float,
-    alpha: float,
+    names: tuple[str, str], deltas: Mapping[str, Delta], counts: Mapping[str, int], confidence: float, alpha: float
 ) -> str:
     """Return one sentence: overall difference, hard third, and how many classes gained, lost, or are noise (``counts``)."""
     baseline, candidate = names
@@ -346,10 +283,9 @@ def set_verdict(baseline: str, candidates: Mapping[str, Mapping[str, Delta]]) ->
         # The largest difference may be an unsure one, and a smaller one clear.
         clear = [(delta, name) for delta, name in known if _strength(delta) > _BAND[1]]
         if clear:
-            delta, name = max(clear, key=lambda entry: entry[0][0])
-            unsure = delta[0] < max(other[0] for other, _ in known)
-            words = f"{name} has the largest clear gain" if unsure else f"{name} gains most"
-            sentences.append(f"{words} {label} ({points(delta[0])} points, {points(delta[1])} to {points(delta[2])})")
+            (value, low, high), name = max(clear, key=lambda entry: entry[0][0])
+            words = "has the largest clear gain" if value < max(delta[0] for delta, _ in known) else "gains most"
+            sentences.append(f"{name} {words} {label} ({points(value)} points, {points(low)} to {points(high)})")
         elif known:
             sentences.append(f"no model is clearly better than {baseline} {label}")
     return f"Against {baseline}: " + "; ".join(sentences) + "."

@@ -1,34 +1,29 @@
 """Estimates of the *true* class accuracies: what is left of thirds, worst class and gap once the noise of the test set is taken away.
 
-Class k has ``x_k`` of ``n_k`` samples right, a binomial draw from its true accuracy. A third ranked by observed accuracies, or the
-lowest of them, describes mostly the noise: 100 classes that are all right 80 % of the time, with 50 samples each, show a gap of 12
-points. Here the observed counts of all classes together tell how much true accuracies vary (empirical Bayes), and whole vectors of true
-accuracies are drawn given the counts. The shape of that variation is unknown, so it is estimated in five ways, and each interval is the
-hull of their answers:
+Class k has ``x_k`` of ``n_k`` samples right, a binomial draw from its true accuracy. A third ranked by observed accuracies describes
+mostly the noise: 100 classes that are all right 80 % of the time, with 50 samples each, show a gap of 12 points. Here the counts of all
+classes together tell how much true accuracies vary (empirical Bayes), and vectors of true accuracies are drawn given the counts. The
+shape of that variation is unknown, so it is estimated in five ways, and each interval is the hull of their answers:
 
 - *smooth*: true accuracies follow a beta distribution; its mean and strength are drawn from their posterior;
-- *free*: any distribution on a grid (nonparametric maximum likelihood by EM), estimated anew on classes with random weights (Bayesian
-  bootstrap);
-- *in between*: the same, smoothed by a kernel and mixed with a little of the uniform distribution (only for the worst class: what lies
-  beyond the lowest observation is not in the data);
-- *as equal as the data allow*: the best distributions without very low or very high accuracies, as long as twice their log likelihood is
-  within a limit of the best;
+- *free*: any distribution on a grid (nonparametric maximum likelihood by EM), on a Bayesian bootstrap of the classes;
+- *in between*: the same, smoothed by a kernel and mixed with a little of the uniform distribution (only for the worst class);
+- *as equal as the data allow*: the likeliest distributions without very low or high accuracies, within a limit of the best;
 - *two groups*: two groups of equal classes, if the data do not contradict them.
 
 If a test does not reject that all classes are equal, the intervals contain that case, too. ``make bench BENCH=coverage`` simulates how
-often the intervals hold the truth. The values themselves are means of the free draws.
+often they hold the truth. The values themselves are means of the free draws.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from classmargin.evaluation.class_metrics import tier_sizes
+from classmargin.evaluation.class_metrics import normal_quantile, tier_sizes, wilson_interval
 from classmargin.evaluation.input_checks import AnyArray, FloatArray, IntArray
-from classmargin.evaluation.intervals import normal_quantile, wilson_interval
 
 MEASURES = ("easy", "medium", "hard", "worst", "gap", "std", "gini")
 EQUAL_LEVEL = 0.05
@@ -46,8 +41,7 @@ _CELLS_AT_ONCE = 4_000_000
 _TINY = 1e-40
 
 
-@dataclass(frozen=True)
-class TrueAccuracies:
+class TrueAccuracies(NamedTuple):
     """Estimates of true class accuracies."""
 
     values: Mapping[str, float]  # each of MEASURES (NaN for thirds with fewer than three classes)
@@ -90,22 +84,17 @@ def true_accuracies(
         # The ends come from draws given *estimated* distributions, which are least certain where classes are few.
         widening = 1.15 + 2 / counts.classes.sum()
         ends = np.clip(values + widening * (ends - values), 0, 1)
-    estimate, low, high = (_spread(per_class, present) for per_class in (estimate, low, high))
-    return TrueAccuracies(
-        {name: float(values[j]) for j, name in enumerate(MEASURES)},
-        {name: (float(ends[0, j]), float(ends[1, j])) for j, name in enumerate(MEASURES)},
-        estimate,
-        low,
-        high,
-        equal,
-    )
+    of_classes = np.full((3, len(n)), np.nan)
+    of_classes[:, present] = estimate, low, high
+    estimate, low, high = of_classes
+    limits = {name: (float(ends[0, j]), float(ends[1, j])) for j, name in enumerate(MEASURES)}
+    return TrueAccuracies(dict(zip(MEASURES, values.tolist(), strict=True)), limits, estimate, low, high, equal)
 
 
 def equal_classes_p_value(right: IntArray, n: IntArray) -> float:
     """Return the p-value of the test that all classes have the same accuracy, NaN with fewer than two classes.
 
-    Pearson's statistic over classes, against the gamma distribution with its mean and variance: the usual chi-squared distribution is off
-    where only a few errors are expected per class.
+    Pearson's statistic against the gamma distribution with its mean and variance; chi-squared is off where few errors are expected.
     """
     from scipy.special import gammaincc
 
@@ -126,7 +115,6 @@ def lagging(right: IntArray, n: IntArray, confidence: float) -> tuple[AnyArray, 
     """Return which classes lie below the overall accuracy by more than chance explains ``[K]``, and how many would by chance.
 
     A class lags if so few right samples have a probability of at most (1 - confidence) / 2 at the overall accuracy (exact binomial tail).
-    How many classes do so if all are equal is the sum of the exact probabilities of just that, never above K (1 - confidence) / 2.
     """
     from scipy.special import bdtr, bdtrik
 
@@ -140,8 +128,7 @@ def lagging(right: IntArray, n: IntArray, confidence: float) -> tuple[AnyArray, 
     return lags, float(chance.sum())
 
 
-@dataclass(frozen=True)
-class _Counts:
+class _Counts(NamedTuple):
     """Different pairs of right and all samples, how many classes have each, and where each class is."""
 
     x: FloatArray  # right samples [U] (a mean where pairs were put together)
@@ -175,7 +162,7 @@ class _Counts:
         return cls(x, size, classes, place, points, likelihood, largest)
 
     def log_likelihood(self, chances: FloatArray) -> FloatArray:
-        """Return that of all classes ``[R]``, for the chance of each pair in units of ``log_largest`` ``[R, U]``."""
+        """Return it ``[R]`` for the chance of each pair in units of ``log_largest`` ``[R, U]``."""
         return np.asarray(np.log(np.maximum(chances, 1e-300)) @ self.classes)
 
 
@@ -184,10 +171,7 @@ def _angle(p: FloatArray) -> FloatArray:
 
 
 def _smooth_draws(counts: _Counts, rng: np.random.Generator) -> FloatArray:
-    """Return sorted true accuracies ``[B, K]`` under a beta distribution.
-
-    Mean: flat. Strength s: n / (n + s), the share by which a class is *not* moved, is flat (uniform shrinkage prior).
-    """
+    """Return sorted true accuracies ``[B, K]`` under a beta distribution: flat mean, uniform shrinkage prior of its strength."""
     from scipy.special import betaln
 
     x, n, classes = counts.x, counts.n, counts.classes
@@ -243,14 +227,9 @@ def _free_draws(
         drawn = rng.multinomial(counts.classes, posterior).sum(axis=1)
         worst.append(points[(drawn > 0).argmax(axis=1)])
         mean += posterior.sum(axis=0) / _DRAWS
-    below = np.cumsum(mean, axis=1)
-    low, high = (
-        points[np.minimum((below < tail).sum(axis=1), len(points) - 1)]
-        for tail in ((1 - confidence) / 2, (1 + confidence) / 2)
-    )
-    estimate = mean @ points
-    place = counts.place
-    return np.concatenate(rows), np.concatenate(worst), estimate[place], low[place], high[place]
+    below, place, tails = np.cumsum(mean, axis=1), counts.place, ((1 - confidence) / 2, (1 + confidence) / 2)
+    low, high = (points[np.minimum((below < tail).sum(axis=1), len(points) - 1)][place] for tail in tails)
+    return np.concatenate(rows), np.concatenate(worst), (mean @ points)[place], low, high
 
 
 def _posteriors(found: FloatArray, counts: _Counts) -> Iterator[FloatArray]:
@@ -285,10 +264,7 @@ def _nearly_equal(counts: _Counts, best: FloatArray, confidence: float) -> Float
 
 
 def _two_groups(counts: _Counts, best: FloatArray, confidence: float, rng: np.random.Generator) -> list[FloatArray]:
-    """Return measures ``[B, 7]`` of two groups of equal classes; none if the data contradict them.
-
-    EM with free accuracies and shares, anew on classes with random weights (Bayesian bootstrap).
-    """
+    """Return measures ``[B, 7]`` of two groups of equal classes (EM on a Bayesian bootstrap); none if the data contradict them."""
     x, n = counts.x, counts.n
     weights = np.concatenate([counts.classes[None], rng.gamma(counts.classes, size=(_DRAWS, len(x)))])
     weights = weights / weights.sum(axis=1, keepdims=True)
@@ -349,9 +325,3 @@ def _measures_of_distributions(found: FloatArray, points: FloatArray, worst: Flo
     deviation = np.sqrt(np.maximum((found * points**2).sum(axis=1) - mean**2, 0))
     pairs = (below[:, :-1] * (1 - below[:, :-1]) * np.diff(points, axis=1)).sum(axis=1)
     return np.stack([*thirds, worst, thirds[0] - thirds[2], deviation, pairs / np.maximum(mean, 1e-12)], axis=1)
-
-
-def _spread(values: FloatArray, present: AnyArray) -> FloatArray:
-    full = np.full(len(present), np.nan)
-    full[present] = values
-    return full

@@ -1,16 +1,13 @@
 """What an audit keeps of the samples it has read: a few numbers per sample, sums over features, a small subsample of features.
 
 The full ``[N, K]`` scores are read once, chunk by chunk; everything later works on these records (about 100 bytes per sample), which is why
-``audit()`` and the accumulator cannot disagree. The subsample of features depends neither on the order of the samples nor on how they
-are divided among processes: every sample gets a priority from a hash of its identity, and the smallest priorities are kept.
+``audit()`` and the accumulator cannot disagree.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,13 +32,8 @@ class SampleScores(NamedTuple):
 
 
 def score_samples(
-    scores: AnyArray,
-    labels: IntArray,
-    *,
-    are_logits: bool,
-    first_row: int = 0,
-    tolerance: float = PROBABILITY_TOLERANCE,
-) -> SampleScores:
+    scores: AnyArray, labels: IntArray, *, are_logits: bool, first_row: int = 0, tolerance: float = PROBABILITY_TOLERANCE
+) -> SampleScores:  # fmt: skip
     """Read one chunk of scores."""
     values = scores.astype(np.float64)
     probabilities = _softmax(values, first_row) if are_logits else _checked(values, first_row, tolerance)
@@ -60,12 +52,10 @@ def _softmax(logits: FloatArray, first_row: int) -> FloatArray:
     top = logits.max(axis=1, keepdims=True)
     bad = ~np.isfinite(top[:, 0]) | np.isnan(logits).any(axis=1)
     if bad.any():
-        row = int(np.flatnonzero(bad)[0])
+        row = int(np.argmax(bad))
         column = int(np.argmax(~np.isfinite(logits[row])))
-        raise ValueError(
-            "logits must be finite (-inf is allowed beside a finite value), "
-            f"got {logits[row, column]} in row {first_row + row}, column {column}"
-        )
+        found = f"got {logits[row, column]} in row {first_row + row}, column {column}"
+        raise ValueError(f"logits must be finite (-inf is allowed beside a finite value), {found}")
     powers = np.exp(logits - top)
     return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
@@ -85,8 +75,8 @@ def _checked(probabilities: FloatArray, first_row: int, tolerance: float) -> Flo
 
 def _margin(values: FloatArray, labels: IntArray) -> FloatArray:
     if values.shape[1] == 1:
-        return np.zeros(labels.shape[0])
-    rows = np.arange(labels.shape[0])
+        return np.zeros(len(labels))
+    rows = np.arange(len(labels))
     own = values[rows, labels].copy()
     values[rows, labels] = -np.inf
     other = values.max(axis=1)
@@ -105,7 +95,7 @@ def _top_classes(probabilities: FloatArray, count: int) -> IntArray:
 
 
 class KeptFeatures:
-    """At most ``limit`` feature rows with the smallest priorities so far."""
+    """At most ``limit`` feature rows with the smallest priorities so far: neither order nor batches of the samples matter."""
 
     def __init__(self, limit: int, seed: int) -> None:
         self.limit = limit
@@ -117,25 +107,9 @@ class KeptFeatures:
     def add(self, features: AnyArray, sample_id: AnyArray | None, *, first: int) -> None:
         """Look at rows ``[B, d]`` whose positions start at ``first``."""
         positions = first + np.arange(len(features))
-        identities = positions if sample_id is None else sample_id
-        self.keep(features, positions, priorities_of(identities, self.seed))
-
-    def merge(self, other: KeptFeatures, *, shift: int) -> None:
-        """Take rows of another subsample whose positions come ``shift`` later."""
-        if other.features is not None:
-            self.keep(other.features, other.positions + shift, other.priorities)
-
-    def rows(self) -> tuple[AnyArray, IntArray] | None:
-        """Return the kept features ``[M, d]`` and their positions, in order of position."""
-        if self.features is None or not len(self.positions):
-            return None
-        order = np.argsort(self.positions, kind="stable")
-        return self.features[order], self.positions[order]
-
-    def keep(self, features: AnyArray, positions: IntArray, priorities: NDArray[np.uint64]) -> None:
-        """Keep those of the given rows whose priorities are among the smallest."""
         if self.features is None:
             self.features = np.zeros((0, features.shape[1]), dtype=np.float32)
+        priorities = priorities_of(positions if sample_id is None else sample_id, self.seed)
         together = np.concatenate([self.priorities, priorities])
         kept = np.sort(np.argsort(together, kind="stable")[: self.limit])
         before = len(self.priorities)
@@ -143,6 +117,13 @@ class KeptFeatures:
         self.features = np.concatenate([self.features[old], features[new].astype(np.float32)])
         self.positions = np.concatenate([self.positions[old], positions[new]])
         self.priorities = together[kept]
+
+    def rows(self) -> tuple[AnyArray, IntArray] | None:
+        """Return the kept features ``[M, d]`` and their positions, in order of position."""
+        if self.features is None or not len(self.positions):
+            return None
+        order = np.argsort(self.positions, kind="stable")
+        return self.features[order], self.positions[order]
 
 
 def priorities_of(identities: AnyArray, seed: int) -> NDArray[np.uint64]:
@@ -157,9 +138,8 @@ def priorities_of(identities: AnyArray, seed: int) -> NDArray[np.uint64]:
     return np.asarray(mixed ^ (mixed >> np.uint64(31)))
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """Everything an audit is computed from, or a part of it: some samples."""
+class Evidence(NamedTuple):
+    """Everything an audit is computed from."""
 
     labels: IntArray  # true classes [N]
     predictions: IntArray  # predicted classes [N]
@@ -167,95 +147,3 @@ class Evidence:
     sample_id: AnyArray | None  # identity of each sample, or None
     feature_sums: FeatureSums | None  # sums over features, or None
     kept: KeptFeatures  # subsample of features with their positions
-
-    def kind(self) -> tuple[bool, bool, bool]:
-        """Return whether scores, features and sample_id are there."""
-        return self.scores is not None, self.feature_sums is not None, self.sample_id is not None
-
-    def of_each(self, function: Callable[..., AnyArray], *others: Evidence) -> Evidence:
-        """Return this with every array per sample made by ``function`` from that of this and those of the others."""
-        parts = (self, *others)
-        scores = [part.scores for part in parts if part.scores is not None]
-        ids = [part.sample_id for part in parts if part.sample_id is not None]
-        return replace(
-            self,
-            labels=function(*(part.labels for part in parts)),
-            predictions=function(*(part.predictions for part in parts)),
-            scores=SampleScores(*map(function, *scores)) if scores else None,
-            sample_id=function(*ids) if ids else None,
-        )
-
-    def joined(self, *others: Evidence) -> Evidence:
-        """Return this with the samples of the others after its own."""
-        return self.of_each(lambda *arrays: np.concatenate(arrays), *others)
-
-
-def gather_evidence(own: Evidence, num_classes: int, norm_order: float) -> Evidence:
-    """Return the evidence of all processes of ``torch.distributed``, which must all call this; that of one process is returned as it is.
-
-    Counts and sums are added and per-sample records are gathered, so the result is that of one process that saw all samples. With
-    ``sample_id`` the records are sorted by identity, which makes every number but the feature sums (whose additions happen in another
-    order) equal to the last bit.
-    """
-    from classmargin._distributed import gather_objects, is_distributed
-
-    if not is_distributed():
-        if not len(own.labels):
-            raise ValueError("compute needs at least one sample, got none (call update first)")
-        if own.sample_id is not None:
-            _refuse_repeated(own.sample_id)
-        return own
-    width = 0 if own.feature_sums is None else own.feature_sums.sums.shape[1]
-    every = gather_objects((replace(own, feature_sums=None), (*own.kind(), width)))
-    parts, kinds = zip(*every, strict=True)
-    with_samples = [k for k, part in enumerate(parts) if len(part.labels)]
-    if not with_samples:
-        raise ValueError("compute needs at least one sample, got none in any process (call update first)")
-    if len({kinds[k] for k in with_samples}) > 1:
-        raise ValueError("all processes must update with the same kinds of arrays (scores, features, sample_id)")
-    kept, shift = KeptFeatures(own.kept.limit, own.kept.seed), 0
-    for part in parts:
-        kept.merge(part.kept, shift=shift)
-        shift += len(part.labels)
-    first, *others = (parts[k] for k in with_samples)
-    _, has_features, _, width = kinds[with_samples[0]]
-    sums = None
-    if has_features:  # a process without samples takes part with zeros
-        sums = _added(own.feature_sums or FeatureSums.empty(num_classes, width, norm_order))
-    return _in_order_of_identity(replace(first.joined(*others), feature_sums=sums, kept=kept))
-
-
-def _added(own: FeatureSums) -> FeatureSums:
-    """Return the sums over all processes."""
-    import torch
-    import torch.distributed as dist
-
-    from classmargin._distributed import all_reduce_sum
-
-    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-    added: dict[str, Any] = {
-        name: all_reduce_sum(torch.from_numpy(array).to(device)).cpu().numpy()
-        for name, array in vars(own).items()
-        if isinstance(array, np.ndarray)
-    }
-    return replace(own, **added)
-
-
-def _in_order_of_identity(evidence: Evidence) -> Evidence:
-    if evidence.sample_id is None:
-        return evidence
-    if evidence.sample_id.dtype.kind not in "iu":
-        raise TypeError(
-            f"sample_id must hold integers when several processes take part, got dtype {evidence.sample_id.dtype}"
-        )
-    _refuse_repeated(evidence.sample_id)
-    order = np.argsort(evidence.sample_id, kind="stable")
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
-    evidence.kept.positions = place[evidence.kept.positions]
-    return evidence.of_each(lambda array: array[order])
-
-
-def _refuse_repeated(sample_id: AnyArray) -> None:
-    if len(np.unique(sample_id)) < len(sample_id):
-        raise ValueError("sample_id must name every sample once, got repeated values (a sampler that repeats samples?)")

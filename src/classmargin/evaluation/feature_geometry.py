@@ -1,14 +1,10 @@
-"""Feature spread, class means, neural-collapse diagnostics and angles between the weights of the head.
-
-:class:`FeatureSums` holds counts, class sums, sums of squared norms and (for moderate d) the Gram matrix, all in float64, so that parts of
-a test set merge exactly; :func:`class_geometry` and :func:`collapse_diagnostics` turn them into numbers. The output-level margin
-(p_y minus the largest other probability) is a number per sample and comes from :class:`~classmargin.evaluation.evidence.SampleScores`.
-"""
+"""Feature spread, class means, neural-collapse diagnostics (Papyan, Han and Donoho 2020) and angles between the weights of the head."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -51,16 +47,9 @@ class FeatureSums:
         if self.gram is not None:
             self.gram += values.T @ values
 
-    def merge(self, other: FeatureSums) -> None:
-        """Add the sums of another part of the same test set."""
-        for name, array in vars(self).items():
-            if isinstance(array, np.ndarray):
-                array += getattr(other, name)
 
-
-@dataclass(frozen=True)
-class ClassGeometry:
-    """Class-wise feature statistics, all ``[K]`` with NaN for a class without samples, except ``means``."""
+class ClassGeometry(NamedTuple):
+    """Class-wise feature statistics, NaN for a class without samples."""
 
     spread: FloatArray  # mean squared deviation from the class mean, |s_k|^2
     mean_norm: FloatArray  # length of the class mean |mu_k|
@@ -87,24 +76,18 @@ def class_geometry(sums: FeatureSums) -> ClassGeometry:
     return ClassGeometry(spread, np.sqrt(mean_sqnorm), sums.norm_sums / counts, means)
 
 
+LAYOUT = ("equinorm_cv", "equiangularity", "max_angle_gap")
 COLLAPSE_KEYS = (
-    *("nc1", "within_between_ratio", "mean_equinorm_cv", "mean_equiangularity", "mean_max_angle_gap"),
-    *("spread_to_mean_norm", "self_duality"),
-)
-WEIGHT_KEYS = (
-    *("weight_norm_mean", "weight_norm_cv", "weight_equinorm_cv", "weight_equiangularity"),
-    "weight_max_angle_gap",
-)
+    "nc1", "within_between_ratio", *(f"mean_{name}" for name in LAYOUT), "spread_to_mean_norm", "self_duality"
+)  # fmt: skip
+WEIGHT_KEYS = ("weight_norm_mean", "weight_norm_cv", *(f"weight_{name}" for name in LAYOUT))
 
 
 def collapse_diagnostics(sums: FeatureSums | None, classifier_weight: AnyArray | None) -> dict[str, float | None]:
-    """Return the neural-collapse diagnostics of Papyan, Han and Donoho (2020) and the paper's MNIST table.
+    """Return the neural-collapse diagnostics and those of the paper's MNIST table.
 
-    Keys: ``nc1`` = tr(S_W pinv(S_B)) / K · ``within_between_ratio`` = tr(S_W) / tr(S_B) · ``mean_equinorm_cv``,
-    ``weight_equinorm_cv`` = std / mean of the lengths of centred class means, of weights · ``mean_equiangularity``,
-    ``weight_equiangularity`` = standard deviation of pairwise cosines (0 = all angles equal) · ``mean_max_angle_gap``,
-    ``weight_max_angle_gap`` = mean |cosine + 1/(K-1)| (0 = simplex) · ``self_duality`` = squared distance of
-    normalised weights and means · ``spread_to_mean_norm`` = mean over classes of |s_k| / |mu_k|.
+    ``nc1`` = tr(S_W pinv(S_B)) / K · ``within_between_ratio`` = tr(S_W) / tr(S_B) · ``mean_...`` see :func:`_layout` · ``self_duality`` =
+    squared distance of normalised weights and means · ``spread_to_mean_norm`` = mean over classes of |s_k| / |mu_k|.
     """
     if sums is None:
         return dict.fromkeys(COLLAPSE_KEYS)
@@ -149,7 +132,7 @@ def weight_diagnostics(classifier_weight: AnyArray | None) -> dict[str, float | 
 
 
 def _layout(what: str, centred: FloatArray) -> dict[str, float | None]:
-    """Return how unequal the lengths of centred vectors ``[K, d]`` and their angles are, and how far these are from a simplex."""
+    """Return for centred vectors std / mean of lengths, standard deviation of cosines, and mean |cosine + 1/(K-1)| (0 = simplex)."""
     lengths = np.linalg.norm(centred, axis=1)
     unit = centred[lengths > 0] / lengths[lengths > 0][:, None]
     cosines = (unit @ unit.T)[np.triu_indices(len(unit), k=1)]
@@ -157,11 +140,7 @@ def _layout(what: str, centred: FloatArray) -> dict[str, float | None]:
     if len(cosines):
         spread = float(cosines.std())
         gap = float(np.abs(cosines + 1.0 / (len(centred) - 1)).mean())
-    return {
-        f"{what}_equinorm_cv": _variation(lengths),
-        f"{what}_equiangularity": spread,
-        f"{what}_max_angle_gap": gap,
-    }
+    return {f"{what}_{name}": value for name, value in zip(LAYOUT, (_variation(lengths), spread, gap), strict=True)}
 
 
 def _variation(lengths: FloatArray) -> float | None:
@@ -181,10 +160,9 @@ def _squared_norms(values: FloatArray, squares: FloatArray, order: float) -> Flo
 
 
 def _nc1(sums: FeatureSums, means: FloatArray, counts: FloatArray) -> float:
-    """Return the within covariance measured in the metric of the between covariance, without ever inverting a d x d matrix.
+    """Return tr(S_W pinv(S_B)) / K without inverting a d x d matrix.
 
-    With ``S_B = M M^T`` (columns of M: weighted centred means) and ``G = M^T M = V diag(e) V^T``:
-    ``tr(S_W pinv(S_B)) = tr(V^T M^T S_W M V diag(e)^-2)``, a problem of size K.
+    With ``S_B = M M^T`` and ``M^T M = V diag(e) V^T`` it is ``tr(V^T M^T S_W M V diag(e)^-2) / K``, a problem of size K.
     """
     if sums.gram is None or len(counts) < 2:
         return math.nan
@@ -202,8 +180,7 @@ def _nc1(sums: FeatureSums, means: FloatArray, counts: FloatArray) -> float:
     return float((inside / eigenvalues[keep] ** 2).sum() / len(counts))
 
 
-@dataclass(frozen=True)
-class WeightAngles:
+class WeightAngles(NamedTuple):
     """Angles between class weights."""
 
     norms: FloatArray  # length of each weight [K]
@@ -213,13 +190,8 @@ class WeightAngles:
 
 
 def weight_angles(classifier_weight: AnyArray) -> WeightAngles:
-    """Return lengths and nearest neighbours (by angle) of the class weights ``[K, d]``.
-
-    ``m_c = min over i != j of arccos(w_i . w_j / (|w_i| |w_j|))``; a weight of length zero has no angle.
-    """
+    """Return lengths and nearest neighbours (by angle) of the class weights ``[K, d]``; a weight of length zero has no angle."""
     weight = np.asarray(classifier_weight, dtype=np.float64)
-    if not np.isfinite(weight).all():
-        raise ValueError("classifier_weight must be finite, got NaN or infinite values")
     norms = np.linalg.norm(weight, axis=1)
     usable = norms > 0
     unit = weight / np.where(usable, norms, 1.0)[:, None]

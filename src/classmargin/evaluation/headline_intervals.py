@@ -1,19 +1,27 @@
-"""Headline numbers of one model, and their differences between two, with intervals.
+"""Headline numbers of one model, and their differences between two, with intervals and the notes that a reader needs.
 
-The settings of an audit are checked here, and the notes are written that a reader needs to understand the numbers.
+Why centred. A third of ranked classes, or the lowest of many accuracies, is a biased statistic: noise decides part of the ranking.
+The plain percentile interval counts the bias twice. Here the spread of the resampled values around *their own mean* is laid around the
+observed value: the interval covers what the same procedure gives on average over fresh test sets of the same size.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from classmargin._checks import MOST_RESAMPLES, check_choice, check_int, check_number
-from classmargin.evaluation.class_metrics import RANKINGS, REMAINDER_RULE, TIERS, tier_codes
+from classmargin.evaluation.class_metrics import (
+    RANKINGS,
+    REMAINDER_RULE,
+    TIERS,
+    normal_quantile,
+    tier_codes,
+    wilson_interval,
+)
 from classmargin.evaluation.corrected import TrueAccuracies, true_accuracies
 from classmargin.evaluation.headlines import (
     HEADLINES,
@@ -24,99 +32,127 @@ from classmargin.evaluation.headlines import (
     outcome_table,
     resampled_headlines,
 )
-from classmargin.evaluation.input_checks import (
-    AnyArray,
-    FloatArray,
-    IntArray,
-    check_fraction,
-    shared_names,
-    to_array,
-)
-from classmargin.evaluation.intervals import (
-    Interval,
-    centred_interval,
-    class_mean_counts,
-    normal_quantile,
-    small_sample_factor,
-    wilson_interval,
-    with_few_changes,
-    with_few_events,
-    with_few_in_parts,
-)
+from classmargin.evaluation.input_checks import AnyArray, FloatArray, IntArray, check_fraction, shared_names, to_array
 
 if TYPE_CHECKING:
     import pandas as pd
 
+Interval = tuple[float, float]
 Intervals = dict[str, Interval]
-
-
-@dataclass(frozen=True)
-class AuditSettings:
-    """Choices of an audit."""
-
-    ranking: str  # "corrected", "own", "reference" or "crossfit"
-    reference: FloatArray | None  # class accuracies [K] that rank the classes, for "reference"
-    confidence: float  # level of the intervals, in (0, 1)
-    bootstrap: int  # number of resampled copies; 0 leaves intervals of the headline numbers out (NaN)
-    seed: int  # seed of all random draws
-    mean_margin: float  # mean of the margins γ shown in the class table
-    costs: FloatArray | None = None  # cost of taking a class (row) for another (column) [K, K], or None
-
-
-def check_settings(
-    num_classes: int,
-    *,
-    ranking: str = "corrected",
-    reference: Any = None,
-    confidence: float = 0.95,
-    bootstrap: int = 2000,
-    seed: int = 0,
-    mean_margin: float = 1.0,
-    costs: Any = None,
-    class_names: tuple[str, ...] | None = None,
-) -> AuditSettings:
-    """Return checked settings; ``reference`` may be an audit (of the same ``class_names``) or class accuracies ``[K]``."""
-    check_choice("ranking", ranking, RANKINGS)
-    if (ranking == "reference") != (reference is not None):
-        raise ValueError(
-            'ranking="reference" and reference (an audit or one accuracy per class) go together, '
-            f"got ranking={ranking!r} {'without' if reference is None else 'with'} reference"
-        )
-    if reference is not None:
-        if hasattr(reference, "by_class"):
-            if class_names is not None and len(reference.class_names) == num_classes:
-                shared_names([class_names, reference.class_names])
-            reference = reference.by_class["accuracy"]
-        reference = to_array("reference", reference).astype(np.float64)
-        if reference.shape != (num_classes,):
-            raise ValueError(f"reference must hold one accuracy per class ({num_classes}), got shape {reference.shape}")
-        if np.isinf(reference).any() or (reference < 0).any() or (reference > 1).any():
-            raise ValueError("reference must hold accuracies in [0, 1] (NaN for unknown classes)")
-    if costs is not None:
-        costs = to_array("costs", costs).astype(np.float64)
-        if costs.shape != (num_classes, num_classes) or not np.isfinite(costs).all():
-            raise ValueError(
-                f"costs must be finite, one row per true and one column per predicted class ({num_classes} x {num_classes}), "
-                f"got shape {costs.shape}"
-            )
-    return AuditSettings(
-        ranking=ranking,
-        reference=reference,
-        confidence=check_fraction("confidence", confidence),
-        bootstrap=check_int("bootstrap", bootstrap, minimum=0, maximum=MOST_RESAMPLES),
-        seed=check_int("seed", seed, minimum=0),
-        mean_margin=check_number("mean_margin", mean_margin, above=0.0),
-        costs=costs,
-    )
-
-
+# With fewer wrong (or right) samples than this in a group, resampling knows too little about the tail.
+FEW = 10
+_NO_WIDTH = 1e-9  # limits that differ by rounding alone
 # Copies of a test set vary less in their lowest class accuracy than test sets do: without this factor nominal 95 % covers
 # 92.7 to 95.7 % in the simulations of tests/evaluation/test_estimates.py, with it 94 to 97 %.
 WORST_FACTOR = 1.07
 
 
-@dataclass(frozen=True)
-class HeadlineEstimates:
+@dataclass
+class AuditSettings:
+    """Choices of an audit, checked."""
+
+    num_classes: int
+    class_names: tuple[str, ...] | None = None
+    ranking: str = "corrected"
+    reference: Any = (
+        None  # audit of the same class_names, or class accuracies [K], that rank the classes; then the latter
+    )
+    confidence: float = 0.95
+    bootstrap: int = 2000  # 0 leaves intervals of the headline numbers out (NaN)
+    seed: int = 0
+    mean_margin: float = 1.0  # of the margins γ shown in the class table
+    costs: Any = None  # cost of taking a class (row) for another (column) [K, K]
+
+    def __post_init__(self) -> None:
+        check_choice("ranking", self.ranking, RANKINGS)
+        check_fraction("confidence", self.confidence)
+        check_int("bootstrap", self.bootstrap, minimum=0, maximum=MOST_RESAMPLES)
+        check_int("seed", self.seed, minimum=0)
+        check_number("mean_margin", self.mean_margin, above=0.0)
+        count, reference = self.num_classes, self.reference
+        if (self.ranking == "reference") != (reference is not None):
+            raise ValueError(
+                'ranking="reference" and reference (an audit or one accuracy per class) go together, '
+                f"got ranking={self.ranking!r} {'without' if reference is None else 'with'} reference"
+            )
+        if reference is not None:
+            if hasattr(reference, "by_class"):
+                if self.class_names is not None and len(reference.class_names) == count:
+                    shared_names([self.class_names, reference.class_names])
+                reference = reference.by_class["accuracy"]
+            self.reference = reference = to_array("reference", reference).astype(np.float64)
+            if reference.shape != (count,):
+                raise ValueError(f"reference must hold one accuracy per class ({count}), got shape {reference.shape}")
+            if ((reference < 0) | (reference > 1)).any():
+                raise ValueError("reference must hold accuracies in [0, 1] (NaN for unknown classes)")
+        if self.costs is not None:
+            self.costs = costs = to_array("costs", self.costs).astype(np.float64)
+            if costs.shape != (count, count) or not np.isfinite(costs).all():
+                wanted = f"one row per true and one column per predicted class ({count} x {count})"
+                raise ValueError(f"costs must be finite, {wanted}, got shape {costs.shape}")
+
+
+def centred_interval(
+    value: float, draws: FloatArray, confidence: float, *, proportion: bool, widen: float = 1.0
+) -> Interval:
+    """Return the spread of ``draws`` around their mean, laid around ``value``."""
+    if np.isnan(value):
+        return float("nan"), float("nan")
+    tail = (1 - confidence) / 2
+    if proportion:
+        angles = np.arcsin(np.sqrt(np.clip(draws, 0, 1)))
+        low, high = np.quantile(angles - angles.mean(), [tail, 1 - tail]) * widen
+        middle = np.arcsin(np.sqrt(value))
+        ends = np.sin(np.clip([middle - high, middle - low], 0, np.pi / 2)) ** 2
+        return min(float(ends[0]), value), max(float(ends[1]), value)
+    low, high = np.quantile(draws - draws.mean(), [tail, 1 - tail]) * widen
+    return min(float(value - high), value), max(float(value - low), value)
+
+
+def with_few_events(interval: Interval, right: float, n: float, confidence: float) -> Interval:
+    """Return the interval, joined with Wilson's where a group has very few wrong or right samples, which leaves nothing to resample."""
+    if n == 0 or (min(right, n - right) > FEW and interval[1] - interval[0] > _NO_WIDTH):
+        return interval
+    low, high = wilson_interval(np.array(right), np.array(n), confidence)
+    return min(interval[0], float(low)), max(interval[1], float(high))
+
+
+def class_mean_counts(events: FloatArray, n: AnyArray) -> tuple[FloatArray, float]:
+    """Return events and samples of a single group that is as informative as the mean of class shares (variance: mean of 1 / n)."""
+    if not len(n):
+        return np.zeros(np.shape(events)[:-1]), 0.0
+    number = float(len(n) ** 2 / (1.0 / n).sum())
+    # Rounded, so that equal sizes give whole numbers.
+    return np.round(number * (events / n).mean(axis=-1), 6), round(number, 6)
+
+
+def with_few_changes(interval: Interval, gained: float, lost: float, n: float, confidence: float) -> Interval:
+    """Return the interval of a paired difference, joined with Newcombe's where hardly any sample changed sides, or hardly any did not."""
+    changed = gained + lost
+    if n == 0 or (min(changed, n - changed) > FEW and interval[1] - interval[0] > _NO_WIDTH):
+        return interval
+    low, high = wilson_interval(np.array([gained, lost]), np.array([n, n]), confidence)
+    return with_few_in_parts(interval, (gained / n, low[0], high[0]), (lost / n, low[1], high[1]))
+
+
+def with_few_in_parts(
+    interval: Interval, first: tuple[float, float, float], second: tuple[float, float, float]
+) -> Interval:
+    """Return the interval of a difference, joined with what the limits of its two parts make of it (Newcombe 1998)."""
+    below = float(np.hypot(first[0] - first[1], second[2] - second[0]))
+    above = float(np.hypot(first[2] - first[0], second[0] - second[1]))
+    value = first[0] - second[0]
+    return min(interval[0], value - below), max(interval[1], value + above)
+
+
+def small_sample_factor(n: AnyArray) -> float:
+    """Return how much a resampled deviation is too short: drawing n of n has (n - 1) / n of the variance."""
+    n = np.asarray(n, dtype=np.float64)
+    n = n[n > 1]
+    return float(np.sqrt(np.mean(n / (n - 1)))) if len(n) else 1.0
+
+
+class HeadlineEstimates(NamedTuple):
     """Headline numbers of one model."""
 
     values: Mapping[str, float]  # each of overall, easy, medium, hard, worst, gap
@@ -136,10 +172,7 @@ def estimate_headlines(table: OutcomeTable, settings: AuditSettings) -> Headline
     intervals: Intervals = dict.fromkeys(HEADLINES, (float("nan"), float("nan")))
     if corrected:
         total = np.array(n.sum())
-        values = {
-            "overall": float(right.sum() / total),
-            **{name: true.values[name] for name in HEADLINES[1:]},
-        }
+        values = {"overall": float(right.sum() / total), **{name: true.values[name] for name in HEADLINES[1:]}}
         codes = tier_codes(true.estimate)
         if with_intervals:
             low, high = wilson_interval(np.array(right.sum()), total, confidence)
@@ -162,26 +195,24 @@ def estimate_headlines(table: OutcomeTable, settings: AuditSettings) -> Headline
             draws = resampled_headlines(table, (1,), rule, settings.bootstrap, rng, resample_runs=False)[:, 0]
             measured = codes
             if rule.ranking == "crossfit":  # leaves out classes that it cannot halve
-                halved = n >= MIN_CROSSFIT_SAMPLES
-                measured = tier_codes(np.where(halved, accuracy, np.nan))
+                measured = tier_codes(np.where(n >= MIN_CROSSFIT_SAMPLES, accuracy, np.nan))
             intervals = _intervals(n, right, measured, observed, draws, confidence)
-    return HeadlineEstimates(values, intervals, codes, _notes(n, settings, values, true), true)
+    notes = [
+        f"Thirds: {_RULE_TEXT[settings.ranking]} Remainder: {REMAINDER_RULE}.",
+        *notes_on_classes(n, settings.ranking),
+    ]
+    notes.append((_CORRECTED_TEXT if corrected else _INTERVAL_TEXT).format(level=100 * confidence))
+    return HeadlineEstimates(values, intervals, codes, tuple(notes), true)
 
 
 def _intervals(
     n: IntArray, right: IntArray, codes: IntArray, observed: FloatArray, draws: FloatArray, confidence: float
 ) -> Intervals:
     widen = small_sample_factor(n)
-    resampled = {
-        name: centred_interval(
-            float(value),
-            draws[:, j],
-            confidence,
-            proportion=name != "gap",
-            widen=widen * WORST_FACTOR if name == "worst" else widen,
-        )
-        for j, (name, value) in enumerate(zip(HEADLINES, observed, strict=True))
-    }
+    resampled = {}
+    for name, value, values in zip(HEADLINES, observed, draws.T, strict=True):
+        factor = widen * WORST_FACTOR if name == "worst" else widen
+        resampled[name] = centred_interval(float(value), values, confidence, proportion=name != "gap", widen=factor)
     # Classes behind each proportion; the worst class only where resampling cannot move it (all wrong or all right).
     present = np.flatnonzero(n > 0)
     groups = {"overall": present, **{name: np.flatnonzero(codes == code) for code, name in enumerate(TIERS)}}
@@ -206,47 +237,35 @@ def _gap_of_thirds(resampled: Intervals, guarded: Intervals, values: FloatArray)
     return {"gap": with_few_in_parts(resampled["gap"], *thirds)}
 
 
-def _notes(n: IntArray, settings: AuditSettings, values: Mapping[str, float], true: TrueAccuracies) -> tuple[str, ...]:
-    few = int(((n > 0) & (n < MIN_CROSSFIT_SAMPLES)).sum())
-    notes = [f"Thirds: {_RULE_TEXT[settings.ranking]} Remainder: {REMAINDER_RULE}."]
-    if settings.ranking in _BIAS_TEXT:
-        notes += _distance_from_true(settings.ranking, values, true)
-    absent = int((n == 0).sum())
+def notes_on_classes(n: IntArray, ranking: str) -> list[str]:
+    """Return what must be known about classes with few samples or none."""
+    notes = []
+    absent, few = int((n == 0).sum()), int(((n > 0) & (n < MIN_CROSSFIT_SAMPLES)).sum())
     if absent:
         notes.append(f"{absent} of {len(n)} classes have no samples; they are left out of all means.")
-    if settings.ranking == "crossfit" and few:
-        notes.append(TOO_FEW_NOTE.format(few))
-    if len(n) - absent < 3:
+    if ranking != "crossfit":
+        few = 0
+    if few:
+        notes.append(f"{few} classes with fewer than {MIN_CROSSFIT_SAMPLES} samples are left out of the thirds.")
+    if len(n) - absent - few < len(TIERS):
         notes.append("Thirds need at least three classes with samples; those without a class are not given.")
-    text = _CORRECTED_TEXT if settings.ranking == "corrected" else _INTERVAL_TEXT
-    notes.append(text.format(level=100 * settings.confidence))
-    return tuple(notes)
+    return notes
 
 
-def _distance_from_true(ranking: str, values: Mapping[str, float], true: TrueAccuracies) -> list[str]:
-    """Say what the true thirds are estimated to be, where that differs from what is shown."""
-    shown = {name: [f"{100 * found[name]:.1f} %" for found in (true.values, values)] for name in ("hard", "easy")}
-    changed = [f"{new} instead of {old} for the {name} third" for name, (new, old) in shown.items() if new != old]
-    if not changed or math.isnan(values["hard"]):
-        return []
-    return [f"The true accuracies (estimated, ranking='corrected') are {' and '.join(changed)}: {_BIAS_TEXT[ranking]}."]
-
-
-TOO_FEW_NOTE = f"{{}} classes with fewer than {MIN_CROSSFIT_SAMPLES} samples are left out of the thirds."
-_BIAS_TEXT = {
-    "own": "noise helps to rank, so thirds ranked by the accuracies that they show lie too far apart",
-    "crossfit": "half of the samples rank with more noise than all, so crossfitted thirds lie too close together",
-}
 _RULE_TEXT = {
     "corrected": (
         "estimates of the true class accuracies (ranking='corrected'). Thirds ranked by observed accuracies (ranking='own', as in the "
         "paper) lie further apart, because noise helps to rank."
     ),
-    "own": "classes are ranked by this model's accuracies on the same samples (ranking='own').",
+    "own": (
+        "classes are ranked by this model's accuracies on the same samples (ranking='own'); noise helps to rank, so thirds lie too far "
+        "apart."
+    ),
     "reference": "classes are ranked by the accuracies given as reference (ranking='reference').",
     "crossfit": (
-        "classes are ranked on one half of the samples of each class and measured on the other, both ways, averaged over "
-        "ten splits (ranking='crossfit'); the tiers in the class table are those of all samples."
+        "classes are ranked on one half of the samples of each class and measured on the other, both ways, averaged over ten splits "
+        "(ranking='crossfit'); half of the samples rank with more noise, so thirds lie too close together. The tiers in the class table "
+        "are those of all samples."
     ),
 }
 _CORRECTED_TEXT = (
@@ -261,22 +280,10 @@ _INTERVAL_TEXT = (
 
 
 def headline_differences(
-    labels: IntArray,
-    correct: AnyArray,
-    runs: tuple[int, int],
-    num_classes: int,
-    *,
-    ranking: str,
-    confidence: float,
-    bootstrap: int,
-    seed: int,
-    candidates: int = 1,
-) -> pd.DataFrame:
-    """Return the headline numbers of baseline and candidate with their paired differences, see ``Comparison.summary``.
-
-    Samples are resampled within classes, the same for all runs; with several runs of a model these are resampled too, see
-    :func:`_two_level_factor`. Intervals hold for all of several ``candidates`` at once.
-    """
+    labels: IntArray, correct: AnyArray, runs: tuple[int, int], num_classes: int, *,
+    ranking: str, confidence: float, bootstrap: int, seed: int, candidates: int = 1,
+) -> pd.DataFrame:  # fmt: skip
+    """Return ``Comparison.summary``; intervals hold for all of several ``candidates`` at once."""
     import pandas as pd
 
     table = outcome_table(labels, correct, num_classes)
@@ -301,30 +308,18 @@ def headline_differences(
     }
     intervals = _guard_few_changes(intervals, table, runs, difference, ranking, confidence)
     frame = pd.DataFrame({"metric": HEADLINES, "baseline": observed[0], "candidate": observed[1]})
-    return frame.assign(
-        difference=difference,
-        low=[intervals[name][0] for name in HEADLINES],
-        high=[intervals[name][1] for name in HEADLINES],
-    )
+    low, high = zip(*(intervals[name] for name in HEADLINES), strict=True)
+    return frame.assign(difference=difference, low=low, high=high)
 
 
 def _two_level_factor(
-    both: FloatArray,
-    of_samples: FloatArray,
-    of_runs: FloatArray,
-    lent: int,
-    run_freedom: int,
-    confidence: float,
+    both: FloatArray, of_samples: FloatArray, of_runs: FloatArray, lent: int, run_freedom: int, confidence: float
 ) -> FloatArray:
     """Return the factor on the deviations of copies in which runs and samples were both resampled.
 
-    *Variance.* Runs and samples are crossed: every run sees every sample. Let e be the variance of the mean of what is peculiar to a run
-    on a sample. Resampling samples alone gives s + e, runs alone r + e, and both together r + s + 3e (drawing R - 1 of R runs doubles
-    the share of e among the samples), while the truth is r + s + e = 2 (of_samples + of_runs) - both.
-
-    *One run* of a model shows nothing of r. It borrows that of the other model: with R runs there, R times the variance of their mean.
-
-    *Few runs* make r uncertain: Student's t replaces the normal quantile, with Satterthwaite's degrees of freedom.
+    Let e be the variance of the mean of what is peculiar to a run on a sample. Resampling samples alone gives s + e, runs alone r + e, and
+    both together r + s + 3e, while the truth is r + s + e = 2 (of_samples + of_runs) - both. A model with one run borrows r from the other.
+    Few runs make r uncertain: Student's t replaces the normal quantile, with Satterthwaite's degrees of freedom.
     """
     from scipy.special import stdtrit
 
@@ -336,13 +331,8 @@ def _two_level_factor(
 
 
 def _guard_few_changes(
-    intervals: Intervals,
-    table: OutcomeTable,
-    runs: tuple[int, int],
-    difference: FloatArray,
-    ranking: str,
-    confidence: float,
-) -> Intervals:
+    intervals: Intervals, table: OutcomeTable, runs: tuple[int, int], difference: FloatArray, ranking: str, confidence: float
+) -> Intervals:  # fmt: skip
     """Keep intervals honest where hardly any sample changed sides, so that there is little to resample."""
     first, second = table.patterns[..., : runs[0]].mean(axis=-1), table.patterns[..., runs[0] :].mean(axis=-1)
     gained = (table.counts * second * (1 - first)).sum(axis=1)

@@ -1,18 +1,15 @@
 """The six headline numbers (overall, easy, medium, hard, worst, gap) as functions of counts, observed and resampled.
 
 Samples of one class with the same pattern of right and wrong over the compared runs are exchangeable, so a class is fully described by
-how many samples show each pattern. Resampling a class's samples is then one multinomial draw, dealing them into blocks a hypergeometric
-one: thousands of replicates cost what one loop over the samples would.
-
-One function serves one model (an audit) and two (a comparison), the observed table and all its resampled copies, so an interval always
-belongs to the number beside it. Axes: ``B`` copies, ``K`` classes, ``C`` patterns, ``M`` runs, ``S`` sides.
+how many samples show each pattern, and resampling its samples is one multinomial draw. One function serves one model and two, the observed
+table and its resampled copies. Axes: ``B`` copies, ``K`` classes, ``C`` patterns, ``M`` runs, ``S`` sides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import combinations, product
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,8 +21,7 @@ from classmargin.evaluation.input_checks import AnyArray, FloatArray, IntArray
 _RUNS_WITH_ALL_PATTERNS = 2
 
 
-@dataclass(frozen=True)
-class OutcomeTable:
+class OutcomeTable(NamedTuple):
     """Counts of right-wrong patterns per class."""
 
     counts: IntArray  # samples of each class that show each pattern [K, C]
@@ -49,19 +45,16 @@ def outcome_table(labels: IntArray, correct: AnyArray, num_classes: int) -> Outc
         code = correct @ (2 ** np.arange(runs)[::-1])
         counts = np.bincount(labels * 2**runs + code, minlength=num_classes * 2**runs)
         patterns = np.array(list(product((0.0, 1.0), repeat=runs)))
-        return OutcomeTable(
-            counts.reshape(num_classes, 2**runs), np.broadcast_to(patterns, (num_classes, *patterns.shape))
-        )
+        every = np.broadcast_to(patterns, (num_classes, *patterns.shape))
+        return OutcomeTable(counts.reshape(num_classes, 2**runs), every)
     return _patterns_seen(labels, correct, num_classes)
 
 
 def settled_shares(table: OutcomeTable) -> FloatArray:
     """Return pattern shares ``[K, C]`` that differ between classes as much as true ones do.
 
-    Observed accuracies vary more between classes than true ones, by the sampling noise. Drawing from the observed shares would add
-    that noise twice, and never draw a mistake in a class that happens to show none. So the shares are moved towards their mean over
-    classes until their variance is that of the true accuracies (estimated by moments). With many samples per class this changes
-    nothing. Tables of more than two runs, whose classes have their own patterns, are left as observed.
+    Drawing from the observed shares would add the sampling noise twice. So the shares are moved towards their mean over classes until
+    their variance is that of the true accuracies (by moments). Tables of more than two runs are left as observed.
     """
     n = table.n
     present = n > 0
@@ -80,10 +73,7 @@ def settled_shares(table: OutcomeTable) -> FloatArray:
 
 
 def block_sizes(n: IntArray, blocks: int, rng: np.random.Generator) -> IntArray:
-    """Divide the samples of each class into blocks whose sizes differ by at most one ``[K, blocks]``.
-
-    Which blocks get one more is random, so that the larger blocks of different classes do not fall together.
-    """
+    """Divide the samples of each class into blocks whose sizes differ by at most one ``[K, blocks]``; which are larger is random."""
     places = rng.permuted(np.broadcast_to(np.arange(blocks), (len(n), blocks)), axis=1)
     return n[:, None] // blocks + (places < (n % blocks)[:, None])
 
@@ -133,8 +123,7 @@ MIN_CROSSFIT_SAMPLES = 4
 _CELLS_AT_ONCE = 4_000_000
 
 
-@dataclass(frozen=True)
-class TierRule:
+class TierRule(NamedTuple):
     """How classes are ranked into thirds."""
 
     ranking: str
@@ -155,19 +144,12 @@ def observed_headlines(
 
 
 def resampled_headlines(
-    table: OutcomeTable,
-    run_counts: tuple[int, ...],
-    rule: TierRule,
-    replicates: int,
-    rng: np.random.Generator,
-    *,
-    resample_runs: bool,
-    resample_samples: bool = True,
-) -> FloatArray:
+    table: OutcomeTable, run_counts: tuple[int, ...], rule: TierRule, replicates: int, rng: np.random.Generator, *,
+    resample_runs: bool, resample_samples: bool = True,
+) -> FloatArray:  # fmt: skip
     """Return the headline numbers of stratified bootstrap copies ``[B, S, 6]``.
 
-    First level: runs of each side (n - 1 of n, which makes the variance of a mean unbiased; Rao and Wu 1988), if asked
-    for. Second level: samples within each class, the same for all runs (paired), unless they are kept as observed.
+    First level: runs of each side (n - 1 of n; Rao and Wu 1988). Second level: samples within each class, the same for all runs.
     """
     splits = SPLITS if rule.blocks > 1 else 0
     cells = table.counts.size * rule.blocks + len(table.n) * splits * len(run_counts)
@@ -175,9 +157,7 @@ def resampled_headlines(
     parts = []
     for start in progress_if_long(range(0, replicates, step), "resampling"):
         count = min(step, replicates - start)
-        weights = even_run_weights(run_counts)
-        if resample_runs:
-            weights = random_run_weights(run_counts, count, rng)
+        weights = random_run_weights(run_counts, count, rng) if resample_runs else even_run_weights(run_counts)
         sizes = block_sizes(table.n, rule.blocks, rng)
         if resample_samples:
             counts = resample(table, sizes, count, rng)

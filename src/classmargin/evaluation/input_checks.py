@@ -1,20 +1,19 @@
-"""Arrays that a caller hands over, checked once and turned into NumPy arrays.
+"""Arrays of NumPy, torch, pandas, polars or lists that a caller hands over, checked once and turned into NumPy arrays.
 
-They may come from NumPy, torch, pandas, polars or lists. Nothing large is copied: logits and features keep their type and memory and
-are read in chunks later. Classes may be named rather than numbered, by text labels or by the columns of a frame of scores.
+Nothing large is copied: logits and features keep their type and memory and are read in chunks later. Classes may be named rather than
+numbered, by text labels or by the columns of a frame of scores.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from classmargin._checks import check_number, did_you_mean
+from classmargin._checks import check_int, check_number, did_you_mean
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -37,8 +36,7 @@ SEEN_CLASSES_NOTE = (
 )
 
 
-@dataclass(frozen=True)
-class AuditInputs:
+class AuditInputs(NamedTuple):
     """Checked arrays of one test set."""
 
     labels: IntArray  # true classes [N], int64, in [0, K)
@@ -59,17 +57,9 @@ class AuditInputs:
 
 
 def check_inputs(
-    labels: Any,
-    *,
-    logits: Any = None,
-    probabilities: Any = None,
-    predictions: Any = None,
-    features: Any = None,
-    classifier_weight: Any = None,
-    class_names: Sequence[str] | None = None,
-    num_classes: int | None = None,
-    sample_id: Any = None,
-) -> AuditInputs:
+    labels: Any, *, logits: Any = None, probabilities: Any = None, predictions: Any = None, features: Any = None,
+    classifier_weight: Any = None, class_names: Sequence[str] | None = None, num_classes: int | None = None, sample_id: Any = None,
+) -> AuditInputs:  # fmt: skip
     """Check everything about one test set that can be checked without touching the large arrays."""
     if class_names is not None and not isinstance(class_names, str):
         class_names = to_array("class_names", class_names).tolist()  # names in bytes are names as well
@@ -89,14 +79,13 @@ def check_inputs(
         labels, predictions, class_names = _seen_classes(labels, predictions)
         notes = (*notes, SEEN_CLASSES_NOTE.format(len(class_names)))
     # K is taken from the head or the caller, never from the labels: a class may be absent from them.
-    count = _num_classes(
-        {
-            "num_classes": num_classes,
-            scores_name: None if scores is None else scores.shape[1],
-            "classifier_weight": None if weight is None else weight.shape[0],
-            "class_names": None if class_names is None else len(class_names),
-        }
-    )
+    claims = {
+        "num_classes": num_classes,
+        scores_name: None if scores is None else scores.shape[1],
+        "classifier_weight": None if weight is None else weight.shape[0],
+        "class_names": None if class_names is None else len(class_names),
+    }
+    count = _num_classes({name: value for name, value in claims.items() if value is not None})
     label_array = _classes("labels", labels, count, class_names)
     if not len(label_array):
         raise ValueError("labels must hold at least one sample, got none")
@@ -104,26 +93,17 @@ def check_inputs(
     for name, array in ((scores_name, scores), ("predictions", predicted), ("features", feature_array)):
         if array is not None and len(array) != len(label_array):
             raise ValueError(f"{name} must have as many rows as labels ({len(label_array)}), got shape {array.shape}")
+    names, identity = check_class_names(class_names, count), _sample_id(sample_id, len(label_array))
+    are_logits = logits is not None
     return AuditInputs(
-        labels=label_array,
-        scores=scores,
-        scores_are_logits=logits is not None,
-        predictions=predicted,
-        features=feature_array,
-        classifier_weight=weight,
-        class_names=check_class_names(class_names, count),
-        sample_id=_sample_id(sample_id, len(label_array)),
-        tolerance=tolerance,
-        notes=notes,
+        label_array, scores, are_logits, predicted, feature_array, weight, names, identity, tolerance, notes
     )
 
 
 def _seen_classes(labels: Any, predictions: Any) -> tuple[AnyArray, AnyArray, tuple[str, ...]]:
     """Return labels and predictions as class numbers and the names of the classes that are seen in them."""
-    arrays = []
-    for name, values in (("labels", labels), ("predictions", predictions)):
-        array = _one_dimension(name, values)
-        arrays.append(array if array.dtype.kind == "U" else _integers(name, array))
+    given = {"labels": _one_dimension("labels", labels), "predictions": _one_dimension("predictions", predictions)}
+    arrays = [array if array.dtype.kind == "U" else _integers(name, array) for name, array in given.items()]
     if len({array.dtype.kind == "U" for array in arrays}) > 1:
         raise TypeError("labels and predictions must both be numbers or both be names, got one of each")
     different = np.unique(np.concatenate(arrays))
@@ -139,13 +119,11 @@ def _rounding(probabilities: Any, scores: AnyArray | None) -> tuple[float, tuple
         return PROBABILITY_TOLERANCE, ()
     first = np.asarray(scores[:ROWS_TO_SEE_ROUNDING], dtype=np.float64)
     for decimals in (2, 3):
-        step = 10.0**-decimals
-        allowed = step / 2 * scores.shape[1] + 1e-6
+        allowed = 10.0**-decimals / 2 * scores.shape[1] + 1e-6
         rounded = np.abs(first - np.round(first, decimals)).max() < 1e-6
         if rounded and allowed > PROBABILITY_TOLERANCE and np.abs(first.sum(axis=1) - 1).max() > 1e-6:
-            return min(allowed, MOST_ROUNDING), (
-                f"The probabilities have {decimals} decimals and miss a sum of 1 by rounding; rows were scaled to 1.",
-            )
+            note = f"The probabilities have {decimals} decimals and miss a sum of 1 by rounding; rows were scaled to 1."
+            return min(allowed, MOST_ROUNDING), (note,)
     return PROBABILITY_TOLERANCE, ()
 
 
@@ -156,12 +134,11 @@ def check_weight(classifier_weight: Any, num_classes: int | None, feature_dim: i
         return None
     if not np.isfinite(weight).all():
         raise ValueError("classifier_weight must be finite, got NaN or infinite values")
+    got = f"got shape {weight.shape}"
     if num_classes is not None and weight.shape[0] != num_classes:
-        raise ValueError(f"classifier_weight must have one row per class ({num_classes}), got shape {weight.shape}")
+        raise ValueError(f"classifier_weight must have one row per class ({num_classes}), {got}")
     if feature_dim is not None and weight.shape[1] != feature_dim:
-        raise ValueError(
-            f"classifier_weight must have as many columns as features ({feature_dim}), got shape {weight.shape}"
-        )
+        raise ValueError(f"classifier_weight must have as many columns as features ({feature_dim}), {got}")
     return weight
 
 
@@ -184,24 +161,18 @@ def _floating(name: str, values: Any) -> AnyArray | None:
     return array
 
 
-def _num_classes(claims: dict[str, int | None]) -> int:
-    """Return the number of classes on which all agree that say one."""
-    known = {name: value for name, value in claims.items() if value is not None}
-    if not known:
-        raise ValueError("give num_classes or class_names, got neither")
-    if len(set(known.values())) > 1:
-        raise ValueError(
-            "the number of classes must be the same everywhere, got "
-            + ", ".join(f"{value} from {name}" for name, value in known.items())
-        )
-    first, count = next(iter(known.items()))
-    if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
-        raise ValueError(f"num_classes must be a positive int, got {count!r}")
+def _num_classes(claims: dict[str, int]) -> int:
+    """Return the number of classes on which all agree."""
+    if len(set(claims.values())) > 1:
+        words = ", ".join(f"{value} from {name}" for name, value in claims.items())
+        raise ValueError(f"the number of classes must be the same everywhere, got {words}")
+    first, count = next(iter(claims.items()))
+    count = check_int(first, count, minimum=1)
     if count > MOST_CLASSES:
         raise ValueError(
             f"{first} must stand for at most {MOST_CLASSES} classes, got {count}: an audit counts every pair of them"
         )
-    return int(count)
+    return count
 
 
 def _classes(name: str, values: Any, num_classes: int, class_names: Sequence[str] | None = None) -> IntArray:
@@ -209,8 +180,9 @@ def _classes(name: str, values: Any, num_classes: int, class_names: Sequence[str
     if array.dtype.kind == "U" and array.size:
         array = _numbers_of_names(name, array, class_names)
     array = _integers(name, array)
-    if array.size and (int(array.min()) < 0 or int(array.max()) >= num_classes):
-        low, high = int(array.min()), int(array.max())
+    low, high = int(array.min(initial=0)), int(array.max(initial=0))
+    if low < 0 or high >= num_classes:
+        low = int(array.min())
         hint = " (counted from 1? subtract 1)" if low == 1 and high == num_classes else ""
         raise ValueError(f"{name} must lie in [0, {num_classes}), got values from {low} to {high}{hint}")
     return array
@@ -219,8 +191,7 @@ def _classes(name: str, values: Any, num_classes: int, class_names: Sequence[str
 def _numbers_of_names(name: str, values: AnyArray, class_names: Sequence[str] | None) -> IntArray:
     if class_names is None:
         raise TypeError(
-            f"{name} must hold integer classes, or names together with class_names (all of them, in class order: a class may "
-            "be absent from the labels), got text alone: give class_names"
+            f"{name} must hold integer classes, or names of class_names (all of them, in class order), got text alone: give class_names"
         )
     known = [str(entry) for entry in class_names]
     if len(set(known)) < len(known):
@@ -250,8 +221,7 @@ def _integers(name: str, array: AnyArray) -> IntArray:
     if array.dtype.kind not in "iu" and not whole:
         where = ""
         if array.dtype.kind == "f":  # which value is no whole number
-            finite = np.isfinite(array)
-            row = int(np.argmax(~finite | (np.mod(np.where(finite, array, 0), 1) != 0)))
+            row = int(np.argmax(np.nan_to_num(array, nan=0.5, posinf=0.5, neginf=0.5) % 1 != 0))
             hint = " (a missing label? leave out such rows)" if np.isnan(array[row]) else ""
             where = f" with {array[row]} in row {row}{hint}"
         raise TypeError(f"{name} must hold integer classes, got dtype {array.dtype}{where}")
@@ -266,7 +236,7 @@ def _sample_id(values: Any, total: int) -> AnyArray | None:
         raise ValueError(f"sample_id must have shape ({total},), got {array.shape}")
     if array.dtype.kind not in "iuUS":
         raise TypeError(f"sample_id must hold integers or text, got dtype {array.dtype}")
-    if np.unique(array).shape[0] != total:
+    if len(np.unique(array)) != total:
         raise ValueError("sample_id must name every sample once, got repeated values")
     return array
 
@@ -326,14 +296,9 @@ def check_class_names(class_names: Sequence[str] | None, num_classes: int) -> tu
 
 def column_names(values: Any) -> tuple[str, ...] | None:
     """Return the column names of a pandas or polars frame; None for anything else, and for columns only numbered."""
-    columns = getattr(values, "columns", None)
-    if columns is None:
-        return None
-    names = tuple(columns)
+    names = tuple(getattr(values, "columns", ()))
     numbered = all(name == f"column_{k}" for k, name in enumerate(names))  # nameless ones in polars
-    if numbered or not all(isinstance(name, str) for name in names):
-        return None
-    return names
+    return None if numbered or not all(isinstance(name, str) for name in names) else names
 
 
 def match_columns(name: str, values: Any, class_names: Sequence[str] | None) -> tuple[Any, Sequence[str] | None]:
@@ -344,15 +309,11 @@ def match_columns(name: str, values: Any, class_names: Sequence[str] | None) -> 
     if class_names is None:
         return values, columns
     wanted = [str(entry) for entry in class_names]
-    if list(columns) == wanted:
-        return values, class_names
     if sorted(columns) != sorted(wanted):
         odd = sorted(set(columns) ^ set(wanted))
-        raise ValueError(
-            f"the columns of {name} and class_names must name the same classes"
-            + (f", got {odd[0]!r} in only one of them" if odd else "")
-        )
-    return values[wanted], class_names
+        words = f", got {odd[0]!r} in only one of them" if odd else ""
+        raise ValueError(f"the columns of {name} and class_names must name the same classes{words}")
+    return (values if list(columns) == wanted else values[wanted]), class_names
 
 
 def shared_names(models: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
@@ -361,25 +322,21 @@ def shared_names(models: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     other = next((len(names) for names in models if len(names) != count), count)
     if other != count:
         raise ValueError(
-            f"the models must have the same class_names, got {count} and {other} classes; where a model "
-            "brings none, those it has seen were taken: give num_classes or class_names"
+            f"the models must have the same class_names, got {count} and {other} classes (give num_classes or class_names)"
         )
     numbers = tuple(str(k) for k in range(count))
     named = [names for names in models if names != numbers]
     for names in named[1:]:
-        for k, (ours, theirs) in enumerate(zip(named[0], names, strict=True)):
-            if ours != theirs:
-                raise ValueError(
-                    f"the models must have the same class_names in the same order, but class {k} is {ours!r} in one "
-                    f"and {theirs!r} in another"
-                )
+        if names != named[0]:
+            k = next(k for k, name in enumerate(names) if name != named[0][k])
+            words = f"class {k} is {named[0][k]!r} in one and {names[k]!r} in another"
+            raise ValueError(f"the models must have the same class_names in the same order, but {words}")
     return named[0] if named else numbers
 
 
 def class_number(class_names: tuple[str, ...], name: str, argument: str) -> int:
     """Return the number of the class called ``name``."""
     if name not in class_names:
-        raise ValueError(
-            f"{argument} must be one of the class names, got {name!r}{did_you_mean(str(name), class_names)}"
-        )
+        hint = did_you_mean(str(name), class_names)
+        raise ValueError(f"{argument} must be one of the class names, got {name!r}{hint}")
     return class_names.index(name)

@@ -1,14 +1,9 @@
-"""Two models on the same samples, class by class: pairing, exact tests and control for testing many classes at once.
-
-One run of each model is tested by the exact McNemar test, several by Welch's t with the noise of samples and of runs. scipy.special has
-the tails as vectorised functions; its import is late because an audit of one model does not need it.
-"""
+"""Two models on the same samples, class by class: pairing, exact tests and control for testing many classes at once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -21,17 +16,14 @@ if TYPE_CHECKING:
 
 
 def paired_correctness(audits: Sequence[Audit]) -> tuple[IntArray, AnyArray]:
-    """Return the shared labels ``[N]`` and which model is right on which sample ``[N, M]`` (bool).
-
-    Samples are matched by ``sample_id`` where every audit has them, by position where none has.
-    """
+    """Return the shared labels ``[N]`` and which model is right on which sample ``[N, M]`` (bool), see :func:`sample_order`."""
     orders = sample_order(audits)
     right = [(audit.labels == audit.predictions)[order] for audit, order in zip(audits, orders, strict=True)]
     return audits[0].labels[orders[0]], np.stack(right, axis=1)
 
 
 def sample_order(audits: Sequence[Audit]) -> list[IntArray]:
-    """Return for each model the order ``[N]`` in which its samples are those of the others."""
+    """Return for each model the order ``[N]`` in which its samples are those of the others: by ``sample_id``, or else by position."""
     first = audits[0]
     shared_names([audit.class_names for audit in audits])
     with_id = [audit.sample_id is not None for audit in audits]
@@ -42,21 +34,17 @@ def sample_order(audits: Sequence[Audit]) -> list[IntArray]:
     if any(each.dtype.kind in "US" for each in ids):
         ids = [each.astype(str) for each in ids]
     orders = [np.argsort(each, kind="stable") for each in ids]
+    same = "the models must be evaluated on the same samples"
     for audit, each, order in zip(audits, ids, orders, strict=True):
         if audit.num_samples != first.num_samples:
-            counts = f"{first.num_samples} and {audit.num_samples} samples"
-            raise ValueError(f"the models must be evaluated on the same samples, got {counts}")
+            raise ValueError(f"{same}, got {first.num_samples} and {audit.num_samples} samples")
         alone = int((ids[0][orders[0]] != each[order]).sum())
         if alone:
-            raise ValueError(
-                f"the models must be evaluated on the same samples, but {alone} of {len(order)} values of sample_id have no partner"
-            )
+            raise ValueError(f"{same}, but {alone} of {len(order)} values of sample_id have no partner")
         wrong = int((first.labels[orders[0]] != audit.labels[order]).sum())
         if wrong:
             hint = "" if first.sample_id is not None else " (give sample_id if only the order differs)"
-            raise ValueError(
-                f"the models must be evaluated on the same samples, but {wrong} of {len(order)} labels differ{hint}"
-            )
+            raise ValueError(f"{same}, but {wrong} of {len(order)} labels differ{hint}")
     return orders
 
 
@@ -83,27 +71,15 @@ def class_differences(labels: IntArray, correct: AnyArray, runs: tuple[int, int]
     else:
         p_value = _t_test(labels, first, second, n)
     baseline, candidate = (class_means(mean, labels, num_classes) for mean in (mean_first, mean_second))
-    return pd.DataFrame(
-        {
-            "n": n,
-            "baseline": baseline,
-            "candidate": candidate,
-            "difference": candidate - baseline,
-            "gained": gained,
-            "lost": lost,
-            "p_value": np.where(n > 0, p_value, np.nan),
-        }
-    )
+    frame = pd.DataFrame({"n": n, "baseline": baseline, "candidate": candidate, "difference": candidate - baseline})
+    return frame.assign(gained=gained, lost=lost, p_value=np.where(n > 0, p_value, np.nan))
 
 
 def _t_test(labels: IntArray, first: AnyArray, second: AnyArray, n: IntArray) -> FloatArray:
     """Return p-values of a t-test whose variance has three parts: samples, runs of the one, runs of the other.
 
-    A model with one run is taken to vary from run to run as much as the other.
-
-    Runs and samples are crossed, so what is peculiar to a run on a sample counts in the variance over samples and in that over runs; it
-    is subtracted once. Degrees of freedom by Satterthwaite. Where nothing varies (all runs of one model wrong, all of the other right) or
-    there is only one sample, it is the sign test of n equal changes, 2 / 2^n.
+    A model with one run is taken to vary as much as the other. What is peculiar to a run on a sample counts twice and is subtracted once.
+    Degrees of freedom by Satterthwaite. Where nothing varies it is the sign test of n equal changes, 2 / 2^n.
     """
     from scipy.special import stdtr
 
@@ -149,11 +125,10 @@ def mcnemar_p_values(gained: AnyArray, lost: AnyArray) -> FloatArray:
 
 
 def margin_p_values(gained: Any, lost: Any, n: Any, margin: float) -> FloatArray:
-    """Return one-sided p-values of "the true drop is at most ``margin``" for each class; large drops give small ones.
+    """Return one-sided p-values of "the true drop is at most ``margin``" for each class; without a margin they are McNemar's.
 
-    The tail of ``lost - gained`` is exact, at the gain that is likeliest if the drop is ``margin`` (Lloyd's estimated p-value). In
-    simulations with a true drop of ``margin`` the test stays below its level. Without a margin it is McNemar's. "The true drop is at
-    least x", for non-inferiority, is the mirror image: ``margin_p_values(lost, gained, n, -x)``.
+    The tail of ``lost - gained`` is exact, at the gain that is likeliest if the drop is ``margin`` (Lloyd's estimated p-value). "The true
+    drop is at least x", for non-inferiority, is the mirror image: ``margin_p_values(lost, gained, n, -x)``.
     """
     from scipy.special import bdtr
 
@@ -214,8 +189,7 @@ def _stepped(p_values: FloatArray, factors: Callable[[int], FloatArray], *, from
     return adjusted.reshape(np.shape(p_values))
 
 
-@dataclass(frozen=True)
-class ModelPair:
+class ModelPair(NamedTuple):
     """Two models on shared samples."""
 
     labels: IntArray  # true classes [N]
@@ -224,18 +198,16 @@ class ModelPair:
     class_names: tuple[str, ...]  # one name per class
     differences: pd.DataFrame  # class by class, see class_differences
 
-    @classmethod
-    def of(cls, baseline: Audit | Sequence[Audit], candidate: Audit | Sequence[Audit]) -> ModelPair:
-        """Bring two models to the same samples."""
-        sides = []
-        for name, audits in (("baseline", baseline), ("candidate", candidate)):
-            several = [audits] if isinstance(audits, Audit) else list(audits)
-            if not several or not all(isinstance(run, Audit) for run in several):
-                given = type(audits).__name__
-                raise TypeError(f"{name} must be an Audit or a non-empty list of them, got {given}")
-            sides.append(several)
-        left, right = sides
-        labels, correct = paired_correctness([*left, *right])
-        runs = len(left), len(right)
-        names = shared_names([audit.class_names for audit in (*left, *right)])
-        return cls(labels, correct, runs, names, class_differences(labels, correct, runs, len(names)))
+
+def paired_models(baseline: Audit | Sequence[Audit], candidate: Audit | Sequence[Audit]) -> ModelPair:
+    """Bring two models to the same samples."""
+    sides = []
+    for name, audits in (("baseline", baseline), ("candidate", candidate)):
+        several = [audits] if isinstance(audits, Audit) else list(audits)
+        if not several or not all(isinstance(run, Audit) for run in several):
+            raise TypeError(f"{name} must be an Audit or a non-empty list of them, got {type(audits).__name__}")
+        sides.append(several)
+    every, runs = [*sides[0], *sides[1]], (len(sides[0]), len(sides[1]))
+    labels, correct = paired_correctness(every)
+    names = shared_names([audit.class_names for audit in every])
+    return ModelPair(labels, correct, runs, names, class_differences(labels, correct, runs, len(names)))

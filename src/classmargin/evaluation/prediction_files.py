@@ -1,8 +1,7 @@
 """Predictions in files: ``.npz``, ``.parquet``, ``.csv`` or a run folder -> :class:`Predictions` -> an audit; and the tables beside them:
 class names, texts, metadata, super-classes and costs.
 
-Nothing is ever unpickled. Every problem with a file is a :class:`PredictionFileError` (a ``ValueError``) that names it. The tables
-(``.parquet``, ``.csv``) are read by ``prediction_tables``.
+Nothing is ever unpickled. Every problem with a file is a :class:`PredictionFileError` that names it.
 """
 
 from __future__ import annotations
@@ -10,8 +9,8 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +18,12 @@ import numpy as np
 
 from classmargin._array_files import archive_names, read_npy_array, read_npz_arrays
 from classmargin._atomic import atomic_path
+from classmargin._checks import check_choice
 from classmargin._files import memory_budget, open_regular, read_csv_header, read_text
 from classmargin._printable import printable
 from classmargin.evaluation.audit_result import Audit
-from classmargin.evaluation.auditing import audit, audit_inputs
-from classmargin.evaluation.input_checks import AnyArray, AuditInputs, FloatArray, check_inputs, to_array
+from classmargin.evaluation.auditing import audit
+from classmargin.evaluation.input_checks import AnyArray, FloatArray, check_inputs, to_array
 from classmargin.evaluation.prediction_tables import (
     ALIASES,
     CSV_OPTIONS,
@@ -40,20 +40,8 @@ if TYPE_CHECKING:
 # Predictions of more than this are asked for (--max-memory), because an audit makes copies of what it reads.
 LARGEST = 8 * 2**30
 LARGEST_TABLE = 2 * 2**30  # of what stands beside the predictions
-
-
-def read_npz(path: Path, names: Iterable[str], *, max_bytes: int | None = None) -> dict[str, AnyArray]:
-    """Return the arrays of ``path`` whose name is in ``names``; other members are not read."""
-    limit = memory_budget(LARGEST) if max_bytes is None else max_bytes
-    with refused_as():
-        return read_npz_arrays(path, names, max_bytes=limit, mapped=(*SCORES, *SCORE_ALIASES))
-
-
-ARRAYS = (
-    *("labels", "logits", "probabilities", "predictions", "features", "classifier_weight"),
-    *("class_names", "sample_id"),
-)
 SCORES = ("logits", "probabilities")
+ARRAYS = ("labels", *SCORES, "predictions", "features", "classifier_weight", "class_names", "sample_id")
 # What shows a sample rather than describes it: not for the audit, but for its report.
 FACES = ("image_path", "text", "images")
 TABLES = {".parquet": read_parquet, ".csv": read_csv}
@@ -100,8 +88,6 @@ class Predictions:
     text: AnyArray | None = None
     images: AnyArray | None = None
     notes: tuple[str, ...] = ()
-    # The same arrays as read_predictions checked them; not an argument, so that dataclasses.replace drops it.
-    _checked: AuditInputs | None = field(default=None, init=False, repr=False, compare=False)
 
     def arrays(self) -> dict[str, Any]:
         """Return everything but ``source`` as keyword arguments of :func:`classmargin.audit`."""
@@ -111,10 +97,7 @@ class Predictions:
         """Audit these predictions; ``options`` go to :func:`classmargin.audit` and win over the file."""
         given = {name: value for name, value in options.items() if value is not None}
         try:
-            if self._checked is not None and not given.keys() & {*ARRAYS, "num_classes"}:
-                result = audit_inputs(self._checked, **given)
-            else:
-                result = audit(**{**self.arrays(), **given})
+            result = audit(**{**self.arrays(), **given})
             return replace(result, notes=(*self.notes, *result.notes)) if self.notes else result
         except (ValueError, TypeError) as error:
             # Large arrays are looked at only now; of several files, the one at fault must be named.
@@ -156,15 +139,13 @@ def read_predictions(
         content = _from_arrays(file, max_bytes)
         if class_names is not None:
             content["class_names"] = tuple(str(name) for name in class_names)
-    predictions = Predictions(source=str(file), **content)
-    if not any(name in content for name in ("logits", "probabilities", "classifier_weight", "class_names")):
-        return predictions  # K is not known yet: the audit is told, or takes the classes that it sees
-    try:
-        checked = check_inputs(**{name: content[name] for name in ARRAYS if name in content})
-    except (ValueError, TypeError) as error:
-        raise PredictionFileError(f"{file}: {error}") from error
-    object.__setattr__(predictions, "_checked", checked)
-    return predictions
+    # Else K is not known yet: the audit is told, or takes the classes that it sees.
+    if content.keys() & {"logits", "probabilities", "classifier_weight", "class_names"}:
+        try:
+            check_inputs(**{name: content[name] for name in ARRAYS if name in content})
+        except (ValueError, TypeError) as error:
+            raise PredictionFileError(f"{file}: {error}") from error
+    return Predictions(source=str(file), **content)
 
 
 def write_predictions(path: str | os.PathLike[str], labels: Any, **arrays: Any) -> Path:
@@ -175,23 +156,16 @@ def write_predictions(path: str | os.PathLike[str], labels: Any, **arrays: Any) 
         labels: True classes ``[N]``.
         arrays: Any of the other arrays of :class:`Predictions`.
     """
-    unknown = sorted(set(arrays) - set(ARRAYS))
-    if unknown:
-        raise ValueError(f"arrays must be among {', '.join(ARRAYS)}; got {unknown[0]!r}")
+    for name in arrays:
+        check_choice("arrays", name, ARRAYS)
     target = Path(path)
     if target.suffix != ".npz":
         raise ValueError(f"path must end in .npz, got {target}")
     inputs = check_inputs(labels, **arrays)
     scores_name = "logits" if inputs.scores_are_logits else "probabilities"
-    content: dict[str, Any] = {
-        "labels": inputs.labels,
-        scores_name: inputs.scores,
-        "predictions": inputs.predictions,
-        "features": inputs.features,
-        "classifier_weight": inputs.classifier_weight,
-        "class_names": np.array(inputs.class_names),
-        "sample_id": inputs.sample_id,
-    }
+    same = ("labels", "predictions", "features", "classifier_weight", "sample_id")
+    content: dict[str, Any] = {scores_name: inputs.scores, "class_names": np.array(inputs.class_names)}
+    content |= {name: getattr(inputs, name) for name in same}
     with atomic_path(target) as temporary:
         np.savez(temporary, **{name: value for name, value in content.items() if value is not None})
     return target
@@ -252,19 +226,21 @@ def _why_no_predictions(folder: Path) -> str:
     if not (folder / "config.toml").is_file():
         return f"{folder} is a folder without a predictions.npz, predictions.parquet or predictions.csv"
     if not (folder / "done").is_file():
-        return (
-            f"{folder} holds an unfinished run, which has no predictions yet; "
-            f"finish it with: classmargin train --out {quoted} --resume"
-        )
-    return (
-        f"{folder} holds a finished run without predictions.npz; make predictions with: "
-        f"classmargin predict {quoted} DATA, and give the file that it writes"
-    )
+        return f"{folder} holds an unfinished run; finish it with: classmargin train --out {quoted} --resume"
+    return f"{folder} holds a finished run without predictions.npz; make predictions with: classmargin predict {quoted} DATA"
 
 
 def _from_arrays(file: Path, max_bytes: int) -> dict[str, Any]:
     """Return the content of an ``.npz``, or of a folder of ``.npy`` files."""
-    found = _read_folder(file, max_bytes) if file.is_dir() else read_npz(file, READ, max_bytes=max_bytes)
+    mapped = (*SCORES, *SCORE_ALIASES)
+    with refused_as():
+        if not file.is_dir():
+            found = read_npz_arrays(file, READ, max_bytes=max_bytes, mapped=mapped)
+        else:
+            found = {}
+            for name in [name for name in READ if (file / f"{name}.npy").exists()]:
+                found[name] = read_npy_array(file / f"{name}.npy", max_bytes=max_bytes, mapped=name in mapped)
+                max_bytes -= 0 if name in mapped else found[name].nbytes
     content: dict[str, Any] = {name: values for name, values in found.items() if name not in ARRAY_ALIASES}
     notes = []
     for alias in [name for name in found if name in ARRAY_ALIASES]:
@@ -273,8 +249,9 @@ def _from_arrays(file: Path, max_bytes: int) -> dict[str, Any]:
             content[name] = found[alias]
             notes.append(f"{file}: the array {alias!r} was read as {name!r}.")
     if "labels" not in content or not content.keys() & {*SCORES, "predictions"}:
-        wanted = "an array 'labels' (and logits, probabilities or predictions)"
-        lacking = wanted if "labels" not in content else "logits, probabilities or predictions"
+        lacking = "logits, probabilities or predictions"
+        if "labels" not in content:
+            lacking = f"an array 'labels' (and {lacking})"
         members = sorted(path.name for path in file.iterdir()) if file.is_dir() else archive_names(file)
         names = [printable(name.removesuffix(".npy")) for name in members]
         got = f"the arrays {listed(names)}" if names else "no arrays"
@@ -283,58 +260,35 @@ def _from_arrays(file: Path, max_bytes: int) -> dict[str, Any]:
         given = content["class_names"]
         if given.ndim != 1 or given.dtype.kind not in "US":
             raise PredictionFileError(f"{file}: class_names must be a list of texts, got {given.dtype} {given.shape}")
-        try:
+        with refused_as(f"{file}: class_names must hold text in UTF-8"):
             content["class_names"] = tuple(to_array("class_names", given).tolist())
-        except ValueError as error:
-            raise PredictionFileError(f"{file}: {error}") from error
+    total = len(content["labels"])
     for name in FACES:
-        if name in content and len(content[name]) != len(content["labels"]):
-            raise PredictionFileError(
-                f"{file}: {name} must have as many rows as labels ({len(content['labels'])}), got {content[name].shape}"
-            )
+        if name in content and len(content[name]) != total:
+            got = content[name].shape
+            raise PredictionFileError(f"{file}: {name} must have as many rows as labels ({total}), got {got}")
     if "logits" in content and "probabilities" in content:
         del content["probabilities"]  # they say the same; logits say it more precisely
     return {**content, "notes": tuple(notes)}
 
 
-def _read_folder(folder: Path, max_bytes: int) -> dict[str, AnyArray]:
-    found: dict[str, AnyArray] = {}
-    for name in READ:
-        path, mapped = folder / f"{name}.npy", ARRAY_ALIASES.get(name, name) in SCORES
-        if path.exists():
-            with refused_as():
-                found[name] = read_npy_array(path, max_bytes=max_bytes, mapped=mapped)
-            max_bytes -= 0 if mapped else found[name].nbytes
-    return found
-
-
 def read_sample_table(path: str | Path, audit: Audit) -> pd.DataFrame:
-    """Return a table of comma-separated values with one row per sample, in the order of the samples of ``audit``.
-
-    Rows are matched by a column ``sample_id``; a table without one must have a row per sample, in order.
-    """
+    """Return a ``.csv`` with one row per sample, matched by a column ``sample_id`` where there is one, in the order of ``audit``."""
     import pandas as pd
 
     frame = _read_table(Path(path))
-    if len(frame) == 0:
-        raise PredictionFileError(f"{path} must hold at least one row, got none")
     if "sample_id" not in frame.columns:
         if len(frame) != audit.num_samples:
-            raise PredictionFileError(
-                f"{path} must have a column 'sample_id', or one row per sample ({audit.num_samples}), got {len(frame)} rows"
-            )
+            wanted = f"a column 'sample_id', or one row per sample ({audit.num_samples})"
+            raise PredictionFileError(f"{path} must have {wanted}, got {len(frame)} rows")
         return frame
     identity = np.arange(audit.num_samples) if audit.sample_id is None else audit.sample_id
-    repeated = frame["sample_id"][frame["sample_id"].duplicated()]
-    if len(repeated):
-        raise PredictionFileError(
-            f"{path} must name every sample once, got sample_id {repeated.iloc[0]!r} more than once"
-        )
-    wanted = pd.Index([str(name) for name in identity.tolist()])
-    missing = wanted[~wanted.isin(frame["sample_id"])]
-    if len(missing):
-        raise PredictionFileError(f"{path} must have a row for every sample, got none for sample_id {missing[0]!r}")
-    return frame.set_index("sample_id").loc[wanted].reset_index(drop=True)
+    index = pd.Index([str(name) for name in identity.tolist()])
+    for name in frame["sample_id"][frame["sample_id"].duplicated()]:
+        raise PredictionFileError(f"{path} must name every sample once, got sample_id {name!r} more than once")
+    for name in index[~index.isin(frame["sample_id"])]:
+        raise PredictionFileError(f"{path} must have a row for every sample, got none for sample_id {name!r}")
+    return frame.set_index("sample_id").loc[index].reset_index(drop=True)
 
 
 def read_texts(path: str | Path, audit: Audit) -> list[str]:
@@ -358,32 +312,25 @@ def read_groups(path: str | Path, audit: Audit) -> tuple[str, ...]:
     if not {"class", "group"} <= set(frame.columns):
         raise PredictionFileError(f"{path} must have the columns 'class' and 'group', got {_columns_of(frame)}")
     groups = dict(zip(frame["class"].tolist(), frame["group"].tolist(), strict=True))
-    for name in groups:
-        if name not in audit.class_names:
-            raise PredictionFileError(
-                f"{path} must name the classes of the predictions, got {name!r}, which is none of them"
-            )
-    for name in audit.class_names:
-        if name not in groups:
-            raise PredictionFileError(f"{path} must have a group for every class, got none for {name!r}")
+    for name in [name for name in groups if name not in audit.class_names]:
+        raise PredictionFileError(
+            f"{path} must name the classes of the predictions, got {name!r}, which is none of them"
+        )
+    for name in [name for name in audit.class_names if name not in groups]:
+        raise PredictionFileError(f"{path} must have a group for every class, got none for {name!r}")
     return tuple(groups[name] for name in audit.class_names)
 
 
 def read_costs(path: str | Path, class_names: Sequence[str] | None) -> FloatArray:
-    """Return the cost of taking a class (row) for another (column) ``[K, K]`` from a ``.csv``.
-
-    The first row and the first column hold the names of the classes, in any order.
-    """
+    """Return the cost of taking a class (row) for another (column) ``[K, K]`` from a ``.csv`` with names in first row and column."""
     frame = _read_table(Path(path)).rename(columns=str.strip)
     frame = frame.set_index(frame.iloc[:, 0].str.strip()).iloc[:, 1:]
     wanted = list(frame.columns if class_names is None else class_names)
     lacking = [name for name in wanted if name not in frame.columns or name not in frame.index]
     for name in [*lacking, *frame.index[frame.index.duplicated()]]:
         raise PredictionFileError(f"{path}: costs must have one row and one column for every class, not so {name!r}")
-    try:
+    with refused_as(f"{path}: costs must be numbers"):
         costs = frame.loc[wanted, wanted].to_numpy().astype(np.float64)
-    except ValueError as error:
-        raise PredictionFileError(f"{path}: costs must be numbers ({error})") from error
     if not np.isfinite(costs).all():
         raise PredictionFileError(f"{path}: costs must be finite numbers")
     return np.asarray(costs)

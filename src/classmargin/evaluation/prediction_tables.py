@@ -1,15 +1,15 @@
 """Predictions in ``.csv`` and ``.parquet`` tables.
 
-Columns: ``label`` and ``prediction`` (class names or class numbers; ``ALIASES`` has other usual names), or ``p_<class>`` /
-``logit_<class>`` for every class; optional ``sample_id``, ``image_path`` and ``text``. The classes are those of the ``p_``/``logit_``
-columns (the head) or of ``class_names`` (the caller), and only where there are neither those that are seen.
+Columns: ``label`` and ``prediction`` (class names or numbers), or ``p_<class>`` / ``logit_<class>`` for every class; optional
+``sample_id``, ``image_path`` and ``text``. The classes are those of the ``p_``/``logit_`` columns (the head) or of ``class_names`` (the
+caller), and only where there are neither those that are seen.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,7 @@ MOST_NAMED = 30  # a table of a thousand classes has a thousand columns
 GROUP_VALUES = 2**23  # scores unpacked at once
 LONGEST_NAME = 1000  # a longer text in place of a class is a mistake or an attack
 MOST_LETTERS = 80  # of a cell in a message
+NO_CLASS = ("must hold classes, got ", "; leave out rows without a class")
 
 
 @contextmanager
@@ -74,11 +75,11 @@ def read_csv(path: Path, class_names: Sequence[str] | None, max_bytes: int) -> d
     with refused_as(f"{path} is not a readable .csv table"):
         header = read_csv_header(path, max_bytes=max_bytes)
         _check_width(path, header)
-        texts = {name: str for name in header if _is_single(name)}
+        texts = {name: str for name in header if name.lower() in SINGLE}
         with open_regular(path) as file:
             frame = pd.read_csv(file, dtype_backend="numpy_nullable", dtype=texts, **CSV_OPTIONS)
     times = Counter(header)
-    known = (name for name in header if _is_single(name) or name.startswith(tuple(PREFIXES)))
+    known = (name for name in header if name.lower() in SINGLE or name.startswith(tuple(PREFIXES)))
     twice = next((name for name in known if times[name] > 1), None)
     if twice is not None:  # pandas would call the second one "p_cat.1", another class
         raise PredictionFileError(f"{path} must have every column once, got {twice!r} more than once")
@@ -93,7 +94,7 @@ def read_parquet(path: Path, class_names: Sequence[str] | None, max_bytes: int) 
     def singles(schema: Any) -> list[str]:
         present.extend(schema.names)
         _check_width(path, present)
-        return [name for name in present if _is_single(name)]
+        return [name for name in present if name.lower() in SINGLE]
 
     columns = _parquet_columns(path, singles, max_bytes)
     rows = max((len(values) for values in columns.values()), default=0)
@@ -128,53 +129,43 @@ def _check_width(path: Path, columns: Sequence[str]) -> None:
     """Refuse more columns than the largest audit has use for, before a minute is spent on parsing them."""
     most = 2 * MOST_CLASSES + len(SINGLE)
     if len(columns) > most:
-        raise PredictionFileError(
-            f"{path} must have at most {most} columns (logits and probabilities of {MOST_CLASSES} classes), got {len(columns)}"
-        )
-
-
-def _is_single(name: str) -> bool:
-    return name.lower() in SINGLE
+        raise PredictionFileError(f"{path} must have at most {most} columns, got {len(columns)}")
 
 
 def _arrays(
-    path: Path,
-    columns: dict[str, AnyArray],
-    class_names: Sequence[str] | None,
-    present: Sequence[str],
+    path: Path, columns: dict[str, AnyArray], class_names: Sequence[str] | None, present: Sequence[str],
     scores: Callable[[Sequence[str]], AnyArray],
-) -> dict[str, Any]:
-    """Return the arrays of a table."""
+) -> dict[str, Any]:  # fmt: skip
     label, prediction = _spelled(path, columns, "label"), _spelled(path, columns, "prediction")
     if label is None:
         raise PredictionFileError(f"{path} must have a column 'label', got {listed(present) or 'no columns'}")
     if len(columns[label]) == 0:
         raise PredictionFileError(f"{path} must hold at least one sample, got none")
-    result: dict[str, Any] = {}
-    names = None if class_names is None else tuple(str(name) for name in class_names)
-    origin = "class_names"
+    result: dict[str, Any] = {"notes": ()}
+    names, origin = None if class_names is None else tuple(map(str, class_names)), "class_names"
     for prefix, kind in PREFIXES.items():
         found = [name[len(prefix) :] for name in present if name.startswith(prefix)]
         if found:
             names, origin = _class_order(path, found, names, prefix), f"the {prefix}<class> columns"
             result[kind] = scores([f"{prefix}{name}" for name in names])
             break  # logits tell more than probabilities; with both, the former are taken
-    if names is not None:
-        result["class_names"] = names
     classes = [_ClassColumn(path, name, columns[name]) for name in (label, prediction) if name is not None]
     texts = {text for column in classes for text in column.different}
-    seen_note: tuple[str, ...] = ()
     if names is None and not all(text.isdecimal() for text in texts):
         for column in classes:
-            column.refuse_empty()
-            column.refuse_other_numbers(texts)
+            column.refuse({""}, *NO_CLASS)
+            # 1.5, -1 or nan are names only where others are words, or where -1 and 1 are the two classes.
+            if not texts <= {"-1", "1"} and all(map(_is_float, texts)):
+                odd = [text for text in texts if not text.isdecimal()]
+                column.refuse(odd, "must hold classes, got ", " among numbers")
         names = tuple(sorted(texts))
+        result["notes"] = (SEEN_CLASSES_NOTE.format(len(names)),)
         longest = max(map(len, names))
         if longest > LONGEST_NAME:
-            raise PredictionFileError(
-                f"{path}: names of classes must have at most {LONGEST_NAME} letters, got one of {longest}"
-            )
-        result["class_names"], seen_note = names, (SEEN_CLASSES_NOTE.format(len(names)),)
+            words = f"names of classes must have at most {LONGEST_NAME} letters"
+            raise PredictionFileError(f"{path}: {words}, got one of {longest}")
+    if names is not None:
+        result["class_names"] = names
     known = _names_in_use(names, texts)
     for word, column in zip(("labels", "predictions"), classes, strict=False):
         result[word] = column.numbers(known, origin)
@@ -184,12 +175,10 @@ def _arrays(
         spelled = _spelled(path, columns, name)
         if spelled is not None:
             result[name] = (_identities if name == "sample_id" else _texts)(columns[spelled])
-    aliases = [
-        f"{path}: the column {name!r} was read as {word!r}."
-        for word, name in (("label", label), ("prediction", prediction))
-        if name is not None and name.lower() in ALIASES[word]
-    ]
-    return {**result, "notes": (*aliases, *seen_note)}
+    for word, read in (("prediction", prediction), ("label", label)):
+        if read is not None and read.lower() in ALIASES[word]:
+            result["notes"] = (f"{path}: the column {read!r} was read as {word!r}.", *result["notes"])
+    return result
 
 
 def _texts(values: AnyArray) -> AnyArray:
@@ -224,8 +213,8 @@ def _class_order(path: Path, found: list[str], names: tuple[str, ...] | None, pr
         raise PredictionFileError(
             f"{path} numbers its {prefix}<class> columns but class_names names the classes; rename the columns"
         )
-    missing = sorted(set(names) ^ set(found))[0]
-    raise PredictionFileError(f"{path}: columns {prefix}<class> and class_names must agree, {missing!r} is only in one")
+    odd = min(set(names) ^ set(found))
+    raise PredictionFileError(f"{path}: columns {prefix}<class> and class_names must agree, {odd!r} is only in one")
 
 
 def _matrix(path: Path, names: Sequence[str], columns: Mapping[str, AnyArray]) -> AnyArray:
@@ -243,9 +232,8 @@ def _numbers(path: Path, column: str, values: AnyArray) -> AnyArray:
         numbers = pd.to_numeric(pd.Series(values), errors="coerce").to_numpy(np.float64, na_value=np.nan)
     if np.isnan(numbers).any():
         row = int(np.argmax(np.isnan(numbers)))
-        raise PredictionFileError(
-            f"{path}: column {column!r} must hold numbers, got {_cell(values.tolist()[row], row)}"
-        )
+        cell = _cell(values.tolist()[row], row)
+        raise PredictionFileError(f"{path}: column {column!r} must hold numbers, got {cell}")
     return numbers
 
 
@@ -266,22 +254,13 @@ class _ClassColumn:
         self.different = [_text(value) for value in different.tolist()]
         self.place = f"{path}: column {name!r}"
 
-    def first_cell(self, texts: set[str]) -> str:
-        """Describe the first cell that holds one of ``texts``."""
+    def refuse(self, texts: Collection[str], before: str, after: str) -> None:
+        """Raise an error about the first cell that holds one of ``texts``, if there is one."""
         wanted = [k for k, text in enumerate(self.different) if text in texts]
-        row = int(np.argmax(np.isin(self.code, wanted)))
-        return _cell(self.different[self.code[row]], row)
-
-    def refuse_empty(self) -> None:
-        if "" in self.different:
-            cell = self.first_cell({""})
-            raise PredictionFileError(f"{self.place} must hold classes, got {cell}; leave out rows without a class")
-
-    def refuse_other_numbers(self, every: set[str]) -> None:
-        """Refuse 1.5, -1 or nan among numbers: a name only where others are words, or where -1 and 1 are the two classes."""
-        odd = {text for text in self.different if not text.isdecimal()}
-        if odd and not every <= {"-1", "1"} and all(_is_float(text) for text in every):
-            raise PredictionFileError(f"{self.place} must hold classes, got {self.first_cell(odd)} among numbers")
+        if wanted:
+            row = int(np.argmax(np.isin(self.code, wanted)))
+            cell = _cell(self.different[self.code[row]], row)
+            raise PredictionFileError(f"{self.place} {before}{cell}{after}")
 
     def numbers(self, names: tuple[str, ...] | None, origin: str) -> AnyArray:
         """Turn names or numbers into class numbers ``[N]``; numbers are names where the classes are named by numbers."""
@@ -290,27 +269,20 @@ class _ClassColumn:
         if names is not None and not outside:
             return np.array([position[text] for text in self.different], dtype=np.int64)[self.code]
         if all(text.isdecimal() for text in self.different):
-            try:
-                return np.array([int(text) for text in self.different], dtype=np.int64)[self.code]
-            except (OverflowError, ValueError) as error:
-                digits = max(map(len, self.different))
-                raise PredictionFileError(
-                    f"{self.place} must hold class numbers, got one of {digits} digits"
-                ) from error
-        self.refuse_empty()
+            digits = max(map(len, self.different))
+            if digits > 18:  # beyond 64 bits
+                raise PredictionFileError(f"{self.place} must hold class numbers, got one of {digits} digits")
+            return np.array([int(text) for text in self.different], dtype=np.int64)[self.code]
+        self.refuse({""}, *NO_CLASS)
         # Of all cells that are no class, one that is not even a number tells most.
         words = [text for text in outside if not text.isdecimal()] or outside
-        raise PredictionFileError(
-            f"{self.place} holds {self.first_cell(set(words))}, which is not among the classes {listed(names or ())} (from {origin})"
-        )
+        known = f"the classes {listed(names or ())} (from {origin})"
+        self.refuse(words, "holds ", f", which is not among {known}")
+        raise AssertionError("a cell outside of the classes was found before")
 
 
 def _names_in_use(names: tuple[str, ...] | None, texts: set[str]) -> tuple[str, ...] | None:
-    """Return the names by which cells may be meant.
-
-    Where the classes are named by numbers, a number is a name if all cells of all columns can be: with the classes 1, 2 and 3, a single
-    0 tells that labels and predictions alike are counted from 0, and then the names are those of the count.
-    """
+    """Return the names by which cells may be meant: with the classes 1, 2 and 3, a single 0 tells that all cells are counted from 0."""
     if names is None or not all(name.isdecimal() for name in names) or texts <= _positions(names).keys():
         return names
     return tuple(str(k) for k in range(len(names)))

@@ -18,6 +18,7 @@ from classmargin.data.raw import name_some
 from classmargin.evaluation.audit_result import Audit
 from classmargin.evaluation.auditing import audit
 from classmargin.evaluation.comparison import ComparisonSet, compare_many
+from classmargin.evaluation.headline_intervals import centred_interval
 from classmargin.evaluation.headlines import (
     HEADLINES,
     TierRule,
@@ -26,7 +27,6 @@ from classmargin.evaluation.headlines import (
     random_run_weights,
     resampled_headlines,
 )
-from classmargin.evaluation.intervals import centred_interval
 from classmargin.evaluation.paired_tests import paired_correctness
 from classmargin.evaluation.prediction_files import read_predictions
 from classmargin.recipes.existing_runs import (

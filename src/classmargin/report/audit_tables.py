@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from classmargin._printable import printable
 from classmargin.evaluation.audit_result import Audit
+from classmargin.evaluation.class_metrics import TIERS
 from classmargin.evaluation.corrected import EQUAL_LEVEL
 from classmargin.report.tables import (
     NO_VALUE,
@@ -38,9 +39,7 @@ RANKING_WORDS = {
 }
 HEADLINES = {
     "overall": "all samples",
-    "easy": "easy third of classes",
-    "medium": "medium third of classes",
-    "hard": "hard third of classes",
+    **{third: f"{third} third of classes" for third in TIERS},
     "worst": "worst class",
     "gap": "gap, easy minus hard",
 }
@@ -139,15 +138,12 @@ def audit_verdict(audit: Audit) -> str:
     if audit.ranking == "corrected" and audit.equal_classes > EQUAL_LEVEL:
         most = audit.interval("gap")[1]
         end = f"; the true gap between the easy and the hard third is at most {100 * most:.1f} points"
-        return (
-            f"No evidence that classes differ: {present} classes that are all right {accuracy} of the time would look like this "
-            f"(p = {audit.equal_classes:.2f}){'' if math.isnan(most) else end}."
-        )
+        same = f"{present} classes that are all right {accuracy} of the time would look like this (p = {audit.equal_classes:.2f})"
+        return f"No evidence that classes differ: {same}{'' if math.isnan(most) else end}."
     thirds = ""
     if not math.isnan(audit.gap):
         hard = format_value(audit.hard, "percent")
-        # A ranking from elsewhere, or on other samples, may be upside down.
-        than = "less" if audit.gap >= 0 else "more"
+        than = "less" if audit.gap >= 0 else "more"  # a ranking from elsewhere, or on other samples, may be upside down
         thirds = f"; the hard third reaches {hard}, {100 * abs(audit.gap):.1f} points {than} than the easy third"
     lagging = _lagging(audit, present)
     worst = f"“{audit.disparity['worst_class']}”"
@@ -159,21 +155,16 @@ def audit_verdict(audit: Audit) -> str:
 
 
 def _lagging(audit: Audit, present: int) -> str:
-    """Say which classes lie below the overall accuracy by more than chance explains, and how many would by chance."""
     accuracy = format_value(audit.overall, "percent")
     order = "estimate" if audit.ranking == "corrected" else "accuracy"
     frame = audit.by_class[audit.by_class["lags"].astype(bool)].sort_values(order, kind="stable")
     names = [str(name) for name in frame["class_name"]]
-    by_chance = audit.lag_by_chance
-    if len(names) <= by_chance:
+    if len(names) <= audit.lag_by_chance:
         return f"No more classes lag behind the overall accuracy of {accuracy} than chance would give"
-    expected = "less than one" if by_chance < 0.95 else f"about {by_chance:.0f}"
+    expected = "less than one" if audit.lag_by_chance < 0.95 else f"about {audit.lag_by_chance:.0f}"
     verb = "lags" if len(names) == 1 else "lag"
-    return (
-        f"{len(names)} of {present} classes {verb} behind the overall accuracy of {accuracy}: "
-        f"{_named(names, format_value(float(frame[order].iloc[0]), 'percent'))} "
-        f"(chance would give {expected})"
-    )
+    named = _named(names, format_value(float(frame[order].iloc[0]), "percent"))
+    return f"{len(names)} of {present} classes {verb} behind the overall accuracy of {accuracy}: {named} (chance would give {expected})"
 
 
 def _named(names: list[str], worst: str) -> str:
@@ -200,10 +191,7 @@ def audit_text(audit: Audit) -> str:
         lines.append(words + (f" → {row['next_step']}" if row["next_step"] else ""))
     if len(frame) > MOST_LINES:
         lines.append(f"        … and {len(frame) - MOST_LINES} more")
-    lines += [
-        "",
-        "Which samples: .samples and .samples_of(class_name); a page: .to_html(path); all numbers: .by_class",
-    ]
+    lines += ["", "Which samples: .samples and .samples_of(class_name); a page: .to_html(path); all numbers: .by_class"]
     return "\n".join(printable(line) for line in lines)
 
 
@@ -220,55 +208,44 @@ def headline(audit: Audit) -> str:
 def headline_table(audit: Audit) -> Table:
     """Return overall, thirds, worst and gap with their intervals."""
     words = HEADLINES | {"worst": LOWEST[audit.ranking == "corrected"]}
-    rows = [
-        {"metric": metric, "value": getattr(audit, key), "interval": audit.interval(key)}
-        for key, metric in words.items()
-    ]
+    rows = [{"metric": words[key], "value": getattr(audit, key), "interval": audit.interval(key)} for key in words]
     shown = columns("metric | Accuracy of\n value | Value | percent\n interval | Interval | interval")
     note = f"{audit.num_samples} samples, {audit.num_classes} classes, {RANKING_WORDS[audit.ranking]}"
     return Table("Accuracy", shown, rows, note)
 
 
 def class_rows(audit: Audit) -> list[dict[str, Any]]:
-    """Return one dictionary per class, in class order, with the interval as a pair."""
+    """Return one dictionary per class, worst first and absent ones last, with the interval as a pair."""
     rows = frame_rows(audit.by_class)
+    order = "estimate" if audit.ranking == "corrected" else "accuracy"
     for row in rows:
         # One interval per class and page: that of the true accuracy, or Wilson's where all else is observed, too.
-        if audit.ranking == "corrected":
+        if order == "estimate":
             row["interval"] = (row["estimate_low"], row["estimate_high"])
         else:
             row["estimate"] = None
         row["lag"] = "lags" if row["lags"] else ""
-    return rows
+    return sorted(rows, key=lambda row: math.inf if is_missing(row[order]) else row[order])
 
 
 def _with_values(shown: tuple[Column, ...], rows: list[dict[str, Any]]) -> tuple[Column, ...]:
     """Return the columns in which some row has a value."""
-
-    def has_value(value: Any) -> bool:
-        parts = value if isinstance(value, tuple) else (value,)
-        return value != "" and not any(map(is_missing, parts))
-
-    return tuple(column for column in shown if any(has_value(row.get(column.key)) for row in rows))
+    return tuple(
+        column
+        for column in shown
+        if any(format_value(row.get(column.key), column.kind) not in ("", NO_VALUE) for row in rows)
+    )
 
 
 def class_table(audit: Audit) -> Table:
-    """Return every class, worst first, with all that is known; columns without any value are left out."""
-    rows = sorted(class_rows(audit), key=_accuracy_then_absent)
+    """Return every class with all that is known; columns without any value are left out."""
+    rows = class_rows(audit)
     return Table("All classes", _with_values(CLASS_COLUMNS, rows), rows)
 
 
-def _accuracy_then_absent(row: dict[str, Any]) -> float:
-    value = row["accuracy"] if is_missing(row["estimate"]) else row["estimate"]
-    return math.inf if is_missing(value) else float(value)
-
-
 def failing_table(audit: Audit, top: int, *, narrow: bool = False) -> Table:
-    """Return the ``top`` classes that lag behind, worst first, with reason and next step; the worst ones where none lags.
-
-    A ``narrow`` table, for 80 characters, has the leading reason and the next step in one column.
-    """
-    present = sorted((row for row in class_rows(audit) if row["n"] > 0), key=_accuracy_then_absent)
+    """Return the ``top`` classes that lag behind (or are worst) with reason and next step, in one column of a ``narrow`` table."""
+    present = [row for row in class_rows(audit) if row["n"] > 0]
     lagging = [row for row in present if row["lags"]]
     rows = lagging or present
     top_rows = rows[:top]
@@ -357,12 +334,11 @@ def bound_tables(audit: Audit) -> list[Table]:
     if audit.bounds is None:
         return []
     terms = [{"term": BOUND_WORDS[name], "value": value} for name, value in audit.bounds["terms"].items()]
-    frame = audit.bounds["by_class"]
-    rows = frame_rows(frame.sort_values("bound", ascending=False, kind="stable"))
-    shown = [Column(key, BOUND_WORDS[key], "text" if key == "class_name" else "number") for key in frame.columns]
+    frame = audit.bounds["by_class"].sort_values("bound", ascending=False, kind="stable")
+    shown = tuple(Column(key, BOUND_WORDS[key], "text" if key == "class_name" else "number") for key in frame.columns)
     return [
         Table("Terms of the bound (Proposition 1)", columns("term | Term\n value | Value | number"), terms),
-        Table("Bounds of the classes (Eq. 15)", tuple(shown), rows),
+        Table("Bounds of the classes (Eq. 15)", shown, frame_rows(frame)),
     ]
 
 
@@ -372,18 +348,17 @@ def report_tables(audit: Audit, top: int, *, full: bool = False, narrow: bool = 
     if not full:
         return tables
     tables += [tier_table(audit), confusion_table(audit, top), disparity_table(audit)]
-    further = (cost_table(audit, top), geometry_table(audit), correlation_table(audit))
-    return tables + [table for table in further if table.rows]
+    tables += [cost_table(audit, top), geometry_table(audit), correlation_table(audit)]
+    return [table for table in tables if table.rows]
 
 
 def cost_table(audit: Audit, top: int) -> Table:
     """Return the ``top`` classes with the highest mean cost, with their share of all costs; no rows without costs."""
-    rows = [row for row in class_rows(audit) if not is_missing(row["cost"])]
-    total = sum(row["cost"] * row["n"] for row in rows)
-    for row in rows:
+    frame = audit.by_class[audit.by_class["cost"].notna()].sort_values("cost", ascending=False, kind="stable")
+    costs, rows = frame["cost"] * frame["n"], frame_rows(frame)
+    for row, cost in zip(rows, costs, strict=True):
         row["range"] = f"{row['cost_low']:.3g} to {row['cost_high']:.3g}"
-        row["share"] = row["cost"] * row["n"] / total if total > 0 else None
-    rows.sort(key=lambda row: -row["cost"])
+        row["share"] = cost / costs.sum() if costs.sum() > 0 else None
     shown = columns("""
         class_name | Class
         n | n | count

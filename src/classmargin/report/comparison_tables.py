@@ -1,13 +1,9 @@
-"""What the report says about a comparison and about a gate: tables, and the decision of the gate where pipelines show it.
-
-classmargin gate new.csv --baseline old.csv --junit gate.xml --summary "$GITHUB_STEP_SUMMARY"
-"""
+"""What the report says about a comparison and about a gate: tables, and the decision of the gate where pipelines show it."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 from classmargin._atomic import atomic_path
@@ -74,27 +70,20 @@ def summary_table(comparison: Comparison | ComparisonSet) -> Table:
     return Table("Summary", shown, rows, note)
 
 
-def change_table(comparison: Comparison) -> Table:
-    """Return every class, greatest loss first, with the change of its accuracy and what to think of it."""
-    frame = comparison.by_class.sort_values("difference", kind="stable")
-    return _class_changes("Classes", comparison, frame)
-
-
-def _class_changes(title: str, comparison: Comparison, frame: Any, note: str = "") -> Table:
+def change_table(comparison: Comparison, top: int | None = None) -> Table:
+    """Return every class, greatest loss first, or the ``top`` classes with the smallest q value and how many more there are."""
+    title, note, frame = "Classes", "", comparison.by_class.sort_values("difference", kind="stable")
+    if top is not None:
+        frame = comparison.by_class[comparison.by_class["n"] > 0]
+        title, note = "Strongest changes", more_classes(max(len(frame) - top, 0))
+        frame = frame.assign(size=-frame["difference"].abs())
+        frame = frame.sort_values(["q_value", "p_value", "size"], kind="stable").head(top)
     shown = CLASS_COLUMNS
     if comparison.runs != (1, 1):
         hint = "t-test with the variance of samples and of runs"
         shown = tuple(replace(each, hint=hint) if each.key == "p_value" else each for each in shown)
     title = f"{title}, {comparison.candidate_name} against {comparison.baseline_name}"
     return Table(title, shown, frame_rows(frame), note)
-
-
-def top_changes_table(comparison: Comparison, top: int) -> Table:
-    """Return the ``top`` classes with the smallest q value, and how many more there are."""
-    frame = comparison.by_class[comparison.by_class["n"] > 0]
-    frame = frame.assign(size=-frame["difference"].abs())
-    strongest = frame.sort_values(["q_value", "p_value", "size"], kind="stable").head(top)
-    return _class_changes("Strongest changes", comparison, strongest, more_classes(len(frame) - len(strongest)))
 
 
 def ranked_table(comparison: ComparisonSet) -> Table:
@@ -119,7 +108,7 @@ def ranked_table(comparison: ComparisonSet) -> Table:
 def report_tables(comparison: Comparison | ComparisonSet, top: int) -> list[Table]:
     """Return the tables of the short report, for the terminal, Markdown and LaTeX."""
     tables = [summary_table(comparison)]
-    tables += [top_changes_table(each, top) for each in pairs_of(comparison)]
+    tables += [change_table(each, top) for each in pairs_of(comparison)]
     if isinstance(comparison, ComparisonSet) and len(comparison.comparisons) > 1:
         tables.insert(0, ranked_table(comparison))
     return tables

@@ -1,8 +1,7 @@
-"""Which classes are confused: one matrix where that is readable, otherwise blocks of classes to look into.
+"""Which classes are confused: one matrix of up to 150 classes, otherwise at most 40 blocks of neighbouring classes to look into.
 
-Up to 150 classes fit in one zoomable matrix. More are put in at most 40 blocks of neighbouring classes; the page shows errors between
-blocks, and the classes of one block at a time. Neighbours are classes that are mistaken for one another: counts ``[K, K]`` -> share of
-each class's samples -> symmetric similarity -> average linkage with optimal leaf ordering (scipy) -> order.
+Neighbours are classes that are mistaken for one another: counts ``[K, K]`` -> share of each class's samples -> symmetric similarity ->
+average linkage with optimal leaf ordering (scipy) -> order.
 """
 
 from __future__ import annotations
@@ -47,8 +46,7 @@ def confusion_view(counts: IntArray, names: Sequence[str]) -> ConfusionView:
         return _blocks(counts, names, order)
     shares = confusion_shares(counts)[np.ix_(order, order)]
     np.fill_diagonal(shares, np.nan)
-    labels = axis_labels([names[cls] for cls in order], longest=LABEL_LENGTH)
-    figure = heat_figure(shares, labels)
+    figure = heat_figure(shares, axis_labels([names[cls] for cls in order], longest=LABEL_LENGTH))
     figure.update_layout(meta={"classes": order.tolist()})  # which class a cell that is clicked belongs to
     return ConfusionView(figures={"confusion": figure})
 
@@ -62,26 +60,22 @@ def _blocks(counts: IntArray, names: Sequence[str], order: IntArray) -> Confusio
     rows, columns = np.nonzero(errors)
     values = errors[rows, columns]
     kept = np.sort(np.argsort(-values, kind="stable")[:MOST_CELLS])
-    titles = [f"block {number}" for number in range(1, len(starts) + 1)]
     words = []
     for number, group in enumerate(members, start=1):
         first = ", ".join(printable(names[cls])[:LABEL_LENGTH] for cls in group[:4])
         words.append(f"{number}: {first} … ({len(group)} classes)")
     block = heat_figure(np.zeros((1, 1)), ["-"])
     block.data[0].update(hovertemplate="%{text}<extra></extra>")
-    return ConfusionView(
-        figures={"confusion": heat_figure(shares, titles), "block": block},
-        blocks=words,
-        first_block=int(np.argmax(np.diag(shares))),
-        cells={
-            "labels": axis_labels(names, longest=LABEL_LENGTH),
-            "n": counts.sum(axis=1),
-            "order": order,
-            "starts": starts,
-            "cells": np.column_stack([rows[kept], columns[kept], values[kept]]),
-        },
-        left_out=len(values) - len(kept),
-    )
+    whole = heat_figure(shares, [f"block {number}" for number in range(1, len(starts) + 1)])
+    cells = {
+        "labels": axis_labels(names, longest=LABEL_LENGTH),
+        "n": counts.sum(axis=1),
+        "order": order,
+        "starts": starts,
+    }
+    cells["cells"] = np.column_stack([rows[kept], columns[kept], values[kept]])
+    worst = int(np.argmax(np.diag(shares)))
+    return ConfusionView({"confusion": whole, "block": block}, words, worst, cells, len(values) - len(kept))
 
 
 def heat_figure(shares: FloatArray, labels: Sequence[str]) -> Figure:
@@ -119,15 +113,11 @@ def confusion_shares(counts: IntArray) -> FloatArray:
 
 
 def confusable_order(counts: IntArray) -> IntArray:
-    """Return the classes in an order that makes blocks of confusable groups, a permutation ``[K]``.
-
-    Two classes are near when they send a large share of their samples to one another.
-    """
+    """Return the classes in an order that puts those together that send a large share of their samples to one another ``[K]``."""
     from scipy.cluster.hierarchy import leaves_list, linkage
     from scipy.spatial.distance import squareform
 
-    shares = confusion_shares(counts)
-    num_classes = shares.shape[0]
+    shares, num_classes = confusion_shares(counts), len(counts)
     if num_classes < 3:
         return np.arange(num_classes, dtype=np.int64)
     distance = 1.0 - (shares + shares.T) / 2
@@ -144,10 +134,7 @@ def block_starts(num_classes: int, *, most_blocks: int = 40) -> IntArray:
 
 
 def block_shares(confusion: IntArray, order: IntArray, starts: IntArray) -> FloatArray:
-    """Return the errors between blocks of classes as a share of the samples of the row's block.
-
-    Right answers are left out, so the diagonal holds the confusions *within* a block.
-    """
+    """Return the errors between blocks of classes (the diagonal: within a block) as a share of the samples of the row's block."""
     counts = np.asarray(confusion, dtype=np.float64)[np.ix_(order, order)]
     samples = np.add.reduceat(counts.sum(axis=1), starts)
     np.fill_diagonal(counts, 0.0)

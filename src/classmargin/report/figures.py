@@ -1,14 +1,13 @@
-"""The figures about classes, as plotly figures made from arrays, and what all figures share: colours, axes, escaped names. The last one
-is a map of features: a few thousand samples, reduced by PCA and placed by t-SNE.
+"""The figures about classes, as plotly figures made from arrays, and what all figures share: colours, axes, escaped names.
 
-A figure carries no theme: backgrounds are transparent and text colours are set in the browser, which knows whether the reader wants
-light or dark. Trace colours are chosen to be read on both. Plotly reads some HTML in every text it shows, so all names pass
-:func:`plotly_text` first.
+A figure carries no theme: text colours are set in the browser, which knows whether the reader wants light or dark. Plotly reads some HTML
+in every text it shows, so all names pass :func:`plotly_text` first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -35,8 +34,7 @@ SERIES_COLOURS = (
 def plotly_text(text: str, *, longest: int | None = None) -> str:
     """Return ``text`` such that plotly shows exactly its characters, cut in the middle where it is too long."""
     text = printable(text)
-    if longest is not None and len(text) > longest:
-        # Cut in the middle: names of related classes often differ only at the end.
+    if longest is not None and len(text) > longest:  # names of related classes often differ only at the end
         tail = (longest - 1) // 2
         text = f"{text[: longest - 1 - tail]}…{text[-tail:]}"
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
@@ -58,18 +56,11 @@ def axis_labels(names: Sequence[str], *, longest: int = 20) -> list[str]:
 def empty_figure(height: int, **layout: Any) -> Figure:
     """Return a figure without traces and without a theme."""
     graph_objects = require_extra("plotly.graph_objects", "report", "an HTML report")
-    figure = graph_objects.Figure()
-    figure.update_layout(
-        template="none",
-        height=height,
-        margin={"l": 16, "r": 12, "t": 12, "b": 48},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
-        hoverlabel={"align": "left"},
-        **layout,
-    )
-    return figure
+    clear = "rgba(0,0,0,0)"
+    return graph_objects.Figure().update_layout(
+        template="none", height=height, paper_bgcolor=clear, plot_bgcolor=clear, margin={"l": 16, "r": 12, "t": 12, "b": 48},
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}, hoverlabel={"align": "left"}, **layout,
+    )  # fmt: skip
 
 
 def titled_axis(title: str, **more: Any) -> dict[str, Any]:
@@ -82,6 +73,7 @@ def percent_axis(title: str, **more: Any) -> dict[str, Any]:
     return titled_axis(title, tickformat=".0%", **more)
 
 
+MARKERS = {"mode": "markers", "hovertemplate": "%{text}<extra></extra>"}
 MOST_NAMED_CLASSES = 60
 MOST_SEPARATE_INTERVALS = 120
 OUTCOMES = {
@@ -125,29 +117,27 @@ def _interval_rows(
             # Offset the models a little, so that their intervals do not lie on one another.
             y=np.array([rows.index(group) for group in groups]) + step * (position - (len(series) - 1) / 2),
             error_x=_error_bar(*values.T, color=colour, thickness=3),
-            mode="markers",
             name=plotly_text(model, longest=40),
             marker={"size": 12, "color": points},
             text=[
                 f"{group}: {format_value(value, kind)} ({format_value(limits, interval_kind)}){unit}"
                 for group, (value, *limits) in groups.items()
             ],
-            hovertemplate="%{text}<extra></extra>",
+            **MARKERS,
         )
     figure.update_yaxes(**_named_rows(rows, first=0))
     return figure
 
 
 def _error_bar(value: AnyArray, low: AnyArray, high: AnyArray, **style: Any) -> dict[str, Any]:
-    reach = {"array": high - value, "arrayminus": value - low}
-    return {"type": "data", "symmetric": False, **reach, "width": 0, **style}
+    return {"type": "data", "symmetric": False, "array": high - value, "arrayminus": value - low, "width": 0, **style}
 
 
 def _named_rows(labels: Sequence[str], *, first: int) -> dict[str, Any]:
     """Return a vertical axis with one name per row, the first on top."""
-    rows = list(range(first, first + len(labels)))
-    span = [first + len(labels) - 0.5, first - 0.5]
-    return {"tickvals": rows, "ticktext": list(labels), "range": span, "automargin": True, "zeroline": False}
+    end = first + len(labels)
+    rows = {"tickvals": list(range(first, end)), "ticktext": list(labels), "range": [end - 0.5, first - 0.5]}
+    return {**rows, "automargin": True, "zeroline": False}
 
 
 def _floats(column: Any) -> FloatArray:
@@ -162,10 +152,9 @@ def _tier_members(tier: Any, classes: AnyArray) -> dict[str, IntArray]:
 
 
 def class_accuracy_figure(names: Sequence[str], classes: pd.DataFrame) -> Figure:
-    """Return the accuracy of every class with its interval, classes sorted (the paper's Fig. 1a).
+    """Return the accuracy of every class with its interval, classes sorted (the paper's Fig. 1a); few are named on the axis.
 
-    Few classes are named on the axis; many are shown by rank, and named where the pointer is. ``classes`` has the columns ``accuracy``,
-    ``low``, ``high``, ``n`` and ``tier``.
+    ``classes`` has the columns ``accuracy``, ``low``, ``high``, ``n`` and ``tier``.
     """
     accuracy, low, high = (_floats(classes[name]) for name in ("accuracy", "low", "high"))
     count = classes["n"].to_numpy()
@@ -184,18 +173,15 @@ def class_accuracy_figure(names: Sequence[str], classes: pd.DataFrame) -> Figure
         bar = _error_bar(value, low[members], high[members], color=faint, thickness=1.2)
         figure.add_scatter(
             **{along: value, across: rank[members], f"error_{along}": bar},
-            mode="markers",
             name=group or "classes",
             marker={"size": 9 if named else max(4, 8 - len(order) // 150), "color": colour},
             text=[
-                f"<b>{plotly_text(names[cls], longest=60)}</b><br>"
-                f"{format_value(accuracy[cls], 'percent')} "
-                f"({format_value((low[cls], high[cls]), 'interval')})<br>"
-                f"n = {int(count[cls])}, rank {rank[cls]}"
+                f"<b>{plotly_text(names[cls], longest=60)}</b><br>{format_value(accuracy[cls], 'percent')} "
+                f"({format_value((low[cls], high[cls]), 'interval')})<br>n = {int(count[cls])}, rank {rank[cls]}"
                 for cls in members
             ],
             customdata=members.tolist(),  # which class a point that is clicked belongs to
-            hovertemplate="%{text}<extra></extra>",
+            **MARKERS,
         )
     shares = percent_axis("accuracy", range=[-0.02, 1.02])
     if named:
@@ -225,10 +211,7 @@ def class_scatter_figure(names: Sequence[str], classes: pd.DataFrame, key: str, 
 
 
 def gains_figure(classes: pd.DataFrame) -> Figure:
-    """Return the change of accuracy of every class, greatest gain first; changes that may be noise are grey.
-
-    ``classes`` are those of a :class:`~classmargin.evaluation.Comparison`.
-    """
+    """Return the change of every class of a comparison, greatest gain first; changes that may be noise are grey."""
     difference = _floats(classes["difference"])
     present = np.flatnonzero(np.isfinite(difference))
     order = present[np.argsort(-difference[present], kind="stable")]
@@ -269,13 +252,8 @@ class FeatureMap(NamedTuple):
 
 
 def choose_samples(
-    labels: IntArray,
-    highlighted: IntArray,
-    *,
-    seed: int = 0,
-    most: int = MOST_POINTS,
-    most_a_class: int = MOST_POINTS_A_CLASS,
-) -> IntArray:
+    labels: IntArray, highlighted: IntArray, *, seed: int = 0, most: int = MOST_POINTS, most_a_class: int = MOST_POINTS_A_CLASS
+) -> IntArray:  # fmt: skip
     """Return positions of samples: plenty of every highlighted class, the rest drawn from all other classes."""
     shuffled = np.random.default_rng(seed).permutation(len(labels))
     wanted = [shuffled[labels[shuffled] == cls][:most_a_class] for cls in highlighted]
@@ -294,10 +272,7 @@ def feature_map(features: AnyArray, labels: IntArray, highlighted: IntArray, *, 
 
 
 def _place(features: AnyArray, seed: int) -> FloatArray:
-    """Run t-SNE in stages that continue one another, because scikit-learn's cannot report how far it is.
-
-    The first stage has early exaggeration; the others descend the same objective from where the last stopped.
-    """
+    """Run t-SNE in stages that continue one another (only the first exaggerates), because scikit-learn cannot report progress."""
     decomposition = require_extra("sklearn.decomposition", "report", "a map of features")
     manifold = require_extra("sklearn.manifold", "report", "a map of features")
     if features.shape[1] < 2 or not np.ptp(features, axis=0).any():  # nothing to arrange in two dimensions
@@ -307,12 +282,9 @@ def _place(features: AnyArray, seed: int) -> FloatArray:
     # The usual start: the first two components, small against the final size of the map.
     points = (reduced[:, :2] / reduced[:, 0].std() * 1e-4).astype(np.float32)
     for stage in progress(range(_STAGES), "placing features (t-SNE)"):
+        exaggeration, perplexity = 12.0 if stage == 0 else 1.0, min(30.0, (len(reduced) - 1) / 3)
         points = manifold.TSNE(
-            init=points,
-            perplexity=min(30.0, (len(reduced) - 1) / 3),
-            early_exaggeration=12.0 if stage == 0 else 1.0,
-            max_iter=250,
-            random_state=seed,
+            init=points, perplexity=perplexity, early_exaggeration=exaggeration, max_iter=250, random_state=seed
         ).fit_transform(reduced)
     return np.asarray(points, dtype=np.float64)
 
@@ -324,8 +296,7 @@ def feature_map_figure(placed: FeatureMap, correct: AnyArray, names: Sequence[st
     groups: list[tuple[Any, str, dict[str, Any]]] = []
     if len(others):
         groups.append((others, "other classes", {"size": 5, "color": NEUTRAL, "opacity": 0.4}))
-    for position, cls in enumerate(highlighted):
-        colour = SERIES_COLOURS[position % len(SERIES_COLOURS)]
+    for cls, colour in zip(highlighted, cycle(SERIES_COLOURS), strict=False):
         marker = {"size": 7, "color": colour, "opacity": 0.9}
         groups.append((np.flatnonzero(placed.labels == cls), plotly_text(names[cls], longest=24), marker))
     for members, name, marker in groups:
@@ -334,10 +305,9 @@ def feature_map_figure(placed: FeatureMap, correct: AnyArray, names: Sequence[st
         figure.add_scatter(
             x=placed.points[shown, 0].astype(np.float32),
             y=placed.points[shown, 1].astype(np.float32),
-            mode="markers",
             name=name,
             marker={"symbol": ["circle" if right else "x" for right in correct[shown]], **marker},
             text=[plotly_text(names[cls], longest=40) for cls in placed.labels[shown]],
-            hovertemplate="%{text}<extra></extra>",
+            **MARKERS,
         )
     return figure

@@ -15,6 +15,7 @@ from classmargin._checks import require_extra
 from classmargin._printable import printable
 from classmargin._progress import progress
 from classmargin.evaluation.audit_result import Audit
+from classmargin.evaluation.class_metrics import TIERS
 from classmargin.evaluation.class_reasons import STEPS
 from classmargin.evaluation.comparison import Comparison, ComparisonSet, compare
 from classmargin.evaluation.input_checks import IntArray
@@ -36,13 +37,11 @@ MOST_HIGHLIGHTED = 8
 FEWEST_POINTS_IN_COLOUR = 4
 CARD_LABELS = {
     "overall": "All samples",
-    "easy": "Easy third",
-    "medium": "Medium third",
-    "hard": "Hard third",
+    **{third: f"{third.capitalize()} third" for third in TIERS},
     "worst": "Lowest accuracy",
     "gap": "Gap, easy − hard",
 }
-THIRDS_AND_MORE = ("easy", "medium", "hard", "worst", "overall")
+THIRDS_AND_MORE = (*TIERS, "worst", "overall")
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -58,11 +57,10 @@ def write_audit_html(
     texts: Sequence[str] | None = None,
     tables: Sequence[Table] = (),
 ) -> Path:
-    """Write the audit as one HTML file and return where it is; failing classes and their samples come first.
+    """Write the audit as one HTML file and return where it is.
 
     A ``baseline`` on the same samples is shown beside, with its ``comparison`` (made here unless given). ``feature_map`` places the
-    features by t-SNE, which takes some ten seconds. ``images`` and ``texts`` show the samples, see :meth:`Audit.to_html`; ``tables`` come
-    after the failing classes.
+    features by t-SNE, which takes some ten seconds; ``tables`` come after the failing classes.
     """
     if comparison is None and baseline is not None:
         comparison = compare(baseline, audit)
@@ -76,107 +74,95 @@ def write_audit_html(
         if placed is not None:
             correct = np.asarray(sample.correct, dtype=bool)[placed.sample]
             figures["map"] = draw.feature_map_figure(placed, correct, _marked_names(audit), hardest)
-    figures = {name: figure for name, figure in figures.items() if figure is not None}
+    if comparison is not None:
+        figures["gains"] = draw.gains_figure(comparison.by_class)
     # The reasons that lead to a next step somewhere, in the order of the list of steps.
     leading = set(audit.by_class["reason"][audit.by_class["next_step"] != ""])
     steps = {reason: step for reason, step in STEPS.items() if reason in leading}
     correlations, geometry = audit_tables.correlation_table(audit), audit_tables.geometry_table(audit)
-    lagging = failing.title.startswith("Classes that lag")
     sections = {
-        "failing": ("Lagging classes" if lagging else "Worst classes", True),
-        "samples": ("Samples", samples is not None),
-        **{f"table-{place}": (table.title, True) for place, table in enumerate(tables, start=1)},
-        "comparison": ("Against the baseline", comparison is not None),
-        "thirds": ("Thirds", True),
-        "accuracy": ("Every class", True),
-        "classes": ("All numbers", True),
-        "spread": ("Spread", "spread" in figures or bool(correlations.rows)),
-        "confusion": ("Confusion", True),
-        "map": ("Map", "map" in figures),
-        "disparity": ("Disparity", True),
-        "geometry": ("Geometry", bool(geometry.rows)),
-        "bounds": ("Bounds", audit.bounds is not None),
-        "steps": ("What to do", bool(steps)),
-        "notes": ("How to read this", True),
+        "failing": "Lagging classes" if audit.by_class["lags"].any() else "Worst classes",
+        "samples": "Samples" if samples else "",
+        **{f"table-{place}": table.title for place, table in enumerate(tables, start=1)},
+        "comparison": "" if comparison is None else "Against the baseline",
+        "thirds": "Thirds",
+        "accuracy": "Every class",
+        "classes": "All numbers",
+        "spread": "Spread" if "spread" in figures or correlations.rows else "",
+        "confusion": "Confusion",
+        "map": "Map" if "map" in figures else "",
+        "disparity": "Disparity",
+        "geometry": "Geometry" if geometry.rows else "",
+        "bounds": "" if audit.bounds is None else "Bounds",
+        "steps": "What to do" if steps else "",
+        "notes": "How to read this",
     }
     absent = int((audit.by_class["n"] == 0).sum())
+    without = f" ({absent} without samples)" if absent else ""
     lowest = audit_tables.LOWEST[audit.ranking == "corrected"]
     some_in_colour = len(hardest) < audit.num_classes - absent
-    content = {
+    in_colour = "In colour: the hardest classes of which it holds enough samples. " if some_in_colour else ""
+    level = f"{100 * audit.confidence:g}%"
+    content: dict[str, Any] = {
         "title": title,
         "verdict": printable(audit.verdict),
         "facts": (
-            f"{audit.num_samples:,} samples, {audit.num_classes:,} classes"
-            + (f" ({absent} without samples)" if absent else "")
-            + f"; {RANKING_WORDS[audit.ranking]}; intervals at {100 * audit.confidence:g}%."
+            f"{audit.num_samples:,} samples, {audit.num_classes:,} classes{without}; {RANKING_WORDS[audit.ranking]}; "
+            f"intervals at {level}."
         ),
         "cards": [
-            {
-                "key": key,
-                "label": label,
-                "value": format_value(getattr(audit, key), "percent"),
-                "range": format_value(audit.interval(key), "interval"),
-            }
+            {"key": key, "label": label, "value": getattr(audit, key), "range": audit.interval(key)}
             for key, label in (CARD_LABELS | {"worst": lowest.capitalize()}).items()
         ],
-        "level": f"{100 * audit.confidence:g}%",
-        "comparison": comparison,
-        "summary": None if comparison is None else summary_table(comparison),
-        "tiers": audit_tables.tier_table(audit),
-        "failing": failing,
-        "tables": list(tables),
-        "steps": steps,
         "number": {name: k for k, name in enumerate(audit.class_names)},
-        "samples": samples,
-        "sample_words": "" if samples is None else samples["words"],
-        "classes": audit_tables.class_table(audit),
-        "correlations": correlations,
+        "sample_words": samples["words"] if samples else "",
         "errors": audit_tables.confusion_table(audit, MOST_ERRORS),
-        "confusion": confusion,
-        "disparity": audit_tables.disparity_table(audit),
-        "geometry": geometry,
-        "bounds": audit_tables.bound_tables(audit),
         "bounds_statement": (audit.bounds or {}).get("statement"),
-        "notes": audit.notes,
         "map_caption": (
-            "Features of a subsample of the test set, placed by t-SNE; crosses are classified wrong. "
-            + ("In colour: the hardest classes of which it holds enough samples. " if some_in_colour else "")
-            + "Neighbourhoods mean something in such a map, distances between groups do not."
+            f"Features of a subsample of the test set, placed by t-SNE; crosses are classified wrong. {in_colour}"
+            "Neighbourhoods mean something in such a map, distances between groups do not."
         ),
-        "figures": figures,
-        "cells": confusion.cells,
-        "sections": [(key, words) for key, (words, is_there) in sections.items() if is_there],
+        "sections": [(key, words) for key, words in sections.items() if words],
     }
+    content |= {
+        "level": level,
+        "failing": failing,
+        "samples": samples,
+        "tables": list(tables),
+        "comparison": comparison,
+    }
+    content |= {"summary": None if comparison is None else summary_table(comparison), "correlations": correlations}
+    content |= {"tiers": audit_tables.tier_table(audit), "classes": audit_tables.class_table(audit)}
+    content |= {"disparity": audit_tables.disparity_table(audit), "bounds": audit_tables.bound_tables(audit)}
+    content |= {"geometry": geometry, "steps": steps, "notes": audit.notes, "figures": figures}
+    content |= {"confusion": confusion, "cells": confusion.cells}
     return write_page(path, "audit.html.j2", content)
 
 
 def _draw(
     audit: Audit, comparison: Comparison | None, baseline: Audit | None
-) -> tuple[dict[str, draw.Figure | None], ConfusionView]:
+) -> tuple[dict[str, draw.Figure], ConfusionView]:
     """Make all figures but the map; with a thousand classes that takes seconds."""
     frame, names = audit.by_class, _marked_names(audit)
     shown = frame
     if audit.ranking == "corrected":
-        limits = {"low": frame["estimate_low"], "high": frame["estimate_high"]}
-        shown = frame.assign(accuracy=frame["estimate"], **limits)
-    old, new = "baseline", "this model"
+        shown = frame.assign(accuracy=frame["estimate"], low=frame["estimate_low"], high=frame["estimate_high"])
+    models = {"this model": audit}
     if comparison is not None:
-        old, new = comparison.baseline_name, comparison.candidate_name
-    models = {new: audit} if baseline is None else {old: baseline, new: audit}
+        models = {comparison.candidate_name: audit}
+        if baseline is not None:
+            models = {comparison.baseline_name: baseline, **models}
     thirds = {
         name: {group: (getattr(model, group), *model.interval(group)) for group in THIRDS_AND_MORE}
         for name, model in models.items()
     }
-    has_spread = bool(frame["spread"].notna().any())
     makers: dict[str, Callable[[], Any]] = {
-        "gains": lambda: None if comparison is None else draw.gains_figure(comparison.by_class),
         "thirds": lambda: draw.thirds_figure(thirds),
         "accuracy": lambda: draw.class_accuracy_figure(names, shown),
-        "spread": lambda: (
-            draw.class_scatter_figure(names, frame, "spread", "class spread ‖ŝ‖²") if has_spread else None
-        ),
         "confusion": lambda: confusion_view(audit.confusion, names),
     }
+    if frame["spread"].notna().any():
+        makers["spread"] = lambda: draw.class_scatter_figure(names, frame, "spread", "class spread ‖ŝ‖²")
     made = {name: make() for name, make in progress(makers.items(), "drawing figures", total=len(makers))}
     confusion: ConfusionView = made.pop("confusion")
     return {**made, **confusion.figures}, confusion
@@ -215,35 +201,22 @@ def comparison_page(
     """Return everything the template ``comparison.html.j2`` shows."""
     pairs = pairs_of(comparison)
     first = pairs[0]
+    level = f"{100 * first.confidence:g}%"
     models = f"{len(pairs) + 1} models" if len(pairs) > 1 else "Two models"
-    parts = [
-        {
-            "id": number,
-            "title": f"{printable(pair.candidate_name)} against {printable(pair.baseline_name)}",
-            "verdict": printable(pair.verdict),
-            "alpha": pair.alpha,
-            "classes": change_table(pair),
-        }
-        for number, pair in enumerate(pairs, start=1)
-    ]
-    return {
+    parts = []
+    for number, pair in enumerate(pairs, start=1):
+        words = f"{printable(pair.candidate_name)} against {printable(pair.baseline_name)}"
+        shown = {"verdict": printable(pair.verdict), "alpha": pair.alpha, "classes": change_table(pair)}
+        parts.append({"id": number, "title": words, **shown})
+    gains = {f"gains-{number}": draw.gains_figure(pair.by_class) for number, pair in enumerate(pairs, start=1)}
+    changes = draw.changes_figure({pair.candidate_name: pair.deltas for pair in pairs})
+    content: dict[str, Any] = {
         "title": title,
         "verdict": printable(comparison.verdict),
         "facts": (
             f"{models} on the same {first.num_samples:,} samples of {len(first.class_names):,} classes; "
-            f"{RANKING_WORDS[first.ranking]}; intervals at {100 * first.confidence:g}%."
+            f"{RANKING_WORDS[first.ranking]}; intervals at {level}."
         ),
-        "summary": summary_table(comparison),
-        "tables": list(tables),
-        "baseline_name": first.baseline_name,
-        "level": f"{100 * first.confidence:g}%",
-        "models": parts,
-        "notes": comparison.notes,
-        "figures": {
-            "changes": draw.changes_figure({pair.candidate_name: pair.deltas for pair in pairs}),
-            **{f"gains-{number}": draw.gains_figure(pair.by_class) for number, pair in enumerate(pairs, start=1)},
-        },
-        "cells": None,
         "sections": [
             ("summary", "Summary"),
             *((f"table-{number}", table.title) for number, table in enumerate(tables, start=1)),
@@ -251,6 +224,14 @@ def comparison_page(
             ("notes", "How to read this"),
         ],
     }
+    content |= {
+        "summary": summary_table(comparison),
+        "tables": list(tables),
+        "models": parts,
+        "notes": comparison.notes,
+    }
+    content |= {"baseline_name": first.baseline_name, "level": level, "cells": None}
+    return content | {"figures": {"changes": changes, **gains}}
 
 
 def write_tables_html(

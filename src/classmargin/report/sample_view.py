@@ -1,8 +1,7 @@
 """The samples that a page shows: which ones, and their pictures or texts, as data that the page draws on demand.
 
-Pictures come from a folder, from paths or from an array, and from strangers: nothing outside the folder is read, sizes are compared
-before a pixel is decoded, and what cannot be read is left out and counted. A picture in the page has been decoded and written anew, so
-nothing of the original file but its look is in it.
+Pictures come from strangers: nothing outside the folder is read, sizes are compared before a pixel is decoded, and what cannot be read is
+left out and counted. A picture in the page has been written anew, so nothing of the original file but its look is in it.
 """
 
 from __future__ import annotations
@@ -24,9 +23,8 @@ from classmargin.evaluation.audit_result import Audit
 from classmargin.evaluation.input_checks import AnyArray, IntArray
 from classmargin.evaluation.samples import KINDS, places_in_groups
 
-# Of each class; a page of a thousand classes shows fewer of those that do not lag.
-MOST_ERRORS, MOST_DOUBTED, MOST_TYPICAL = 30, 12, 5
-FEW_ERRORS, FEW_DOUBTED, FEW_TYPICAL = 4, 2, 1
+# Errors, doubted labels and typical samples of each class; a page of a thousand classes shows few of those that do not lag.
+MOST, FEW = (30, 12, 5), (4, 2, 1)
 MOST_ROWS = 8000
 MOST_LETTERS = 300
 MOST_LETTERS_IN_ALL = 2 * 2**20
@@ -58,31 +56,24 @@ def sample_view(audit: Audit, *, images: Any = None, texts: Sequence[str] | None
     letters: dict[int, str] = {}
     kept = 0
     for position in first if texts is not None else []:
-        text = printable(str(texts[position]))[: MOST_LETTERS + 1]  # type: ignore[index]
+        text = printable(str(texts[position]))  # type: ignore[index]
         text = text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]}…"
         kept += len(text)
         if kept > MOST_LETTERS_IN_ALL:
             break
         letters[position] = text
-    picture_places, text_places = (
-        {position: place for place, position in enumerate(found)} for found in (uris, letters)
-    )
-    rows = [
-        [
-            int(truth[row]),
-            int(kind[row]),
-            printable(str(record["sample_id"])),
-            int(predicted[row]),
-            *(
-                None if value != value else round(float(value), 3)
-                for value in (record["probability"], record["true_probability"])
-            ),
-            number.get(record["second_choice"], -1),
-            picture_places.get(record["position"], -1),
-            text_places.get(record["position"], -1),
-        ]
-        for row, record in zip(chosen.tolist(), frame.iloc[chosen].to_dict("records"), strict=True)
-    ]
+    places = [{position: place for place, position in enumerate(found)} for found in (uris, letters)]
+    rows = []
+    for row, record in zip(chosen.tolist(), frame.iloc[chosen].to_dict("records"), strict=True):
+        probabilities = [record["probability"], record["true_probability"]]
+        rows.append(
+            [
+                *(int(truth[row]), int(kind[row]), printable(str(record["sample_id"])), int(predicted[row])),
+                *(None if value != value else round(float(value), 3) for value in probabilities),
+                number.get(record["second_choice"], -1),
+                *(found.get(record["position"], -1) for found in places),
+            ]
+        )
     totals = [np.bincount(truth[kind == code], minlength=audit.num_classes).tolist() for code in range(len(KINDS) - 1)]
     # The class to show at first: the worst one, among those that lag where there are any.
     accuracy = audit.by_class["accuracy"].where(lags | (not lags.any())).fillna(np.inf)
@@ -93,16 +84,9 @@ def sample_view(audit: Audit, *, images: Any = None, texts: Sequence[str] | None
             words += f"; {pictures.unreadable} could not be read or were refused"
         left = len(set(first)) - len(uris) - pictures.unreadable
         words += f"; {left} listed samples are without one." if left > 0 else "."
-    return {
-        "names": [printable(name) for name in audit.class_names],
-        "kinds": list(KINDS),
-        "rows": rows,
-        "pictures": list(uris.values()),
-        "texts": list(letters.values()),
-        "totals": totals,
-        "first": int(np.argmin(accuracy)),
-        "words": words,
-    }
+    shown = {"rows": rows, "pictures": list(uris.values()), "texts": list(letters.values()), "totals": totals}
+    names = [printable(name) for name in audit.class_names]
+    return {"names": names, "kinds": KINDS, **shown, "first": int(np.argmin(accuracy)), "words": words}
 
 
 def _choose(audit: Audit, truth: IntArray, predicted: IntArray, kind: IntArray, rank: IntArray) -> IntArray:
@@ -112,8 +96,7 @@ def _choose(audit: Audit, truth: IntArray, predicted: IntArray, kind: IntArray, 
     order = np.lexsort((rank, turn))
     place = np.empty(len(rank), dtype=np.int64)
     place[order] = places_in_groups(truth[order], kind[order])
-    most = np.array([MOST_ERRORS, MOST_DOUBTED, MOST_TYPICAL])[kind]
-    few = np.array([FEW_ERRORS, FEW_DOUBTED, FEW_TYPICAL])[kind]
+    most, few = np.array(MOST)[kind], np.array(FEW)[kind]
     lags = audit.by_class["lags"].to_numpy(dtype=bool)[truth]
     accuracy = audit.by_class["accuracy"].to_numpy(dtype=np.float64)[truth]
     # First all that a lagging class may have, then a little of every class, then the rest.
@@ -148,9 +131,8 @@ class Pictures:
         else:
             self.array = np.asarray(images)
             if self.array.ndim not in (3, 4):
-                raise ValueError(
-                    f"images must be an array [N, H, W], [N, H, W, C] or [N, C, H, W], got shape {self.array.shape}"
-                )
+                shapes = "[N, H, W], [N, H, W, C] or [N, C, H, W]"
+                raise ValueError(f"images must be an array {shapes}, got shape {self.array.shape}")
 
     def inside(self, folder: str | os.PathLike[str]) -> Pictures:
         """Read paths relative to ``folder``, and none outside of it."""

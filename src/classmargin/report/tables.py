@@ -1,7 +1,6 @@
 """Tables, once, and the ways to show them: terminal, Markdown, LaTeX (and HTML, by the templates).
 
-A :class:`Table` holds raw values; a column says what kind of value it holds, and only the last step turns values into text. So every
-format shows the same digits. JSON has no tables: it gets the unrounded values of the result itself.
+A :class:`Table` holds raw values, and only the last step turns them into text, so every format shows the same digits.
 """
 
 from __future__ import annotations
@@ -42,12 +41,7 @@ class Column:
 
 
 def columns(text: str) -> tuple[Column, ...]:
-    r"""Return columns that are written one per line: ``key | title | kind | hint``, without the last two where there are none.
-
-    Example:
-        >>> [(column.title, column.kind) for column in columns("name | Class\n n | Samples | count | Of the class")]
-        [('Class', 'text'), ('Samples', 'count')]
-    """
+    """Return columns that are written one per line: ``key | title | kind | hint``, without the last two where there are none."""
     lines = [[" ".join(field.split()) for field in line.split("|")] for line in text.strip().splitlines()]
     return tuple(Column(*fields) for fields in lines)  # type: ignore[arg-type]
 
@@ -76,8 +70,7 @@ def format_value(value: Any, kind: Kind) -> str:
         return f"{_format_points(value[0])} to {_format_points(value[1])}"
     if kind in ("text", "value"):
         return printable(str(value))
-    if kind == "count":
-        # Means over several runs need not be whole.
+    if kind == "count":  # means over several runs need not be whole
         return f"{value:.1f}".removesuffix(".0")
     if kind == "percent":
         return f"{100 * float(value):.1f}%"
@@ -121,14 +114,9 @@ def to_rich(table: Table) -> RichTable:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    shown = RichTable(
-        title=Text(table.title),
-        caption=Text(table.note) if table.note else None,
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        caption_justify="left",
-        title_style="bold",
-    )
+    caption = Text(table.note) if table.note else None
+    shown = RichTable(title=Text(table.title), caption=caption, box=box.SIMPLE_HEAD, title_style="bold")
+    shown.title_justify = shown.caption_justify = "left"
     for column in table.columns:
         shown.add_column(Text(column.title), justify="left" if column.is_text else "right", overflow="fold")
     for row in table.rows:
@@ -167,25 +155,16 @@ def to_html(table: Table) -> str:
 def to_latex(table: Table) -> str:
     """Return the table in LaTeX (package ``booktabs``), with everything of the data escaped."""
     alignment = "".join("l" if column.is_text else "r" for column in table.columns)
-    lines = [
-        "\\begin{table}",
-        "\\centering",
-        f"\\caption{{{_escape_latex(table.title)}}}",
-        f"\\begin{{tabular}}{{{alignment}}}",
-        "\\toprule",
-        _latex_row(column.title for column in table.columns),
-        "\\midrule",
-        *(_latex_row(table.cells(row)) for row in table.rows),
-        "\\bottomrule",
-        "\\end{tabular}",
-    ]
+    head, *rows = (
+        " & ".join(map(_escape_latex, cells)) + r" \\"
+        for cells in ([column.title for column in table.columns], *map(table.cells, table.rows))
+    )
+    lines = [r"\begin{table}", r"\centering", rf"\caption{{{_escape_latex(table.title)}}}"]
+    lines += [rf"\begin{{tabular}}{{{alignment}}}", r"\toprule", head, r"\midrule", *rows]
+    lines += [r"\bottomrule", r"\end{tabular}"]
     if table.note:
-        lines.append(f"\\par\\smallskip {_escape_latex(table.note)}")
-    return "\n".join([*lines, "\\end{table}"])
-
-
-def _latex_row(cells: Any) -> str:
-    return " & ".join(_escape_latex(cell) for cell in cells) + r" \\"
+        lines.append(rf"\par\smallskip {_escape_latex(table.note)}")
+    return "\n".join([*lines, r"\end{table}"])
 
 
 _LATEX = {
@@ -195,15 +174,9 @@ _LATEX = {
     **{sign: rf"\text{name}{{}}" for sign, name in {"<": "less", ">": "greater", '"': "quotedbl"}.items()},
     **{letter: rf"$\{name}$" for letter, name in {"α": "alpha", "γ": "gamma", "δ": "delta"}.items()},
     **{letter: rf"$\{name}$" for letter, name in {"λ": "lambda", "Λ": "Lambda", "‖": "Vert"}.items()},
-    "∞": r"$\infty$",
-    "→": r"$\rightarrow$",
-    "²": "$^2$",
-    "°": r"$^\circ$",
-    "–": "--",
-    "−": "$-$",
-    "μ\u0302": r"$\hat{\mu}$",
-    "c\u0304": r"$\bar{c}$",  # letters with a combining accent count as one
 }
+_LATEX |= {"∞": r"$\infty$", "→": r"$\rightarrow$", "²": "$^2$", "°": r"$^\circ$", "–": "--", "−": "$-$"}
+_LATEX |= {"μ\u0302": r"$\hat{\mu}$", "c\u0304": r"$\bar{c}$"}  # letters with a combining accent count as one
 _LATEX_SPECIAL = re.compile("|".join(map(re.escape, sorted(_LATEX, key=len, reverse=True))))
 
 
