@@ -1,12 +1,6 @@
 """Several finished runs as one classifier: averaged probabilities, one ONNX file, and one student that learns from them.
 
-::
-
-    RUN…  predictions.npz ──> mean of probabilities ──> OUT/predictions.npz, audit.json, report.html
-          networks        ──> one graph             ──> OUT/ensemble.onnx
-          networks        ──> probabilities of the training samples ──> OUT/teacher.npz ──> OUT/student/ (a run like any other)
-
-Running the same command again reuses what is there: the student resumes from its newest checkpoint.
+Running the same command again reuses what is there: the student (``OUT/student``, a run like any other) resumes.
 """
 
 from __future__ import annotations
@@ -202,10 +196,7 @@ def _export(models: Sequence[SavedModel], target: Path) -> None:
 
 
 def teach(models: Sequence[SavedModel], config: RunConfig, temperature: float) -> Arrays:
-    """Return the averaged probabilities of the student's training samples as the arrays of a prediction file.
-
-    Images are shown without augmentation, once: the student sees them augmented with the same targets.
-    """
+    """Return the averaged probabilities of the student's training samples, without augmentation, as a prediction file has them."""
     bundle = load_bundle(config)
     total: np.ndarray[Any, Any] | None = None
     arrays: Arrays = {}

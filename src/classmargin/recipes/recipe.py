@@ -1,22 +1,19 @@
 """What a recipe is (a question, a grid of runs, three scales, and what the paper printed), and the parts that recipes share.
 
-A grid has *blocks* (one data set and network each) of *rows* (one method each); rows of a block are compared
-with its first row on the same test samples. Settings are tables as in a configuration file, and later ones
-win: preset of the block, block, row, scale, changes of the user.
-
-``smoke`` trains real architectures at their smallest on a few files in the real formats: seconds, in CI.
-``laptop`` is meant for two cores and about an hour, with three seeds and ``--jobs 2``.
-``paper`` is the published protocol: presets of :mod:`classmargin.training.presets`, all training samples.
+A grid has *blocks* (one data set and network each) of *rows* (one method each); rows of a block are compared with its first row on
+the same test samples. Settings are tables as in a configuration file; later ones win: preset of the block, block, row, scale,
+changes of the user. ``smoke`` trains real architectures at their smallest on a few made-up images: seconds, in CI; ``laptop`` is
+meant for two cores, three seeds and about an hour; ``paper`` is the published protocol.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from classmargin._checks import check_choice
-from classmargin.training.config_reader import merge
+from classmargin.training.config_reader import merge, parse_overrides
 
 if TYPE_CHECKING:
     from classmargin.recipes.record import Record
@@ -62,7 +59,7 @@ class Scale:
     mr2_preset: str | None = None  # hyper-parameters of the MR² family; None takes the recommended defaults
     bootstrap: int = 2000
     preset: str = ""  # in place of the block's preset and settings
-    sample_files: bool = False  # trained on a few made-up files in the formats of the data sets
+    sample_files: bool = False  # trained on made-up images, without pretrained weights
 
 
 Folders = Mapping[str, Mapping[str, Sequence["RunFolder"]]]
@@ -90,15 +87,6 @@ class Recipe:
     draw: Callable[[Mapping[str, Any]], Any] | None = None  # … and drawn as a plotly figure
     watch_spread: bool = False  # whether the runs note the spread of every class at each evaluation
 
-    def __post_init__(self) -> None:
-        missing = [name for name in SCALES if name not in self.scales]
-        if missing:
-            raise ValueError(f"recipe {self.name} must have the scales {', '.join(SCALES)}; lacks {missing[0]}")
-        for block in self.blocks:
-            keys = [row.key for row in block.rows]
-            if not keys or len(set(keys)) != len(keys):
-                raise ValueError(f"block {block.key} of recipe {self.name} needs rows with different keys")
-
 
 def list_recipes() -> list[Recipe]:
     """Return every recipe, in the order of the paper."""
@@ -115,13 +103,17 @@ def find_recipe(name: str) -> Recipe:
 
 # Scales
 
-SMOKE: Tables = {
-    "data": {"validation": 0.25, "image_size": 16},
-    "loop": {"epochs": 1, "batch_size": 16, "evaluate_every": 1},
-    "optimizer": {"learning_rate": 0.01, "layer_decay": 1.0},
-    "schedule": {"name": "cosine", "warmup_epochs": 0.0, "warmup_steps": 0, "milestones": ()},
-    "machine": {"accelerator": "cpu", "memory_format": "contiguous", "workers": 0},
-}
+
+def given(words: str) -> Tables:
+    """Return settings as they are written after ``--set``, with spaces between them."""
+    return parse_overrides(words.split())
+
+
+SMOKE = given(
+    "data.validation=0.25 data.image_size=16 loop.epochs=1 loop.batch_size=16 loop.evaluate_every=1 "
+    "optimizer.learning_rate=0.01 optimizer.layer_decay=1.0 schedule.name=cosine schedule.warmup_epochs=0.0 "
+    "schedule.warmup_steps=0 schedule.milestones=[] machine.accelerator=cpu machine.memory_format=contiguous machine.workers=0"
+)
 # The same classes as at full size, at the smallest settings they take.
 _TINY_VIT = {"patch_size": 8, "width": 32, "depth": 2, "heads": 2}
 TINY: Tables = {
@@ -136,20 +128,13 @@ PUBLISHED_PROBES: Mapping[str, Tables] = {"moco-resnet50": {"backbone": {"cache"
 PAPER_NOTE = "the published protocol: all training samples, no validation part, hyper-parameters of the preset “paper”."
 NEEDS_GPU = "needs a GPU: about a hundred times the work of ResNet-20"
 # What two cores can learn from in minutes.
-TENTH_OF_CIFAR: Mapping[str, Any] = {"name": "cifar100", "fraction": 0.1}
+TENTH_OF_CIFAR = given("data.name=cifar100 data.fraction=0.1")
 # Stands for fine-tuning of a large pretrained network: weights come with a package, images are small.
-PRETRAINED_LAPTOP: Tables = {
-    "data": {**TENTH_OF_CIFAR, "image_size": 64},
-    "backbone": {
-        "name": "efficientnet-lite0",
-        "mode": "fine-tune",
-        "pretrained": True,
-        "normalize_features": True,
-    },
-    "optimizer": {"name": "adamw", "learning_rate": 1e-3, "weight_decay": 0.1},
-    "schedule": {"name": "cosine", "warmup_epochs": 0.5, "warmup_steps": 0},
-    "loop": {"batch_size": 64},
-}
+PRETRAINED_LAPTOP = given(
+    "data.name=cifar100 data.fraction=0.1 data.image_size=64 backbone.name=efficientnet-lite0 backbone.mode=fine-tune "
+    "backbone.pretrained=true backbone.normalize_features=true optimizer.name=adamw optimizer.learning_rate=1e-3 "
+    "optimizer.weight_decay=0.1 schedule.name=cosine schedule.warmup_epochs=0.5 schedule.warmup_steps=0 loop.batch_size=64"
+)
 
 
 def tiny(network: str) -> Tables:
@@ -158,18 +143,16 @@ def tiny(network: str) -> Tables:
 
 
 def smoke(**blocks: Tables) -> Scale:
-    """Return the smallest scale of a recipe on CIFAR or MNIST."""
-    note = "a few made-up images and one epoch: shows that everything runs, and says nothing about methods."
+    """Return the smallest scale of a recipe."""
+    note = (
+        "made-up images, no pretrained weights, one epoch: shows that everything runs, and says nothing about methods."
+    )
     return Scale(note, SMOKE, blocks, bootstrap=100, sample_files=True)
 
 
 def smoke_pretrained(networks: Mapping[str, str]) -> Scale:
     """Return the smallest scale of blocks with these networks for larger images."""
-    note = (
-        "real architectures at their smallest, a few made-up files in the format of the data set and of the published "
-        "weights, one epoch: shows that everything runs, and says nothing about methods."
-    )
-    return replace(smoke(**{block: tiny(network) for block, network in networks.items()}), note=note)
+    return smoke(**{block: tiny(network) for block, network in networks.items()})
 
 
 def paper(
@@ -192,9 +175,9 @@ def scales(smallest: Scale, laptop: Scale, published: Scale | None = None) -> di
 
 def cifar_scales(block: str, epochs: int, *, fraction: float = 0.1, more: str = "") -> dict[str, Scale]:
     """Return the scales of a block on CIFAR-100; a laptop trains ResNet-20 on a share of the samples."""
-    network: Tables = {"backbone": {"name": "resnet20"}}
+    network = given("backbone.name=resnet20")
     note = f"CIFAR-100 at {100 * fraction:g} % of the training data, ResNet-20, {epochs} epochs{more}."
-    laptop = Scale(note, {"data": {"fraction": fraction}, **network, "loop": {"epochs": epochs}})
+    laptop = Scale(note, given(f"data.fraction={fraction} backbone.name=resnet20 loop.epochs={epochs}"))
     return scales(smoke(**{block: network}), laptop)
 
 
@@ -213,7 +196,7 @@ def scratch_scales(
 ) -> dict[str, Scale]:
     """Return the scales of networks on ImageNet; a laptop trains ResNet-20 on a tenth of CIFAR-100 in their place."""
     note = f"a tenth of CIFAR-100 in place of ImageNet, ResNet-20, 40 epochs{more}."
-    settings = {"data": TENTH_OF_CIFAR, "backbone": {"name": "resnet20"}, "loop": {"epochs": 40}}
+    settings = merge(TENTH_OF_CIFAR, given("backbone.name=resnet20 loop.epochs=40"))
     laptop = Scale(note, settings, preset="cifar", leave_out=leave_out or {})
     return scales(smoke_pretrained(dict(zip(networks, networks, strict=True))), laptop, published)
 

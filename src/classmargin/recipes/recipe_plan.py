@@ -16,7 +16,7 @@ from classmargin.recipes.recipe import SCALES, Block, Recipe, Row, Scale, Tables
 from classmargin.recipes.record import CUSTOM
 from classmargin.recipes.run_parts import download_data, effective
 from classmargin.recipes.runner import PlannedRun
-from classmargin.recipes.sample_files import PUBLISHED, sample_root, sample_weights
+from classmargin.recipes.sample_files import SAMPLE_FOLDER
 from classmargin.training.config import RunConfig, identity
 from classmargin.training.config_reader import build, merge, replace_machine
 from classmargin.training.presets import preset_values
@@ -103,14 +103,15 @@ def plan_recipe(
 ) -> RecipePlan:
     """Return the runs of a recipe, with seeds 0, 1, …, and the blocks that are left out with the reasons.
 
-    Runs are named by what they compute, so that equal runs are trained once. If they ``must_run``, data and weights must be
-    on this machine; where they may, data that have a source are fetched.
+    If they ``must_run``, data and weights must be on this machine; with ``download`` data that have a source are fetched.
     """
     check_choice("scale", scale, SCALES)
     check_int("seeds", seeds, minimum=1)
     wanted = changes or Changes()
-    _check_keys("--rows", wanted.rows, [row.key for block in recipe.blocks for row in block.rows])
-    _check_keys("--blocks", wanted.blocks, [block.key for block in recipe.blocks])
+    for key in wanted.rows:
+        check_choice("--rows", key, [row.key for block in recipe.blocks for row in block.rows])
+    for key in wanted.blocks:
+        check_choice("--blocks", key, [block.key for block in recipe.blocks])
     planner, size = _Planner(recipe, scale, seeds, Path(folder), wanted), recipe.scales[scale]
     planned, left_out = [], {}
     for block in recipe.blocks:
@@ -138,10 +139,7 @@ def plan_comparison(
     folder: str | Path,
     options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> RecipePlan:
-    """Return the plan of ``compare-methods``: one block with a row for each method, the baseline first.
-
-    All runs share ``config``; ``options`` are hyper-parameters of single methods, by name.
-    """
+    """Return the plan of ``compare-methods``: a row for each method, the baseline first, with ``options`` by its name."""
     if len(set(methods)) != len(methods):
         raise ValueError(f"methods must be different, got {', '.join(methods)}")
     rows = []
@@ -160,19 +158,11 @@ def plan_comparison(
 def _planned_run(
     tables: Tables, title: str, seed: int, folder: Path, *, report: bool = False, **more: Any
 ) -> PlannedRun:
-    """Return the run of a seed; runs lie side by side on the cores of one machine unless they have several devices."""
     config = build(merge(tables, {"loop": {"seed": seed}}))
-    if not report:
+    if not report:  # runs lie side by side on the cores of one machine
         config = replace_machine(config, threads=1, report=False)
     config = effective(config)
-    place = run_folder(config, folder, watched=more.get("watch_spread", False))
-    return PlannedRun(title, config, place, **more)
-
-
-def _check_keys(option: str, given: Sequence[str], known: Sequence[str]) -> None:
-    for key in given:
-        if key not in known:
-            raise ValueError(f"{option} must name {', '.join(dict.fromkeys(known))}; got {key!r}")
+    return PlannedRun(title, config, run_folder(config, folder, watched=more.get("watch_spread", False)), **more)
 
 
 @dataclass(frozen=True)
@@ -239,11 +229,11 @@ class _Planner:
         if row.method.startswith("mr2") and preset not in (None, "recommended"):  # these are the defaults
             method = {"preset": preset, **method}
         tables = merge(self._shared_tables(block, row), {"method": method})
-        if self.size.sample_files:  # made-up data and weights, unless the user said otherwise
-            tables["data"].setdefault("root", str(sample_root(self.folder)))
-            name = needs_weights(tables["backbone"])
-            if name in PUBLISHED:
-                tables["backbone"]["checkpoint"] = str(sample_weights(self.folder, name))
+        if self.size.sample_files:  # made-up images and no pretrained weights, unless the user said otherwise
+            if not {"name", "root"} & set(self.changes.settings.get("data", {})):
+                tables["data"] |= {"root": str(self.folder / SAMPLE_FOLDER), "name": f"{tables['data']['name']}.npz"}
+            if needs_weights(tables["backbone"]):
+                tables["backbone"]["pretrained"] = False
         flags = {
             "report": self.scale == "paper",
             "watch_spread": self.recipe.watch_spread,

@@ -8,18 +8,9 @@ from typing import Any
 import numpy as np
 
 from classmargin.recipes import paper_values as published
+from classmargin.recipes import recipe as parts
 from classmargin.recipes.class_measures import read_audit_part, training_geometry
-from classmargin.recipes.recipe import (
-    ERM_AND_MR2,
-    Block,
-    Recipe,
-    Scale,
-    cifar_scales,
-    methods,
-    network_block,
-    scales,
-    smoke,
-)
+from classmargin.recipes.recipe import Block, Recipe, Scale, given, network_block
 from classmargin.recipes.record import BlockResult, Record, RowResult, default_tables, table_of, without_paper
 from classmargin.report.tables import NO_VALUE, Column, Table
 from classmargin.training.run_folder import RunFolder
@@ -140,16 +131,16 @@ RECIPES = (
             Block(
                 "cifar10",
                 "CIFAR-10 (10 %), ResNet-32",
-                ERM_AND_MR2,
-                settings={"data": {"name": "cifar10", "fraction": 0.1}},
-                files={"cifar10_10pct": {"data": {"fraction": 1.0}}},
+                parts.ERM_AND_MR2,
+                settings=given("data.name=cifar10 data.fraction=0.1"),
+                files={"cifar10_10pct": given("data.fraction=1.0")},
             ),
         ),
-        scales(
-            smoke(cifar10={"backbone": {"name": "resnet20"}, "data": {"fraction": 1.0}}),
+        parts.scales(
+            parts.smoke(cifar10=given("backbone.name=resnet20 data.fraction=1.0")),
             Scale(
                 "CIFAR-10 with 500 training images a class (450 after validation), ResNet-20, 50 epochs.",
-                {"backbone": {"name": "resnet20"}, "loop": {"epochs": 50}},
+                given("backbone.name=resnet20 loop.epochs=50"),
             ),
         ),
         printed={"cifar10": {name: _printed_classes(values) for name, values in published.PER_CLASS.items()}},
@@ -167,21 +158,17 @@ RECIPES = (
             Block(
                 "mnist",
                 "MNIST, ResNet-18",
-                methods("erm"),
+                parts.methods("erm"),
                 "imagenet-scratch",
-                {"data": {"name": "mnist"}, "backbone": {"name": "resnet18", "stem": "cifar"}},
+                given("data.name=mnist backbone.name=resnet18 backbone.stem=cifar"),
             ),
         ),
-        scales(
-            smoke(mnist={"backbone": {"width": 8}}),
+        parts.scales(
+            parts.smoke(mnist=given("backbone.width=8")),
             Scale(
                 "the embedded part of Fashion-MNIST (450 training images a class) in place of MNIST, ResNet-18 with a quarter "
                 "of its channels, 25 epochs, no augmentation.",
-                {
-                    "data": {"name": "fashion-mnist-mini", "augmentation": "none"},
-                    "backbone": {"width": 16},
-                    "loop": {"epochs": 25},
-                },
+                given("data.name=fashion-mnist-mini data.augmentation=none backbone.width=16 loop.epochs=25"),
             ),
         ),
         printed={
@@ -200,7 +187,7 @@ RECIPES = (
         "table of output-level and classifier-level margins",
         "Does MR² enlarge the margins that are left after training, most of all those of hard classes?",
         (network_block("resnet32"),),
-        cifar_scales("resnet32", 30, fraction=0.2),
+        parts.cifar_scales("resnet32", 30, fraction=0.2),
         printed={"resnet32": published.MARGINS},
         doubts=(
             "data set and network of this table are not stated; CIFAR-100 with ResNet-32 is taken.",
