@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from classmargin.cli.main import main
+from classmargin.data import load_data
 from classmargin.evaluation.auditing import audit
 from classmargin.recipes import run_recipe as module
 from classmargin.recipes.out_folder import claim_plan_folder
@@ -328,9 +329,8 @@ def test_a_setting_of_a_method_that_does_not_run_is_refused(tmp_path, call):
 
 
 def test_permission_to_download_is_used_once_and_is_no_setting_of_the_runs(tmp_path, monkeypatch, capsys):
-    asked = []
-    monkeypatch.setattr("classmargin.recipes.run_parts.load_data", lambda *_, **more: asked.append(more))
-    monkeypatch.setattr("classmargin.recipes.run_parts._check_test_classes", lambda *_, **__: None)
+    asked, bundle = [], load_data("fashion-mnist-mini")
+    monkeypatch.setattr("classmargin.recipes.run_parts.load_data", lambda *_, **more: asked.append(more) or bundle)
 
     def tell(runs, **_):
         return {run.title: f"download={run.config.data.download}" for run in runs}

@@ -100,7 +100,7 @@ def _block_of(runs: Sequence[PlannedRun], recipe: Recipe | None, key: str) -> Pl
         else:
             name, title = _own_name(config, base)
         name, title = _unused(name, used), _unused(title, {row.title for row in rows})
-        printed = None if recipe is None else recipe.printed.get(block, {}).get(name)
+        printed = None if recipe is None else recipe.printed_row(block, name)
         # The same run may lie in two folders; equal configurations compute the same.
         by_seed = {run.config.loop.seed: run for run in reversed(group)}
         rows.append(PlannedRow(name, title, tuple(by_seed[seed] for seed in sorted(by_seed)), printed))

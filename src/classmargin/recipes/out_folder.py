@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from classmargin._files import read_json
-from classmargin.recipes.recipe_plan import SELECTION_FOLDER, RecipePlan
+from classmargin.recipes.recipe_plan import SAMPLE_FOLDER, SELECTION_FOLDER, RecipePlan
 from classmargin.recipes.record import CUSTOM, read_record
 from classmargin.recipes.run_parts import effective
 from classmargin.recipes.runner import PlannedRun
-from classmargin.recipes.sample_files import SAMPLE_FOLDER
 from classmargin.training.config import RunConfig
 from classmargin.training.config_reader import build, differences
 from classmargin.training.run_folder import write_text

@@ -25,20 +25,13 @@ LARGEST_BATCH = 128
 CACHED_PIXELS = 1 << 18
 
 
-def feature_bundle(
-    bundle: DataBundle,
-    backbone: Backbone,
-    *,
-    cache: Path | None = None,
-    workers: int = 0,
-    device: str = "cpu",
-) -> DataBundle:
-    """Return the data with features in place of images, kept in ``cache`` (``$CLASSMARGIN_CACHE`` or ``~/.cache/classmargin``).
+def feature_bundle(bundle: DataBundle, backbone: Backbone, *, workers: int = 0, device: str = "cpu") -> DataBundle:
+    """Return the data with features in place of images, kept in ``$CLASSMARGIN_CACHE`` or ``~/.cache/classmargin``.
 
     The encoder computes on ``device`` and returns to the CPU; ``workers`` processes decode streamed images ahead.
     """
     default = os.environ.get("CLASSMARGIN_CACHE", Path.home() / ".cache" / "classmargin")
-    folder = Path(cache or default) / "features"
+    folder = Path(default) / "features"
     backbone.to(device)
     try:
         names = ("train", "validation", "test")

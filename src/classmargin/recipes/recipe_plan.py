@@ -7,16 +7,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from classmargin._atomic import atomic_path
 from classmargin._checks import check_choice, check_int
 from classmargin.backbones import backbone_info
 from classmargin.data.catalog import data_root, find_info, locate, not_found, unknown
 from classmargin.methods import method_info
-from classmargin.recipes.paper_values import TABLE_1A, TABLE_1A_TITLE, printed
-from classmargin.recipes.recipe import SCALES, Block, Recipe, Row, Scale, Tables
+from classmargin.recipes.paper_values import TABLE_1A, TABLE_1A_TITLE
+from classmargin.recipes.recipe import SCALES, SMALLEST, Block, Recipe, Row, Scale, Tables
 from classmargin.recipes.record import CUSTOM
 from classmargin.recipes.run_parts import download_data, effective
 from classmargin.recipes.runner import PlannedRun
-from classmargin.recipes.sample_files import SAMPLE_FOLDER
 from classmargin.training.config import RunConfig, identity
 from classmargin.training.config_reader import build, merge, replace_machine
 from classmargin.training.presets import preset_values
@@ -24,6 +26,13 @@ from classmargin.training.run_folder import RunFolder
 
 # Below the folder of a command: the runs of a search on validation.
 SELECTION_FOLDER = "selection"
+# The made-up images of the scale `smoke`: samples of each class and part.
+SAMPLE_CLASSES = 6
+SAMPLES = {"train": 8, "test": 5}
+SAMPLE_FOLDER = "sample-data"
+# The table of per-class accuracies finds its printed values by name.
+CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog")
+
 # The one recipe that is not of the paper: runs of the user's own choice.
 COMPARISON = Recipe(
     name=CUSTOM,
@@ -144,12 +153,16 @@ def plan_comparison(
         raise ValueError(f"methods must be different, got {', '.join(methods)}")
     rows = []
     # The paper prints its comparison of methods for CIFAR-100; beside other data its numbers would only mislead.
-    paper = printed(TABLE_1A) if config.data.name == "cifar100" else {}
+    paper = TABLE_1A if config.data.name == "cifar100" else {}
     for name in methods:
         own = (options or {}).get(name, {})
         tables = merge(config.to_dict(), {"method": {"name": name, **own}})
         runs = tuple(_planned_run(tables, f"{name} seed {seed}", seed, Path(folder)) for seed in range(seeds))
-        rows.append(PlannedRow(name, method_info(name).title, runs, paper.get(name), tuple(own)))
+        rows.append(
+            PlannedRow(
+                name, method_info(name).title, runs, paper[name].to_dict() if name in paper else None, tuple(own)
+            )
+        )
     title = describe_setting(rows[0].runs[0].config)
     block = PlannedBlock("methods", title, tuple(rows), TABLE_1A_TITLE if paper else "")
     return RecipePlan(COMPARISON, CUSTOM, Path(folder), (block,))
@@ -183,18 +196,14 @@ class _Planner:
         """Return why a block that needs files cannot be run, or nothing; raise where the user must act."""
         tables = self._shared_tables(block, block.rows[0])
         must_run = self.scale == "paper" or len(self.recipe.blocks) == 1
-        missing = missing_data(tables["data"])
+        missing, name = missing_data(tables["data"]), needs_weights(tables["backbone"])
+        if missing is not None and must_run:
+            raise missing
         if missing is not None:
-            if must_run:
-                raise missing
             return f"the data set {tables['data']['name']} is not on this machine"
-        name = needs_weights(tables["backbone"])
         if name and must_run:
-            weights = backbone_info(name).weights
-            raise ValueError(
-                f"{block.title} starts from pretrained weights; give --checkpoint {name}=FILE"
-                f"{f' ({weights})' if weights else ''}, or choose other blocks with --blocks"
-            )
+            words = f"{block.title} starts from pretrained weights; give --checkpoint {name}=FILE"
+            raise ValueError(f"{words} ({backbone_info(name).weights}), or choose other blocks with --blocks")
         return f"no pretrained weights of {name}; give --checkpoint {name}=FILE" if name else ""
 
     def block(self, block: Block) -> PlannedBlock:
@@ -234,24 +243,23 @@ class _Planner:
                 tables["data"] |= {"root": str(self.folder / SAMPLE_FOLDER), "name": f"{tables['data']['name']}.npz"}
             if needs_weights(tables["backbone"]):
                 tables["backbone"]["pretrained"] = False
-        flags = {
-            "report": self.scale == "paper",
-            "watch_spread": self.recipe.watch_spread,
-            "notices": not self.size.sample_files,
-        }
-        runs = tuple(
-            _planned_run(tables, f"{setting}, {title}, seed {seed}", seed, self.folder, **flags)
-            for seed in range(self.seeds)
-        )
-        printed_row = self.recipe.printed.get(block.key, {}).get(row.key)
-        return PlannedRow(row.key, title, runs, printed_row, (*row.options, *own))
+        flags = {"watch_spread": self.recipe.watch_spread, "notices": not self.size.sample_files}
+        words, report = f"{setting}, {title}, seed", self.scale == "paper"
+        runs = [_planned_run(tables, f"{words} {n}", n, self.folder, report=report, **flags) for n in range(self.seeds)]
+        printed_row = self.recipe.printed_row(block.key, row.key)
+        return PlannedRow(row.key, title, tuple(runs), printed_row, (*row.options, *own))
 
     def _shared_tables(self, block: Block, row: Row) -> dict[str, dict[str, Any]]:
-        tables = merge(
+        planned = merge(
             preset_values(self.size.preset or block.preset, row.method),
             {} if self.size.preset else block.settings,
             row.settings,
+        )
+        smallest = SMALLEST.get(planned["backbone"]["name"], {}) if self.size.sample_files else {}
+        tables = merge(
+            planned,
             self.size.settings,
+            smallest,
             self.size.blocks.get(block.key, {}),
             block.files.get(Path(str(self.changes.settings.get("data", {}).get("name", ""))).stem, {}),
             self.changes.settings,
@@ -302,3 +310,28 @@ def describe_setting(config: RunConfig) -> str:
         words.append(data.augmentation)
     plural = "" if config.loop.epochs == 1 else "s"
     return f"{', '.join(words)}, {config.loop.epochs} epoch{plural}"
+
+
+def write_sample_files(plan: RecipePlan) -> None:
+    """Write what the runs of a plan need and what is not there yet, if its scale trains on made-up files."""
+    folder = plan.folder / SAMPLE_FOLDER
+    for data in {run.config.data.name: run.config.data for run in plan.runs}.values():
+        if data.root == str(folder) and not (folder / data.name).exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            _write_images(folder / data.name, *((28, 1) if data.name == "mnist.npz" else (32, 3)))
+
+
+def _write_images(file: Path, size: int, channels: int) -> None:
+    """Write noisy images of each class: a bright band in a colour of its own."""
+    names = CIFAR10 if file.stem == "cifar10" else [f"class {label}" for label in range(SAMPLE_CLASSES)]
+    arrays: dict[str, Any] = {"class_names": np.array(names)}
+    for seed, (part, count) in enumerate(SAMPLES.items()):
+        rngs = [np.random.default_rng([label, seed]) for label in range(SAMPLE_CLASSES)]
+        images = np.stack([rng.integers(0, 120, (count, size, size, channels)) for rng in rngs])
+        for label in range(SAMPLE_CLASSES):
+            top = label * size // SAMPLE_CLASSES
+            images[label, :, top : top + size // SAMPLE_CLASSES + 1, :, label % channels] += 130
+        arrays[f"x_{part}"] = images.reshape(-1, size, size, channels).astype(np.uint8)
+        arrays[f"y_{part}"] = np.repeat(np.arange(SAMPLE_CLASSES), count)
+    with atomic_path(file) as temporary, temporary.open("wb") as stream:
+        np.savez(stream, **arrays)

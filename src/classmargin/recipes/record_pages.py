@@ -73,16 +73,14 @@ def _compared(record: Record) -> list[tuple[BlockResult, RowResult, Change]]:
 
 def _summary(record: Record) -> str:
     """Return whose hard third moved; the sentences of single rows follow after the tables."""
-    several = len(record.blocks) > 1
-    sides: dict[str, list[str]] = {"higher": [], "lower": []}
-    compared = _compared(record)
+    several, compared = len(record.blocks) > 1, _compared(record)
+    sides: dict[str, list[str]] = {"higher": [], "lower": [], "": []}
     for block, row, change in compared:
         _, low, high = change.crossfit["hard"]
         side = "higher" if low > 0 else "lower" if high < 0 else ""
-        if side:
-            sides[side].append(f"{row.title} ({block.title})" if several else row.title)
+        sides[side].append(f"{row.title} ({block.title})" if several else row.title)
+    rest = len(sides.pop(""))
     told = [f"{side} for {', '.join(names)}" for side, names in sides.items() if names]
-    rest = len(compared) - sum(map(len, sides.values()))
     told += [f"no clear change for {f'the other {rest}' if told else 'any of them'}"] if rest else []
     return f"{len(compared)} rows against the first, accuracy of the hard third: {'; '.join(told)}."
 
@@ -93,7 +91,12 @@ def notes_of(record: Record) -> list[str]:
     verdicts = _verdicts(record)
     if len(verdicts) > MOST_VERDICTS:
         notes.append(f"Row by row: {' '.join(verdicts)}")
-    notes += _footing(record)
+    lacking = [block.lacks for block in record.blocks if any(row.change for row in block.rows)]
+    lacks = "; ".join(dict.fromkeys(words for one in lacking for words in one or ()))
+    if lacks:
+        notes.append(f"Not on equal footing: the comparison lacks {lacks} (--equal-footing N brings them).")
+    elif None in lacking:
+        notes.append("Not on equal footing: an older record, which does not say how settings were searched.")
     doubts: dict[str, str] = {}
     for block in record.blocks:
         notes.append(
@@ -112,16 +115,6 @@ def notes_of(record: Record) -> list[str]:
     notes += [f"Doubt about the printed row {title}: {doubt}." for doubt, title in doubts.items()]
     notes += [f"Doubt about the paper: {doubt}" for doubt in record.doubts]
     return list(dict.fromkeys(notes))
-
-
-def _footing(record: Record) -> list[str]:
-    lacking = [block.lacks for block in record.blocks if any(row.change for row in block.rows)]
-    lacks = dict.fromkeys(words for one in lacking for words in one or ())
-    if lacks:
-        words = "; ".join(lacks)
-        return [f"Not on equal footing: the comparison lacks {words} (--equal-footing N brings them)."]
-    old = ["Not on equal footing: an older record, which does not say how settings were searched."]
-    return old if None in lacking else []
 
 
 def record_markdown(record: Record, *, level: int = 2) -> str:
@@ -240,15 +233,11 @@ def _write_predictions(block: MeasuredBlock, folder: Path) -> list[Path]:
                 continue
             path = folder / block.result.key / f"{name}-seed{score.seed}.npz"
             path.parent.mkdir(parents=True, exist_ok=True)
-            arrays: dict[str, Any] = {
-                "labels": found.labels,
-                "logits": half_precision(found.logits),
-                "class_names": np.array(found.class_names),
-            }
+            names: dict[str, Any] = {"class_names": np.array(found.class_names)}
             if found.sample_id is not None:
-                arrays["sample_id"] = found.sample_id
+                names["sample_id"] = found.sample_id
             with atomic_path(path) as temporary, temporary.open("wb") as stream:
-                np.savez_compressed(stream, **arrays)
+                np.savez_compressed(stream, labels=found.labels, logits=half_precision(found.logits), **names)
             written.append(path)
     return written
 

@@ -28,19 +28,12 @@ from classmargin.evaluation.headlines import (
 from classmargin.evaluation.intervals import centred_interval
 from classmargin.evaluation.paired_tests import paired_correctness
 from classmargin.evaluation.prediction_files import read_predictions
-from classmargin.recipes.existing_runs import (
-    find_runs,
-    group_runs,
-    settings_difference,
-    settings_of,
-    unfinished_runs,
-)
+from classmargin.recipes.existing_runs import find_runs, group_runs, settings_difference, settings_of, unfinished_runs
 from classmargin.recipes.out_folder import QUESTION_FILE, claim_plan_folder, removed_unless_begun
 from classmargin.recipes.recipe import Recipe
-from classmargin.recipes.recipe_plan import COMPARISON, PlannedBlock, PlannedRow, RecipePlan
+from classmargin.recipes.recipe_plan import COMPARISON, PlannedBlock, PlannedRow, RecipePlan, write_sample_files
 from classmargin.recipes.record import CUSTOM, BlockResult, Change, Estimate, Record, RowResult, RunScore
 from classmargin.recipes.runner import PlannedRun, run_all
-from classmargin.recipes.sample_files import write_sample_files
 from classmargin.recipes.train_run import read_summary
 from classmargin.recipes.validation_search import footing_lacks, searched, searched_trials
 from classmargin.training.config import identity
@@ -65,13 +58,7 @@ class Outcome:
 
 
 def run_plan(
-    plan: RecipePlan,
-    folder: Path,
-    *,
-    search: bool = False,
-    trials: int = 0,
-    command: Sequence[str] = (),
-    **how: Any,
+    plan: RecipePlan, folder: Path, *, search: bool = False, trials: int = 0, command: Sequence[str] = (), **how: Any
 ) -> Outcome:
     """Run a plan as a command does: in a folder of its own, if wished at the settings that are best on validation.
 

@@ -126,11 +126,7 @@ class StudySource:
     def __init__(self, study: Study, plan: SweepPlan, folder: Path) -> None:
         self._study, self._plan, self._folder = study, plan, folder
         self._own: dict[str, Trial] = {}
-
-    @property
-    def total(self) -> int:
-        """Trials of the whole study."""
-        return self._plan.budget
+        self.total = plan.budget
 
     @property
     def done(self) -> int:
@@ -158,7 +154,7 @@ class StudySource:
         if len(before) >= self._plan.budget:  # another process asked for the last one at the same moment
             self._study.tell(trial, state=shared.trial_state("FAIL"))
             return None
-        number = shared.first_number(self._study, trial.number)
+        number = self._now(trial).system_attrs.get("failed_trial", trial.number)  # under which it was begun first
         folder = RunFolder(self._folder / "runs" / f"trial-{number:04d}")
         shared.sign(trial, folder.path)
         self._study.sampler = shared.make_sampler(self._plan, trial.number)

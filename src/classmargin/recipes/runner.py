@@ -174,12 +174,11 @@ def _one_by_one(source: RunSource, train: Callable[[PlannedRun], dict[str, Any]]
 
 @dataclass
 class _Slot:
-    """A worker and the run it is at; a spent one takes no other run."""
+    """A worker and the run it is at."""
 
     number: int
     worker: Worker
     run: PlannedRun | None = None
-    spent: bool = False
 
 
 class _Pool:
@@ -220,27 +219,14 @@ class _Pool:
             run = self._again.pop(0) if self._again else self._source.take()
             if run is None:
                 return
-            while not self._hand(run):
-                pass  # an idle worker was killed just now; another one gets the run
+            if all(slot.run for slot in self._slots):
+                number = min(set(range(self._jobs)) - {slot.number for slot in self._slots})
+                self._slots.append(_Slot(number, self._start(number)))
+            slot = next(slot for slot in self._slots if slot.run is None)
+            slot.run, again = run, self._deaths[run.folder.path] > 0  # its last worker may still be at its last breath
+            with contextlib.suppress(OSError):  # it was killed while it was idle; its exit code will tell
+                slot.worker.send({"run": {**run.task(), "wait": again}})
             shown.begin(run.title)
-
-    def _hand(self, run: PlannedRun) -> bool:
-        slot = next((slot for slot in self._slots if slot.run is None and not slot.spent), None)
-        if slot is None:
-            used = {slot.number for slot in self._slots if slot.run or not slot.spent}
-            number = next(number for number in range(self._jobs) if number not in used)
-            slot = _Slot(number, self._start(number))
-            self._slots.append(slot)
-        try:
-            again = self._deaths[run.folder.path] > 0  # its last worker may still be at its last breath
-            slot.worker.send({"run": {**run.task(), "wait": again}})
-        except OSError:
-            self._drop(slot)
-            return False
-        slot.run = run
-        # The launcher of several ranks leaves its marks in a process, which can then not start others.
-        slot.spent = run.config.machine.devices > 1
-        return True
 
     def _drop(self, slot: _Slot) -> None:
         """Let go of a worker that has ended, with the pipes to it."""
@@ -274,6 +260,9 @@ class _Pool:
 
     def _end(self, slot: _Slot, run: PlannedRun, ending: Ending, shown: Display) -> None:
         slot.run = None
+        if run.config.machine.devices > 1:
+            # The launcher of several ranks leaves its marks in a process, which can then not start others.
+            self._drop(slot)
         words = self._source.end(run, ending)
         shown.end(run.title, words, self._source.done)
 
@@ -282,16 +271,10 @@ class Display:
     """A line for each run that ends; on a terminal (or with ``show``) also a bar for each run under way, and one for all."""
 
     def __init__(self, total: int, done: int, show: bool | None) -> None:
-        columns = (
-            "{task.description}",
-            BarColumn(bar_width=20),
-            TaskProgressColumn(),
-            TimeElapsedColumn(),
-            "{task.fields[words]}",
-        )
-        texts = [TextColumn(column, markup=False) if isinstance(column, str) else column for column in columns]
+        words = [TextColumn(f"{{task.{field}}}", markup=False) for field in ("description", "fields[words]")]
+        columns = (words[0], BarColumn(bar_width=20), TaskProgressColumn(), TimeElapsedColumn(), words[1])
         visible = sys.stderr.isatty() if show is None else show
-        self._bars = Progress(*texts, console=Console(stderr=True), disable=not visible)
+        self._bars = Progress(*columns, console=Console(stderr=True), disable=not visible)
         self._total, self._tasks = total, dict[str, TaskID]()
         self._all = self._bars.add_task("all runs", total=total, completed=done, words="")
         if done:
@@ -315,9 +298,7 @@ class Display:
     def update(self, title: str, progress_file: Path) -> None:
         """A run may have made progress."""
         if not self._bars.disable and (record := read_progress(progress_file)):
-            self._bars.update(
-                self._tasks[title], total=record["total"], completed=record["done"], words=record["words"]
-            )
+            self._bars.update(self._tasks[title], completed=record.pop("done"), **record)
 
     def end(self, title: str, words: str, done: int) -> None:
         """A run has ended, or (without words) waits for another worker."""

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -135,14 +136,8 @@ class DeployedModel(nn.Module):
         return self.method.predict(output), output.features
 
 
-class HostPlace:
-    """This process's CPU in full precision."""
-
-    device = torch.device("cpu")
-
-    def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        """Return a context that changes nothing."""
-        return contextlib.nullcontext()
+# This process's CPU in full precision, in place of a Fabric.
+HOST: Any = SimpleNamespace(device=torch.device("cpu"), autocast=contextlib.nullcontext)
 
 
 def predict(
@@ -167,7 +162,7 @@ def predict(
     names = SPLITS if split == "all" else (split,)
     steps = sum(-(-len(bundle.split(name)) // BATCH) for name in names)
     batches = progress(_batches(bundle, names, positions), "predicting", total=steps)
-    return predict_arrays(model.backbone, model.method, batches, record.class_names, HostPlace())
+    return predict_arrays(model.backbone, model.method, batches, record.class_names, HOST)
 
 
 def _batches(bundle: DataBundle, names: tuple[str, ...], positions: Tensor) -> Iterator[Batch]:

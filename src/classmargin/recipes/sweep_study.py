@@ -305,8 +305,3 @@ def line_up_again(study: Study, number: int) -> None:
 def trial_state(name: str) -> Any:
     """Return Optuna's constant of a state."""
     return optuna_package().trial.TrialState[name]
-
-
-def first_number(study: Study, number: int) -> int:
-    """Return the number under which a trial was begun first: its run folder has that name."""
-    return int(study.get_trials(deepcopy=False)[number].system_attrs.get("failed_trial", number))

@@ -23,7 +23,7 @@ from classmargin.methods import default_hyperparameters, method_info
 from classmargin.recipes.recipe_plan import SELECTION_FOLDER, PlannedBlock, PlannedRow, RecipePlan, run_folder
 from classmargin.recipes.run_parts import effective
 from classmargin.recipes.runner import PlannedRun, run_all
-from classmargin.recipes.train_run import validation_accuracies
+from classmargin.recipes.train_run import read_evaluations, validation_accuracies
 from classmargin.training.config import MethodConfig, RunConfig
 from classmargin.training.config_reader import with_values
 from classmargin.training.run_folder import write_json
@@ -163,6 +163,12 @@ def _best(place: str, tried: Sequence[tuple[Point, PlannedRun]], failed: Mapping
     if not known:
         raise ValueError(f"no setting of {place} could be trained: {'; '.join(failed.values())}")
     return max(known, key=lambda found: (found[1]["overall"], found[1].get("hard", 0.0)))[0]
+
+
+def _is_trained(run: PlannedRun) -> bool:
+    """Whether a run of the search has come to its last evaluation; it is never tested, and so never ``done``."""
+    last = read_evaluations(run.folder.path)[-1:]
+    return any(int(found.get("epoch", 0)) >= run.config.loop.epochs for found in last)
 
 
 def words_of_point(point: Point) -> str:

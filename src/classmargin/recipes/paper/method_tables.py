@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from classmargin.recipes import paper_values as published
@@ -41,14 +42,13 @@ RECIPES = (
         "Which method helps the hard classes most, and at whose cost?",
         (_cifar(ALL_METHODS),),
         parts.scales(
-            parts.smoke(cifar100=given("backbone.name=resnet20")),
             Scale(
                 "CIFAR-100 at 20 % of the training data, the small CNN, 20 epochs: fifteen methods and three seeds are "
                 "45 runs.",
                 given("data.fraction=0.2 backbone.name=small-cnn loop.epochs=20"),
-            ),
+            )
         ),
-        printed={"cifar100": published.printed({row.key: published.TABLE_1A[row.key] for row in ALL_METHODS})},
+        printed={"cifar100": {row.key: published.TABLE_1A[row.key] for row in ALL_METHODS}},
         doubts=THIRDS_AND_HYPERPARAMETERS,
     ),
     Recipe(
@@ -57,7 +57,7 @@ RECIPES = (
         "Which method helps the hard classes most when a pretrained network is fine-tuned?",
         (network_block("clip-resnet50", ALL_METHODS),),
         parts.pretrained_scales(2),
-        printed={"clip-resnet50": published.printed(published.TABLE_1B)},
+        printed={"clip-resnet50": published.TABLE_1B},
         doubts=(
             *THIRDS_AND_HYPERPARAMETERS,
             "the released code reports an average of zero-shot and fine-tuned weights (0.6), which the paper does not mention.",
@@ -68,8 +68,8 @@ RECIPES = (
         "Table 3, component analysis on CIFAR-100 with ResNet-32",
         "Which part of MR² helps: class margins on the logits, the representation margin, or both?",
         (_cifar(parts.methods(*published.COMPONENTS)),),
-        parts.cifar_scales("cifar100", 20),
-        printed={"cifar100": published.printed(published.TABLE_3)},
+        parts.cifar_scales(20),
+        printed={"cifar100": published.TABLE_3},
         doubts=THIRDS_AND_HYPERPARAMETERS,
     ),
     Recipe(
@@ -78,23 +78,20 @@ RECIPES = (
         "Does the representation margin add to the class margins in every network?",
         tuple(network_block(name, COMPONENT_ROWS) for name in (*COMPONENTS_CIFAR, *COMPONENTS_IMAGENET)),
         parts.scales(
-            parts.smoke(**{name: parts.tiny(name) for name in COMPONENTS_IMAGENET}),
             Scale(
                 "CIFAR-100 at 10 % of the training data, 10 epochs.",
                 given("data.fraction=0.1 loop.epochs=10"),
                 leave_out=dict.fromkeys(COMPONENTS_IMAGENET, FINE_TUNING),
-            ),
+            )
         ),
         printed={
-            **{name: published.printed(published.ARCHITECTURES_CIFAR[name]) for name in COMPONENTS_CIFAR},
-            **{name: published.printed(published.ARCHITECTURES_IMAGENET[name]) for name in COMPONENTS_IMAGENET[1:]},
-            "clip-resnet50": published.printed(
-                {
-                    "erm": published.TABLE_1B["erm"],
-                    "mr2-logit": published.CLIP_RESNET50_LOGIT,
-                    "mr2": published.TABLE_1B["mr2"],
-                }
-            ),
+            **{name: published.ARCHITECTURES_CIFAR[name] for name in COMPONENTS_CIFAR},
+            **{name: published.ARCHITECTURES_IMAGENET[name] for name in COMPONENTS_IMAGENET[1:]},
+            "clip-resnet50": {
+                "erm": published.TABLE_1B["erm"],
+                "mr2-logit": published.CLIP_RESNET50_LOGIT,
+                "mr2": published.TABLE_1B["mr2"],
+            },
         },
         doubts=THIRDS_AND_HYPERPARAMETERS,
     ),
@@ -111,29 +108,23 @@ RECIPES = (
             ),
         ),
         parts.scales(
-            parts.smoke(**{"cifar100-ib100": given("backbone.name=resnet20 data.imbalance=4.0")}),
             Scale(
                 "CIFAR-100-IB-100 (all of it but the validation part), ResNet-20, 16 epochs.",
                 given("backbone.name=resnet20 loop.epochs=16"),
             ),
+            smallest=replace(parts.SMOKE, blocks={"cifar100-ib100": given("data.imbalance=4.0")}),
         ),
-        printed={"cifar100-ib100": published.printed(published.LONG_TAIL)},
-        doubts=(
-            "which form of logit adjustment was combined with MR² is not stated.",
-            published.DOUBTS["thirds"],
-        ),
+        printed={"cifar100-ib100": published.LONG_TAIL},
+        doubts=("which form of logit adjustment was combined with MR² is not stated.", published.DOUBTS["thirds"]),
     ),
     Recipe(
         "table-norms-cifar",
         "table of Lp norms, CIFAR-100 with ResNet-32",
         "Does the norm of the feature statistics matter for a linear classifier?",
         (_cifar(NORM_ROWS),),
-        parts.cifar_scales("cifar100", 20),
-        printed={"cifar100": published.printed(published.NORMS_CIFAR)},
-        doubts=(
-            "p = 2, the norm that the text uses, is not in this table.",
-            published.DOUBTS["hyperparameters"],
-        ),
+        parts.cifar_scales(20),
+        printed={"cifar100": published.NORMS_CIFAR},
+        doubts=("p = 2, the norm that the text uses, is not in this table.", published.DOUBTS["hyperparameters"]),
     ),
     Recipe(
         "table-norms-imagenet",
@@ -141,7 +132,7 @@ RECIPES = (
         "Does the norm matter for a cosine classifier, where p = 2 would give equal margins?",
         (network_block("clip-resnet50", NORM_ROWS),),
         parts.pretrained_scales(5),
-        printed={"clip-resnet50": published.printed(published.NORMS_IMAGENET)},
+        printed={"clip-resnet50": published.NORMS_IMAGENET},
         doubts=(published.DOUBTS["hyperparameters"],),
     ),
 )
@@ -192,11 +183,7 @@ def _margin_rows(keys: Mapping[str, Any]) -> tuple[Row, ...]:
 
 
 def _sweep(
-    name: str,
-    block: Block,
-    sizes: Mapping[str, Scale],
-    *doubts: str,
-    printed: Mapping[str, Any] | None = None,
+    name: str, block: Block, sizes: Mapping[str, Scale], *doubts: str, printed: Mapping[str, Any] | None = None
 ) -> Recipe:
     what = "mean margin c̄" if "mean-margin" in name else "weight λ of the representation margin"
     return Recipe(
@@ -218,7 +205,7 @@ SWEEPS = (
     _sweep(
         "sweep-mean-margin",
         _cifar(_margin_rows(published.MEAN_MARGIN)),
-        parts.cifar_scales("cifar100", 18),
+        parts.cifar_scales(18),
         f"c̄ = 0 is printed ({published.MEAN_MARGIN['c=0']}), but not run.",
         printed=published.MEAN_MARGIN,
     ),
@@ -226,9 +213,7 @@ SWEEPS = (
         "sweep-representation-weight",
         _cifar(_margin_rows(published.REPRESENTATION_WEIGHT)),
         parts.cifar_scales(
-            "cifar100",
-            14,
-            more="; λ multiplies the scale-free term of the recommended settings, not the printed one",
+            14, more="; λ multiplies the scale-free term of the recommended settings, not the printed one"
         ),
         SCALES_OF_LAMBDA,
         printed=published.REPRESENTATION_WEIGHT,

@@ -42,11 +42,10 @@ IMAGENET_LAPTOP = {
     "efficientnet-lite0": merge(parts.PRETRAINED_LAPTOP, given("backbone.normalize_features=false loop.epochs=3")),
     **dict.fromkeys(("moco-resnet50", "clip-resnet50", "clip-vit-b32", "mae-vit-b16"), PROBE_LAPTOP),
 }
-SMALLER_WIDE_RESNET = {"wide-resnet-22-10": given("backbone.name=wide-resnet-16-4")}
 
 
 def _two(rows: dict[str, published.PrintedRow]) -> dict[str, Any]:
-    return published.printed({name: rows[name] for name in ("erm", "mr2")})
+    return {name: rows[name] for name in ("erm", "mr2")}
 
 
 def deviation_tables(record: Record) -> list[Table]:
@@ -89,20 +88,10 @@ def draw_gains(data: Mapping[str, Any]) -> Any:
     titles = [plotly_text(title, longest=30) for title in data["sets"]]
     for name, colour in {"overall": NEUTRAL, **TIER_COLOURS}.items():
         ours = [values["ours"][name] for values in data["sets"].values()]
-        figure.add_bar(
-            x=titles,
-            y=[value for value, _, _ in ours],
-            error_y=records.interval_bars(ours),
-            name=f"ours, {name}",
-            marker={"color": colour},
-        )
-        figure.add_scatter(
-            x=titles,
-            y=[values["paper"].get(name) for values in data["sets"].values()],
-            mode="markers",
-            name=f"paper, {name}",
-            marker={"color": colour, "symbol": "diamond-open", "size": 10},
-        )
+        theirs, means = [values["paper"].get(name) for values in data["sets"].values()], [value for value, _, _ in ours]
+        bars, marker = records.interval_bars(ours), {"color": colour, "symbol": "diamond-open", "size": 10}
+        figure.add_bar(x=titles, y=means, error_y=bars, name=f"ours, {name}", marker={"color": colour})
+        figure.add_scatter(x=titles, y=theirs, mode="markers", name=f"paper, {name}", marker=marker)
     return figure
 
 
@@ -125,7 +114,6 @@ TABLE_FINE_GRAINED = Recipe(
     "Does MR² help on cars, pets, flowers, food and aircraft?",
     tuple(_clip_block(name, f"{title}, CLIP ResNet-50", "name") for name, title in FINE_GRAINED_SETS.items()),
     parts.scales(
-        parts.smoke_pretrained(dict.fromkeys(FINE_GRAINED_SETS, "clip-resnet50")),
         Scale(
             "the sets that are on this machine, EfficientNet-Lite0 with its ImageNet weights, frozen, features computed once "
             "at 160 pixels, 100 epochs of a linear classifier; in a probe MR² has its logit margins only.",
@@ -143,7 +131,7 @@ TABLE_FINE_GRAINED = Recipe(
             blocks={"food-101": given("loop.epochs=10")},
         ),
     ),
-    printed={name: published.printed(rows) for name, rows in published.FINE_GRAINED.items()},
+    printed=published.FINE_GRAINED,
     doubts=(
         published.DOUBTS["hyperparameters"],
         "the schedule of these sets is not printed: batch 64, 50 epochs and 10 for Food-101 are ours.",
@@ -160,12 +148,11 @@ RECIPES = (
         "Does MR² help in networks of other kinds and sizes, trained from scratch?",
         tuple(network_block(name) for name in published.ARCHITECTURES_CIFAR),
         parts.scales(
-            parts.smoke(**SMALLER_WIDE_RESNET),
             Scale(
                 "CIFAR-100 at 10 % of the training data, 14 epochs.",
                 given("data.fraction=0.1 loop.epochs=14"),
                 leave_out={"wide-resnet-22-10": parts.NEEDS_GPU},
-            ),
+            )
         ),
         printed={name: _two(rows) for name, rows in published.ARCHITECTURES_CIFAR.items()},
         doubts=(published.DOUBTS["thirds"], published.DOUBTS["hyperparameters"]),
@@ -176,10 +163,6 @@ RECIPES = (
         "Does MR² help from scratch, in a linear probe, with a cosine classifier and after MAE alike?",
         (*map(network_block, published.ARCHITECTURES_IMAGENET), LITE),
         parts.scales(
-            replace(
-                parts.smoke_pretrained({name: name for name in published.ARCHITECTURES_IMAGENET}),
-                leave_out=WITHOUT_LITE,
-            ),
             Scale(
                 "a tenth of CIFAR-100 in place of ImageNet: a narrow ResNet-50 from scratch, 10 epochs; EfficientNet-Lite0 "
                 "with its ImageNet weights, fine-tuned at 64 pixels, 3 epochs; linear probes of the frozen networks whose "
@@ -187,6 +170,7 @@ RECIPES = (
                 blocks=IMAGENET_LAPTOP,
             ),
             parts.paper(NOTE_WITH_PROBES, leave_out=WITHOUT_LITE),
+            replace(parts.SMOKE, leave_out=WITHOUT_LITE),
         ),
         printed={name: _two(rows) for name, rows in published.ARCHITECTURES_IMAGENET.items()},
         doubts=(published.DOUBTS["thirds"], published.DOUBTS["hyperparameters"]),
@@ -197,7 +181,6 @@ RECIPES = (
         "How much do the numbers of Table 1 and 2 move from seed to seed?",
         tuple(network_block(name) for name in (*published.DEVIATIONS_CIFAR, *published.DEVIATIONS_IMAGENET)),
         parts.scales(
-            parts.smoke(**SMALLER_WIDE_RESNET, **{name: parts.tiny(name) for name in published.DEVIATIONS_IMAGENET}),
             Scale(
                 "CIFAR-100 at 10 % of the training data, 8 epochs; ImageNet's networks as in table2-imagenet, where their "
                 "weights are given.",
@@ -209,10 +192,7 @@ RECIPES = (
             ),
             parts.paper(NOTE_WITH_PROBES),
         ),
-        printed={
-            block: published.printed(rows)
-            for block, rows in {**published.DEVIATIONS_CIFAR, **published.DEVIATIONS_IMAGENET}.items()
-        },
+        printed={**published.DEVIATIONS_CIFAR, **published.DEVIATIONS_IMAGENET},
         doubts=(
             "the caption says CIFAR-10, the sub-table CIFAR-100; the values make sense as fractions, not as percent.",
         ),
@@ -227,15 +207,14 @@ RECIPES = (
             for name, title in AUGMENTATIONS.items()
         ),
         parts.scales(
-            parts.smoke_pretrained(dict.fromkeys(AUGMENTATIONS, "clip-resnet50")),
             Scale(
                 "CIFAR-100 at 10 % of the training data, ResNet-20 from scratch, 20 epochs.",
                 merge(parts.TENTH_OF_CIFAR, given("backbone.name=resnet20 loop.epochs=20")),
                 {name: given(f"data.augmentation={name}") for name in AUGMENTATIONS},
                 preset="cifar",
-            ),
+            )
         ),
-        printed={name: published.printed(rows) for name, rows in published.AUGMENTATION.items()},
+        printed=published.AUGMENTATION,
         doubts=("RandAugment is printed as “RangAug”.",),
     ),
     TABLE_FINE_GRAINED,
