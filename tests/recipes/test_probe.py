@@ -19,11 +19,12 @@ from classmargin.recipes.train_run import train
 PROBE = ("backbone.mode=probe", "optimizer.learning_rate=0.5")
 
 
-def test_features_of_the_cache_are_those_of_the_encoder(tmp_path, tiny_images):
+def test_features_of_the_cache_are_those_of_the_encoder(tmp_path, monkeypatch, tiny_images):
+    monkeypatch.setenv("CLASSMARGIN_CACHE", str(tmp_path))
     bundle = load_data(str(tiny_images))
     torch.manual_seed(0)
     backbone = create_backbone("small-cnn", num_classes=10, in_channels=1)
-    features = probe.feature_bundle(bundle, backbone, cache=tmp_path)
+    features = probe.feature_bundle(bundle, backbone)
     from classmargin.data import make_loader
 
     batch = next(make_loader(bundle, "train", batch_size=20, training=False).epoch(0))

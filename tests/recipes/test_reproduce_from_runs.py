@@ -89,13 +89,6 @@ def test_several_folders_and_copies_are_read_once(runs, tmp_path):
     assert len(block.rows[0].runs) == 2
 
 
-def test_linked_folders_are_followed_and_a_link_back_ends(runs, tmp_path):
-    (tmp_path / "gathered").mkdir()
-    (tmp_path / "gathered/all").symlink_to(runs, target_is_directory=True)
-    (tmp_path / "gathered/back").symlink_to(tmp_path, target_is_directory=True)
-    assert len(find_runs([tmp_path / "gathered"])) == len(find_runs([runs]))
-
-
 def test_other_data_make_another_block(runs, tmp_path, small):
     other = plan_runs(small("loop.epochs=1", "data.fraction=0.5"), ["erm"], 1, tmp_path)["erm"][0]
     train(other.config, other.folder.path, show=False)

@@ -11,7 +11,7 @@ import math
 import pytest
 
 from classmargin.recipes.recipe import find_recipe, list_recipes
-from classmargin.recipes.recipe_plan import plan_recipe
+from classmargin.recipes.recipe_plan import plan_recipe, write_sample_files
 from classmargin.recipes.record import PRINTED, read_record
 from classmargin.recipes.record_pages import render_records, tables_of, write_outputs
 from classmargin.recipes.runner import run_all
@@ -154,8 +154,6 @@ def test_loss_curves_lie_above_the_zero_one_loss_and_end_at_gamma(folder):
 @pytest.mark.slow
 def test_recipe_runs_in_worker_processes_too(tmp_path):
     recipe = find_recipe("figure-spread-evolution")
-    from classmargin.recipes.sample_files import write_sample_files
-
     plan = plan_recipe(recipe, "smoke", seeds=1, folder=tmp_path)
     write_sample_files(plan)
     runs = plan.runs

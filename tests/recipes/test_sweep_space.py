@@ -133,11 +133,6 @@ def test_grids_are_counted_and_listed():
     assert grid_size([*choices, Parameter("a.d", low=0.0, high=1.0)]) is None
 
 
-def test_parameters_survive_a_file():
-    for parameter in parse_search(["mean_margin=1,2", "loop.batch_size=8:64:8", "norm_order=2:4"], MR2):
-        assert Parameter.from_dict(parameter.to_dict()) == parameter
-
-
 def test_mixes_are_weighted_means():
     mix = parse_objective("hard:0.7,overall:0.3")
     assert mix.value({"hard": 0.5, "overall": 0.8, "worst": 0.0}) == pytest.approx(0.7 * 0.5 + 0.3 * 0.8)

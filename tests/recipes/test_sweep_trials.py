@@ -6,7 +6,8 @@ import pytest
 
 from classmargin.recipes import sweep_study as study_module
 from classmargin.recipes.run_sweep import run_sweep
-from classmargin.recipes.sweep_study import enqueue_grid, make_pruner, open_study, settle_plan
+from classmargin.recipes.sweep_space import grid
+from classmargin.recipes.sweep_study import make_pruner, open_study, settle_plan
 
 optuna = pytest.importorskip("optuna")
 
@@ -36,9 +37,9 @@ def test_a_point_of_a_grid_whose_worker_died_before_it_read_it_is_tried_all_the_
     plan = make_plan("mean_margin=1,2,3", keep_easy=False, epochs=1)
     settle_plan(plan, tmp_path / "out")
     study = open_study(plan)
-    enqueue_grid(study, plan)
-    with study_module.quiet_optuna():
-        study.ask()  # and the process that asked is gone: no signature, no values
+    for labels in grid(plan.parameters):
+        study.enqueue_trial(labels)
+    study.ask()  # and the process that asked is gone: no signature, no values
     monkeypatch.setattr(study_module, "UNSIGNED_SECONDS", 0.0)
     result = run_sweep(plan, tmp_path / "out", engine="inline", test=False)
     assert sorted(result.settings(row)["mean_margin"] for row in result.rows) == [1, 2, 3]

@@ -31,7 +31,6 @@ from classmargin.recipes.class_measures import read_audit_part, read_spreads
 from classmargin.recipes.out_folder import read_question
 from classmargin.recipes.run_options import gather_config
 from classmargin.recipes.run_parts import read_record
-from classmargin.recipes.sweep_study import read_plan
 from classmargin.recipes.train_run import read_progress, read_summary, validation_accuracies
 from classmargin.training.checkpoint import CheckpointStore, read_tree, write_tree
 from classmargin.training.metric_logs import Evaluation, LogFiles
@@ -210,7 +209,6 @@ SMALL = {
     "metrics.csv": ("metrics.csv", lambda path: LogFiles(path.parent, []).log(Evaluation(1, 1, {}, []))),
     "--class-names": ("names.txt", read_class_names),
     "--class-names as JSON": ("names.json", read_class_names),
-    "plan": ("plan.json", read_plan),
     "question": ("question.json", read_question),
     "record": ("record.json", recipe_record.read_record),
     "predictions.npz": ("a.npz", read_predictions),

@@ -22,9 +22,9 @@ from safetensors.torch import save as safetensors_bytes
 
 from classmargin.backbones.checkpoints import read_state_dict
 from classmargin.cli.main import main
+from classmargin.recipes.out_folder import read_question
 from classmargin.recipes.run_options import gather_config
 from classmargin.recipes.saved_model import load_model
-from classmargin.recipes.sweep_study import read_plan
 from classmargin.recipes.train_run import default_folder, train
 from classmargin.training.checkpoint import CheckpointStore, read_tree, write_tree
 from classmargin.training.config import DataConfig, MethodConfig, RunConfig
@@ -340,10 +340,10 @@ def test_damaged_plans_of_sweeps_end_in_words(tmp_path, data):
 
     config = RunConfig(method=MethodConfig("mr2"))
     plan = SweepPlan(config, parse_search(["mean_margin=1,2"], config), parse_objective("hard"), 3, "s", "sqlite:///x")
-    good = json.dumps(plan.to_dict()).encode()
-    (tmp_path / "sweep.json").write_bytes(data.draw(hostile_bytes(good)))
-    with harmless("sweep.json"):
-        read_plan(tmp_path / "sweep.json")
+    good = json.dumps(plan.question().to_dict()).encode()
+    (tmp_path / "question.json").write_bytes(data.draw(hostile_bytes(good)))
+    with harmless("question.json"):
+        read_question(tmp_path / "question.json")
 
 
 # The command line: one line, code 2, no traceback

@@ -1,6 +1,4 @@
-"""What runs say about single classes: columns of the class tables in ``audit.json``, statistics of training features, and
-the spread of every class at each evaluation (``spread.jsonl``).
-"""
+"""What runs say about single classes: columns of ``audit.json``, statistics of training features, and ``spread.jsonl``."""
 
 from __future__ import annotations
 
@@ -8,7 +6,6 @@ import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -81,23 +78,16 @@ def _geometry(network: Any, loader: Any, bundle: Any) -> ClassGeometry:
 class SpreadLog:
     """Notes ``‖ŝ_y‖²`` of the validation samples in the folder of a run; one line per evaluation."""
 
-    def __init__(self, folder: str | Path) -> None:
-        self._file = Path(folder) / SPREAD_FILE
-        self._session: RunParts | None = None
-
-    def attach(self, session: RunParts) -> None:
-        """Learn which network and samples to watch; there must be validation samples to measure on."""
+    def __init__(self, run: RunFolder, session: RunParts) -> None:
         if len(session.bundle.split("validation")) == 0:
             raise ValueError("watching spreads needs validation samples; set data.validation above 0")
-        self._session = session
+        self._file, self._session = run.path / SPREAD_FILE, session
 
     def log(self, evaluation: Evaluation) -> None:
         """Measure and append a line."""
-        session = self._session
-        assert session is not None, "attached before training begins"
         # Only the first process writes; it looks at all samples, not at its share of them.
+        session, network = self._session, self._session.network
         loader = replace(session.loaders, rank=0, world_size=1).evaluation("validation")
-        network = session.network
         was_training = network.training
         spread = _geometry(network.eval(), loader, session.bundle).spread
         network.train(was_training)

@@ -1,12 +1,6 @@
 """Several finished runs as one classifier: averaged probabilities, one ONNX file, and one student that learns from them.
 
-::
-
-    RUN…  predictions.npz ──> mean of probabilities ──> OUT/predictions.npz, audit.json, report.html
-          networks        ──> one graph             ──> OUT/ensemble.onnx
-          networks        ──> probabilities of the training samples ──> OUT/teacher.npz ──> OUT/student/ (a run like any other)
-
-Running the same command again reuses what is there: the student resumes from its newest checkpoint.
+Running the same command again reuses what is there: the student (``OUT/student``, a run like any other) resumes.
 """
 
 from __future__ import annotations
@@ -29,15 +23,7 @@ from classmargin.evaluation.audit_result import Audit
 from classmargin.evaluation.headlines import HEADLINES
 from classmargin.evaluation.prediction_files import Predictions, read_predictions
 from classmargin.recipes.run_parts import load_bundle
-from classmargin.recipes.saved_model import (
-    BATCH,
-    DeployedModel,
-    HostPlace,
-    SavedModel,
-    load_model,
-    write_graph,
-    write_names,
-)
+from classmargin.recipes.saved_model import BATCH, HOST, DeployedModel, SavedModel, load_model, write_graph, write_names
 from classmargin.recipes.train_run import train
 from classmargin.training.config import MethodConfig, RunConfig, identity
 from classmargin.training.config_reader import merge, with_values
@@ -83,11 +69,6 @@ def ensemble(
     probabilities of the training samples; it has the settings of the first run unless ``method`` (one that takes class
     probabilities as labels) and ``settings`` (tables, e.g. ``{"loop": {"epochs": 50}}``) say otherwise. A ``temperature``
     above 1 says more about the classes that were not chosen. ``onnx`` also writes the whole ensemble as one ONNX file.
-
-    Example:
-        >>> from classmargin.recipes.ensemble import ensemble
-        >>> result = ensemble(["runs/seed0", "runs/seed1"], "runs/both", distill=True)  # doctest: +SKIP
-        >>> result.audit.hard, result.student["hard"]  # doctest: +SKIP
     """
     check_number("temperature", temperature, above=0.0)
     folders, place = [RunFolder(run) for run in runs], Path(out)
@@ -139,8 +120,7 @@ def average(members: Mapping[str, Predictions]) -> Arrays:
     for name, other in others:
         for what in ("labels", "sample_id", "class_names"):
             if not np.array_equal(np.asarray(getattr(first, what)), np.asarray(getattr(other, what))):
-                words = f"{name} and {first_name} were not tested on the same samples"
-                raise ValueError(f"{words}: {what} differ")
+                raise ValueError(f"{name} and {first_name} were not tested on the same samples: {what} differ")
     mean = np.mean([probabilities_of(found) for found in members.values()], axis=0)
     return {
         "labels": np.asarray(first.labels),
@@ -202,24 +182,13 @@ def _export(models: Sequence[SavedModel], target: Path) -> None:
 
 
 def teach(models: Sequence[SavedModel], config: RunConfig, temperature: float) -> Arrays:
-    """Return the averaged probabilities of the student's training samples as the arrays of a prediction file.
-
-    Images are shown without augmentation, once: the student sees them augmented with the same targets.
-    """
-    bundle = load_bundle(config)
-    total: np.ndarray[Any, Any] | None = None
-    arrays: Arrays = {}
+    """Return the averaged probabilities of the student's training samples, without augmentation, as a prediction file has them."""
+    bundle, arrays, total = load_bundle(config), {}, np.zeros(())
     for model in models:
         own = replace(bundle, mean=model.record.mean, std=model.record.std)
         loader = make_loader(own, "train", batch_size=BATCH, training=False)
         shown = progress(loader.epoch(0), "labels of the teacher", total=len(loader))
-        arrays = collect_outputs(model.backbone, model.method, shown, HostPlace())
-        found = _softmax(arrays["logits"], temperature)
-        total = found if total is None else total + found
-    assert total is not None, "an ensemble has members"
-    return {
-        "labels": arrays["labels"],
-        "sample_id": arrays["sample_id"],
-        "class_names": np.array(bundle.class_names, dtype=np.str_),
-        "probabilities": total / len(models),
-    }
+        arrays = collect_outputs(model.backbone, model.method, shown, HOST)
+        total = total + _softmax(arrays["logits"], temperature)
+    names = {"class_names": np.array(bundle.class_names, dtype=np.str_)}
+    return {name: arrays[name] for name in ("labels", "sample_id")} | names | {"probabilities": total / len(models)}

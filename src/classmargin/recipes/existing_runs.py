@@ -1,14 +1,12 @@
 """Runs that exist already, made by ``compare-methods`` or by hand, as the blocks of a record.
 
-Runs are grouped by what they are: one data set and network is a block, one method with one set of settings is
-a row, and seeds are its runs. A recipe's rows are found by method and hyper-parameters; other rows follow
-after them under names of their own.
+One data set and network is a block, one method with one set of settings is a row, and seeds are its runs. A recipe's rows are
+found by method and hyper-parameters; other rows follow after them under names of their own.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,8 +22,6 @@ from classmargin.training.run_folder import RunFolder
 # Where a run happens to lie or how it is shown says nothing about its result.
 _NOT_A_RESULT = {"data": ("root", "download", "skip_corrupt"), "loop": ("seed",)}
 _OF_THE_DATA = ("name", "fraction", "imbalance", "seed", "validation")
-# Where the data lie, and how they got there, is no difference.
-_PLACE = {"root": None, "download": None, "skip_corrupt": None}
 
 
 def find_runs(folders: Iterable[str | Path]) -> list[PlannedRun]:
@@ -33,7 +29,7 @@ def find_runs(folders: Iterable[str | Path]) -> list[PlannedRun]:
     places = [Path(folder) for folder in folders]
     found: dict[Path, PlannedRun] = {}
     for place in places:
-        for mark in _files_named("done", place):
+        for mark in sorted(place.rglob("done")):
             folder = RunFolder(mark.parent)
             if folder.started and folder.predictions_file.exists():
                 config = folder.read_config()
@@ -48,31 +44,14 @@ def find_runs(folders: Iterable[str | Path]) -> list[PlannedRun]:
 
 def unfinished_runs(folders: Iterable[str | Path]) -> list[Path]:
     """Return every run in folders and below them that was begun and has no result yet."""
-    paths = [file.parent for folder in folders for file in _files_named("config.toml", Path(folder))]
+    paths = [file.parent for folder in folders for file in sorted(Path(folder).rglob("config.toml"))]
     # With a record of its model: a folder may hold other files of that name, e.g. one that a user wrote.
     begun = {path.resolve(): path for path in paths if RunFolder(path).model_file.exists()}
     return [path for path in begun.values() if not RunFolder(path).done]
 
 
-def _files_named(name: str, place: Path) -> list[Path]:
-    """Return the files of a name in a folder and below it, in linked folders as well, each folder once."""
-    found, seen = [], set()
-    for folder, below, files in os.walk(place, followlinks=True):
-        real = os.path.realpath(folder)
-        if real in seen:  # a link back to where the walk has been
-            below.clear()
-            continue
-        seen.add(real)
-        if name in files:
-            found.append(Path(folder, name))
-    return sorted(found)
-
-
 def group_runs(runs: Sequence[PlannedRun], recipe: Recipe | None = None) -> list[PlannedBlock]:
-    """Return finished runs as blocks of rows, the baseline (plain ERM where there is one) first.
-
-    The rows of a recipe come before others and bring the printed values.
-    """
+    """Return finished runs as blocks of rows: the baseline (plain ERM where there is one), those of a recipe, others."""
     groups = enumerate(_grouped(runs, _block_key), start=1)
     return [_block_of(members, recipe, f"block-{number}") for number, members in groups]
 
@@ -92,9 +71,10 @@ def _block_key(config: RunConfig) -> str:
 
 
 def _row_key(config: RunConfig) -> str:
-    tables = {name: part for name, part in config.to_dict().items() if name != "machine"}
-    tables["loop"] = {key: value for key, value in tables["loop"].items() if key != "seed"}
-    tables["data"] = {**tables["data"], **_PLACE, "name": Path(config.data.name).stem}
+    tables = {**config.to_dict(), "machine": {}}
+    for part, names in _NOT_A_RESULT.items():
+        tables[part] = {key: value for key, value in tables[part].items() if key not in names}
+    tables["data"]["name"] = Path(config.data.name).stem
     return json.dumps(tables, sort_keys=True, default=list)
 
 
@@ -102,7 +82,14 @@ def _block_of(runs: Sequence[PlannedRun], recipe: Recipe | None, key: str) -> Pl
     groups = _baseline_first(_grouped(runs, _row_key))
     base = groups[0][0].config
     blocks = () if recipe is None else recipe.blocks
-    known = next((block for block in blocks if len(blocks) == 1 or _fits(block, base)), None)
+    data, network = Path(base.data.name).stem, {"name": base.backbone.name}
+    fitting = (
+        block
+        for block in blocks
+        if data.startswith(str(block.settings.get("data", {}).get("name", "")))
+        and _has(block.settings.get("backbone", {}), network)
+    )
+    known = blocks[0] if len(blocks) == 1 else next(fitting, None)
     block = key if known is None else known.key
     rows: list[PlannedRow] = []
     for group in groups:
@@ -113,7 +100,7 @@ def _block_of(runs: Sequence[PlannedRun], recipe: Recipe | None, key: str) -> Pl
         else:
             name, title = _own_name(config, base)
         name, title = _unused(name, used), _unused(title, {row.title for row in rows})
-        printed = None if recipe is None else recipe.printed.get(block, {}).get(name)
+        printed = None if recipe is None else recipe.printed_row(block, name)
         # The same run may lie in two folders; equal configurations compute the same.
         by_seed = {run.config.loop.seed: run for run in reversed(group)}
         rows.append(PlannedRow(name, title, tuple(by_seed[seed] for seed in sorted(by_seed)), printed))
@@ -126,22 +113,13 @@ def _block_of(runs: Sequence[PlannedRun], recipe: Recipe | None, key: str) -> Pl
 def _baseline_first(rows: list[list[PlannedRun]]) -> list[list[PlannedRun]]:
     """Put the ERM row first that shares its settings with most other rows; without ERM the order stays."""
 
-    def fitness(row: list[PlannedRun]) -> tuple[bool, int]:
+    def fitness(row: list[PlannedRun]) -> tuple[bool, bool, int]:
         mine = row[0].config
-        partners = [other for other in rows if not _without_method(other[0].config, mine)]
-        is_plain = not any(mine.method.options.values())
-        return is_plain, sum(map(len, partners))
+        partners = [len(other) for other in rows if not _difference(other[0].config, mine)]
+        return mine.method.name == "erm", not any(mine.method.options.values()), sum(partners)
 
-    plain = [row for row in rows if row[0].config.method.name == "erm"]
-    if not plain:
-        return rows
-    best = max(plain, key=fitness)
-    return [best, *(row for row in rows if row is not best)]
-
-
-def _without_method(config: RunConfig, baseline: RunConfig) -> set[str]:
-    """Return the parts in which two runs differ besides method and seed."""
-    return set(settings_difference(config, baseline)) - {"method"}
+    best = max(rows, key=fitness)
+    return [best, *(row for row in rows if row is not best)] if best[0].config.method.name == "erm" else rows
 
 
 def _unused(word: str, used: set[str]) -> str:
@@ -153,14 +131,16 @@ def _unused(word: str, used: set[str]) -> str:
 
 def _own_name(config: RunConfig, base: RunConfig) -> tuple[str, str]:
     """Return key and title of a row that no recipe names: its method, and what differs from the baseline."""
-    words = [
-        f"{key}={value}" if part == "method" else f"{part}.{key}={value}"
-        for part, table in settings_difference(config, base).items()
-        for key, value in table.items()
-    ]
+    words = settings_words(settings_difference(config, base), bare="method")
     names = config.method.name, method_info(config.method.name).title
-    key, title = (", ".join([name, *words]) for name in names)
+    key, title = (f"{name}, {words}" if words else name for name in names)
     return key, title
+
+
+def settings_words(settings: Mapping[str, Mapping[str, Any]], *, bare: str = "") -> str:
+    """Return settings as ``part.key=value, …``, those of the part ``bare`` by their key alone."""
+    pairs = [(part, key, value) for part, table in settings.items() for key, value in table.items()]
+    return ", ".join(f"{key if part == bare else f'{part}.{key}'}={value}" for part, key, value in pairs)
 
 
 def _matching_row(block: Block | None, config: RunConfig, base: RunConfig, used: set[str]) -> Row | None:
@@ -171,7 +151,7 @@ def _matching_row(block: Block | None, config: RunConfig, base: RunConfig, used:
     fitting = [row for row in mine if _has(options, row.options)]
     for row in fitting:
         in_settings = all(_has(tables[part], table) for part, table in row.settings.items())
-        if row.key in used or not in_settings or _without_method(config, base) - set(row.settings):
+        if row.key in used or not in_settings or set(_difference(config, base)) - set(row.settings):
             continue
         # Hyper-parameters that the row leaves open may have been tuned, unless another row stands for them.
         if row.options or not any(other.options for other in fitting if other is not row):
@@ -181,12 +161,6 @@ def _matching_row(block: Block | None, config: RunConfig, base: RunConfig, used:
 
 def _has(table: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
     return all(_plain(table.get(key)) == _plain(value) for key, value in values.items())
-
-
-def _fits(block: Block, config: RunConfig) -> bool:
-    data = block.settings.get("data", {}).get("name")
-    same_data = data is None or Path(config.data.name).stem.startswith(str(data))
-    return same_data and block.settings.get("backbone", {}).get("name") == config.backbone.name
 
 
 def settings_of(config: RunConfig) -> dict[str, dict[str, Any]]:
@@ -211,18 +185,14 @@ def _difference(config: RunConfig, other: RunConfig) -> dict[str, dict[str, Any]
     for part, table in config.to_dict().items():
         skipped = _NOT_A_RESULT.get(part, table if part in ("machine", "method") else ())
         changed = {
-            key: _without_place(value)
+            # The folder that a file lay in means nothing elsewhere.
+            key: Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
             for key, value in table.items()
             if key not in skipped and _plain(value) != _plain(theirs[part].get(key))
         }
         if changed:
             found[part] = changed
     return found
-
-
-def _without_place(value: Any) -> Any:
-    """Return a path without the folder it lay in, which means nothing elsewhere."""
-    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
 
 
 def _plain(value: Any) -> Any:

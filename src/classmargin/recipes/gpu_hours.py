@@ -1,16 +1,10 @@
-"""``reproduce --dry-run``: runs, steps and GPU-hours of a recipe, before anything is trained.
-
-Hours are an estimate with a stated basis: the floating-point operations of a training step (three times those of the forward
-pass, counted on the ``meta`` device, times the relative cost of the method) at what an A100 sustains on networks of this
-kind, or the time in which Python can launch a step of a small network, whichever is longer. Evaluation, reading of files
-and compilation are not in it.
-"""
+"""``reproduce --dry-run``: runs, steps and GPU-hours of a recipe, before anything is trained; :data:`BASIS` says how."""
 
 from __future__ import annotations
 
 import ast
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from classmargin.backbones import backbone_info, create_backbone
 from classmargin.data.catalog import find_info
@@ -26,26 +20,25 @@ BASIS = (
     f"and no step faster than {1000 * LAUNCH_SECONDS:g} ms. A step is three forward passes (one for a linear probe) times the "
     "relative cost of the method. Evaluation and reading of files are not included. Nothing was trained."
 )
-# Training images as published (where the paper trains on the validation part, with it).
+# Training images as published (where the paper trains on the validation part, with it), and their side where it is one.
 TRAINING_IMAGES = {
-    "cifar10": 50_000,
-    "cifar100": 50_000,
-    "mnist": 60_000,
-    "imagenet": 1_281_167,
-    "stanford-cars": 8_144,
-    "oxford-pets": 3_680,
-    "flowers-102": 2_040,
-    "food-101": 75_750,
-    "fgvc-aircraft": 6_667,
-    "fashion-mnist-mini": 4_500,
+    "cifar10": (50_000, 32),
+    "cifar100": (50_000, 32),
+    "mnist": (60_000, 28),
+    "imagenet": (1_281_167, 0),
+    "stanford-cars": (8_144, 0),
+    "oxford-pets": (3_680, 0),
+    "flowers-102": (2_040, 0),
+    "food-101": (75_750, 0),
+    "fgvc-aircraft": (6_667, 0),
+    "fashion-mnist-mini": (4_500, 28),
 }
 # Where a head starts costs nothing, and class names and tokenizers need not be on this machine.
 _OF_THE_HEAD_START = ("class_names", "prompt_templates", "tokenizer", "head_start")
-NATIVE_SIDE = {"cifar10": 32, "cifar100": 32, "mnist": 28, "fashion-mnist-mini": 28}
 
 
 class Estimate(NamedTuple):
-    """Optimiser steps of a run, and its GPU-hours; None where the size of the data is not known."""
+    """Optimiser steps of a run, and its GPU-hours; None where they are not known."""
 
     steps: int | None
     hours: float | None
@@ -56,20 +49,20 @@ def estimate(config: RunConfig) -> Estimate:
     data, loop, info = config.data, config.loop, find_info(config.data.name)
     if data.name not in TRAINING_IMAGES:
         return Estimate(None, None)
+    published, native_side = TRAINING_IMAGES[data.name]
     # Of the training set, after thinning and validation.
     share = data.fraction * (1 - (data.validation or 0.0))
     classes = info.classes if info is not None and info.classes else 0
     if data.imbalance > 1 and classes:
         share *= sum(data.imbalance ** (-k / (classes - 1)) for k in range(classes)) / classes
-    images = int(TRAINING_IMAGES[data.name] * share)
+    images = int(published * share)
     steps = loop.epochs * max(1, images // loop.batch_size)
     network, probe = backbone_info(config.backbone.name), config.backbone.mode == "probe"
-    side = data.image_size or NATIVE_SIDE.get(data.name) or (network.input_size or (224,))[0]
+    side = data.image_size or native_side or (network.input_size or (224,))[0]
     channels = 1 if "mnist" in data.name else 3
     options = {k: v for k, v in config.backbone.options.items() if k not in _OF_THE_HEAD_START}
-    words = repr(sorted(options.items()))
     try:
-        forward = _operations(config.backbone.name, classes or 1000, channels, side, words)
+        forward = _operations(config.backbone.name, classes or 1000, channels, side, repr(options))
     except (RuntimeError, ValueError, NotImplementedError):  # a network that does not run on the meta device
         return Estimate(steps, None)
     if probe and config.backbone.cache:  # features are computed once; heads cost no more than a launch
@@ -81,12 +74,11 @@ def estimate(config: RunConfig) -> Estimate:
 
 @cache
 def _operations(name: str, classes: int, channels: int, side: int, options: str) -> float:
-    """Return the floating-point operations of a network for one sample."""
+    """Return the floating-point operations of a network, built with the ``repr`` of its options, for one sample."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    arguments: dict[str, Any] = {"num_classes": classes, "in_channels": channels, "input_size": side}
-    arguments |= dict(ast.literal_eval(options))
+    arguments = {"num_classes": classes, "in_channels": channels, "input_size": side, **ast.literal_eval(options)}
     with torch.device("meta"):
         # Every head is one product with its weights; that of cosines does not run on the meta device.
         network = create_backbone(name, head="linear", **arguments).eval()

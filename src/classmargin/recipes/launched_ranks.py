@@ -1,8 +1,7 @@
 """Commands that train many runs, started once per device by ``torchrun`` or ``srun``.
 
-Rank 0 runs the command; the others wait in :func:`serve_if_helper` for the runs that it hands out, train them together with
-it, and exit when there are no more. All runs share one group of processes: a second one could not be formed at the same
-address.
+Rank 0 runs the command; the others wait in :func:`serve_if_helper` for the runs that it hands out. All runs share one group of
+processes: a second one could not be formed at the same address.
 """
 
 from __future__ import annotations

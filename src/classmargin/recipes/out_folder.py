@@ -1,10 +1,6 @@
 """The folder of a command that trains many runs: a new one, or its own with the same question; never another's.
 
-::
-
-    OUT/question.json     which command, about what, and the settings of every kind of run; written before any run
-
-``train`` and ``sweep`` have such a file of their own (``config.toml``, ``sweep.json``).
+``question.json`` in it says which command, about what, with the settings of every kind of run; it is written before any run.
 """
 
 from __future__ import annotations
@@ -12,26 +8,24 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from classmargin._files import read_json
-from classmargin.recipes.recipe_plan import SELECTION_FOLDER, RecipePlan
+from classmargin.recipes.recipe_plan import SAMPLE_FOLDER, SELECTION_FOLDER, RecipePlan
 from classmargin.recipes.record import CUSTOM, read_record
 from classmargin.recipes.run_parts import effective
 from classmargin.recipes.runner import PlannedRun
-from classmargin.recipes.sample_files import SAMPLE_FOLDER
 from classmargin.training.config import RunConfig
 from classmargin.training.config_reader import build, differences
 from classmargin.training.run_folder import write_text
 
 QUESTION_FILE = "question.json"
-RECORD_FILE, COMPARISON_FILE = "record.json", "comparison.json"
+RECORD_FILE = "record.json"
 # Made by --select before the final runs are known.
 BEFORE_RUNS = (SELECTION_FOLDER, SAMPLE_FOLDER)
-RUN_FOLDERS = ("runs", "watched-runs")
 # Where the data lie is no difference, and seeds may be added.
 _FREE = ("data.root:", "loop.seed:")
 
@@ -65,33 +59,20 @@ class Question:
         return list(dict.fromkeys(found))
 
 
-def refuse_unsettled(configs: Iterable[RunConfig], where: str) -> None:
-    """Refuse to add to runs of a version before 0.5, which let a stopwatch choose the memory format of each: nobody knows
-    whether they share it.
-    """
-    if any(config.machine.memory_format == "auto" for config in configs):
-        raise ValueError(
-            f"{where} holds runs of a version before 0.5, which may have computed each of them in another memory "
-            "format; choose another --out"
-        )
-
-
 def claim_folder(folder: Path, question: Question, runs: Sequence[PlannedRun], *, results: Sequence[str] = ()) -> None:
     """Make the folder of ``--out`` and keep the question in it, or check that the one that is there is the same.
 
-    A folder without ``question.json`` is known by the ``runs`` that are to be trained; ``results`` are files that are there
-    when the command has ended.
+    Without ``question.json`` it is known by the ``runs`` to be trained; ``results`` are files of a command that has ended.
     """
     make_folder(folder)
     file, command = folder / QUESTION_FILE, question.command
-    begun = any(True for name in RUN_FOLDERS for _ in (folder / name).glob("*/config.toml"))
     if file.exists():
         # A question of which nothing was trained yet (a slip in the first command) may be asked otherwise.
-        if begun or any((folder / name).exists() for name in results):
+        if any(folder.glob("*runs/*/config.toml")) or any((folder / name).exists() for name in results):
             before = read_question(file)
+            changed = "; ".join(before.changes_to(question))
             if before.command != command:
                 raise ValueError(f"{folder} holds results of {before.command}; choose another --out")
-            changed = "; ".join(before.changes_to(question))
             if changed:
                 raise ValueError(
                     f"{folder} holds results of {command} that ask something else ({changed}); choose another --out"
@@ -113,11 +94,6 @@ def make_folder(folder: Path) -> None:
         raise ValueError(f"--out must be a folder that can be made, got {str(folder)!r} ({error.strerror})") from error
 
 
-def is_asked(folder: Path) -> bool:
-    """Whether the folder of a command says what it is about."""
-    return (folder / QUESTION_FILE).exists()
-
-
 def is_empty(folder: Path) -> bool:
     """Whether there is nothing in a folder, or no folder."""
     return not folder.exists() or all(path.name in BEFORE_RUNS for path in folder.iterdir())
@@ -126,43 +102,27 @@ def is_empty(folder: Path) -> bool:
 def read_question(file: Path) -> Question:
     """Return the question in a file; a file that holds none is named."""
     try:
-        record = read_json(file)
-        question, written = Question.from_dict(record), [build(tables) for tables in record["runs"].values()]
+        return Question.from_dict(read_json(file))
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ValueError(f"{file} does not say what was asked: {error}") from error
-    refuse_unsettled(written, str(file.parent))
-    return question
 
 
 def claim_plan_folder(plan: RecipePlan, folder: Path) -> None:
-    """Make the folder of a recipe or comparison, or check that it holds the same one with the same settings.
-
-    Methods (or rows) and seeds may be added and left out.
-    """
+    """Claim the folder of a recipe or comparison; methods (or rows) and seeds may be added and left out."""
     rows = [(block, row, row.runs[0].config) for block in plan.blocks for row in block.rows]
     if plan.recipe.name == CUSTOM:
         question = Question("compare-methods", {}, {row.key: config for _, row, config in rows})
-        claim_folder(folder, question, plan.runs, results=(COMPARISON_FILE,))
-    elif not rows and not is_asked(folder):
+        claim_folder(folder, question, plan.runs, results=("comparison.json",))
+    elif not rows and not (folder / QUESTION_FILE).exists():
         claim_record_folder(folder, plan.recipe.name)  # a figure of formulas: its record is all there is
     else:
         configs = {f"{block.key}/{row.key}": config for block, row, config in rows}
-        for (
-            kind,
-            config,
-        ) in configs.items():  # the place of made-up weights differs with the way the folder is written
-            file = config.backbone.checkpoint
-            if file is not None and Path(file).is_relative_to(plan.folder):
-                configs[kind] = replace(config, backbone=replace(config.backbone, checkpoint=None))
         question = Question("reproduce", {"recipe": plan.recipe.name, "scale": plan.scale}, configs)
         claim_folder(folder, question, plan.runs, results=(RECORD_FILE,))
 
 
 def results_folder(out: Path, recipe: str, scale: str) -> Path:
-    """Return where the results of a recipe go: ``out``, or a folder below it where another recipe was there first.
-
-    Recipes in one ``out`` share its ``runs``: equal runs are trained once.
-    """
+    """Return where the results of a recipe go: ``out``, or below it where another recipe was there first; they share runs."""
     try:
         before = Question.from_dict(read_json(out / QUESTION_FILE))
         taken = before.command == "reproduce" and before.about != {"recipe": recipe, "scale": scale}

@@ -1,12 +1,10 @@
-"""Numbers as printed in the paper, in percent, to be shown beside ours. A doubt mark says where it contradicts itself.
+"""Numbers as printed in the paper, in percent, in its order; a doubt mark says where it contradicts itself.
 
-One constant per table, in the order of the paper. ``printed`` makes the form that recipes take. What the paper
-does not print as a number (Fig. 1 and the other plots) is not here.
+What the paper does not print as a number (Fig. 1 and the other plots) is not here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,12 +19,9 @@ class PrintedRow:
     hard: float
     doubt: str = ""
 
-
-def printed(rows: Mapping[str, PrintedRow]) -> dict[str, dict[str, Any]]:
-    """Return rows as a recipe takes them."""
-    return {
-        key: {name: value for name, value in vars(row).items() if name != "doubt" or value} for key, row in rows.items()
-    }
+    def to_dict(self) -> dict[str, Any]:
+        """Return the row as a record keeps it."""
+        return {name: value for name, value in vars(self).items() if name != "doubt" or value}
 
 
 _CHANGE = "the change of the {} third is printed as {}, the values differ by {}"

@@ -25,21 +25,13 @@ LARGEST_BATCH = 128
 CACHED_PIXELS = 1 << 18
 
 
-def feature_bundle(
-    bundle: DataBundle,
-    backbone: Backbone,
-    *,
-    cache: Path | None = None,
-    workers: int = 0,
-    device: str = "cpu",
-) -> DataBundle:
-    """Return the data with features in place of images, which are normalised as the encoder wants them.
+def feature_bundle(bundle: DataBundle, backbone: Backbone, *, workers: int = 0, device: str = "cpu") -> DataBundle:
+    """Return the data with features in place of images, kept in ``$CLASSMARGIN_CACHE`` or ``~/.cache/classmargin``.
 
-    The features are kept in ``cache`` (``$CLASSMARGIN_CACHE`` or ``~/.cache/classmargin`` if left out). The encoder computes
-    on ``device`` and returns to the CPU; ``workers`` processes decode streamed images ahead.
+    The encoder computes on ``device`` and returns to the CPU; ``workers`` processes decode streamed images ahead.
     """
     default = os.environ.get("CLASSMARGIN_CACHE", Path.home() / ".cache" / "classmargin")
-    folder = Path(cache or default) / "features"
+    folder = Path(default) / "features"
     backbone.to(device)
     try:
         names = ("train", "validation", "test")
@@ -91,11 +83,7 @@ def data_fingerprint(bundle: DataBundle, name: str) -> str:
 
 
 def _identity(image: Path | io.BytesIO) -> bytes:
-    """Return what tells an image from others.
-
-    Reading every file of a large set would cost as much as the features, so a file is known by its place, size and last
-    change: another folder, or other files under the same names, must not get these features.
-    """
+    """Return what tells an image from others: its bytes, or place, size and last change of a file, which cost less to read."""
     if isinstance(image, io.BytesIO):
         return hashlib.sha256(image.getbuffer()).digest()
     file = image.resolve()

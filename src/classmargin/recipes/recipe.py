@@ -1,22 +1,20 @@
 """What a recipe is (a question, a grid of runs, three scales, and what the paper printed), and the parts that recipes share.
 
-A grid has *blocks* (one data set and network each) of *rows* (one method each); rows of a block are compared
-with its first row on the same test samples. Settings are tables as in a configuration file, and later ones
-win: preset of the block, block, row, scale, changes of the user.
-
-``smoke`` trains real architectures at their smallest on a few files in the real formats: seconds, in CI.
-``laptop`` is meant for two cores and about an hour, with three seeds and ``--jobs 2``.
-``paper`` is the published protocol: presets of :mod:`classmargin.training.presets`, all training samples.
+A grid has *blocks* (one data set and network each) of *rows* (one method each); rows of a block are compared with its first row on
+the same test samples. Settings are tables as in a configuration file; later ones win: preset of the block, block, row, scale,
+changes of the user. ``smoke`` trains real architectures at their smallest on a few made-up images: seconds, in CI; ``laptop`` is
+meant for two cores, three seeds and about an hour; ``paper`` is the published protocol.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from classmargin._checks import check_choice
-from classmargin.training.config_reader import merge
+from classmargin.recipes.paper_values import PrintedRow
+from classmargin.training.config_reader import merge, parse_overrides
 
 if TYPE_CHECKING:
     from classmargin.recipes.record import Record
@@ -62,13 +60,13 @@ class Scale:
     mr2_preset: str | None = None  # hyper-parameters of the MR² family; None takes the recommended defaults
     bootstrap: int = 2000
     preset: str = ""  # in place of the block's preset and settings
-    sample_files: bool = False  # trained on a few made-up files in the formats of the data sets
+    sample_files: bool = False  # trained on made-up images, without pretrained weights
 
 
 Folders = Mapping[str, Mapping[str, Sequence["RunFolder"]]]
 """``folders[block key][row key]``: the finished runs of a row."""
 
-Printed = Mapping[str, Mapping[str, Mapping[str, Any]]]
+Printed = Mapping[str, Mapping[str, PrintedRow | Mapping[str, Any]]]
 """``printed[block key][row key] = {"hard": 61.9, …, "doubt": words}`` in percent as the paper gives them."""
 
 
@@ -90,14 +88,10 @@ class Recipe:
     draw: Callable[[Mapping[str, Any]], Any] | None = None  # … and drawn as a plotly figure
     watch_spread: bool = False  # whether the runs note the spread of every class at each evaluation
 
-    def __post_init__(self) -> None:
-        missing = [name for name in SCALES if name not in self.scales]
-        if missing:
-            raise ValueError(f"recipe {self.name} must have the scales {', '.join(SCALES)}; lacks {missing[0]}")
-        for block in self.blocks:
-            keys = [row.key for row in block.rows]
-            if not keys or len(set(keys)) != len(keys):
-                raise ValueError(f"block {block.key} of recipe {self.name} needs rows with different keys")
+    def printed_row(self, block: str, row: str) -> Mapping[str, Any] | None:
+        """Return what the paper prints for a row, or None."""
+        found = self.printed.get(block, {}).get(row)
+        return found.to_dict() if isinstance(found, PrintedRow) else found
 
 
 def list_recipes() -> list[Recipe]:
@@ -115,61 +109,49 @@ def find_recipe(name: str) -> Recipe:
 
 # Scales
 
-SMOKE: Tables = {
-    "data": {"validation": 0.25, "image_size": 16},
-    "loop": {"epochs": 1, "batch_size": 16, "evaluate_every": 1},
-    "optimizer": {"learning_rate": 0.01, "layer_decay": 1.0},
-    "schedule": {"name": "cosine", "warmup_epochs": 0.0, "warmup_steps": 0, "milestones": ()},
-    "machine": {"accelerator": "cpu", "memory_format": "contiguous", "workers": 0},
+
+def given(words: str) -> Tables:
+    """Return settings as they are written after ``--set``, with spaces between them."""
+    return parse_overrides(words.split())
+
+
+# The smallest settings that each network takes, at the scale `smoke`.
+_LARGE = "data.image_size=32 backbone.width=8"
+_VIT = "data.image_size=32 backbone.patch_size=8 backbone.width=32 backbone.depth=2 backbone.heads=2"
+_CLIP = "backbone.output_dim=16 backbone.head_start=auto"
+SMALLEST = {
+    "resnet32": given("backbone.name=resnet20"),
+    "wide-resnet-22-10": given("backbone.name=wide-resnet-16-4"),
+    "resnet18": given("backbone.width=8"),
+    "resnet50": given(_LARGE),
+    "moco-resnet50": given(_LARGE),
+    "clip-resnet50": given(f"{_LARGE} {_CLIP} backbone.depths=[1,1,1,1]"),
+    "clip-vit-b32": given(f"{_VIT} {_CLIP}"),
+    "mae-vit-b16": given(_VIT),
 }
-# The same classes as at full size, at the smallest settings they take.
-_TINY_VIT = {"patch_size": 8, "width": 32, "depth": 2, "heads": 2}
-TINY: Tables = {
-    "resnet50": {"width": 8},
-    "moco-resnet50": {"width": 8},
-    "clip-resnet50": {"width": 8, "depths": (1, 1, 1, 1), "output_dim": 16, "head_start": "auto"},
-    "clip-vit-b32": {**_TINY_VIT, "output_dim": 16, "head_start": "auto"},
-    "mae-vit-b16": _TINY_VIT,
-}
+SMOKE = Scale(
+    "made-up images, no pretrained weights, one epoch: shows that everything runs, and says nothing about methods.",
+    given(
+        "data.validation=0.25 data.image_size=16 data.fraction=1.0 loop.epochs=1 loop.batch_size=16 loop.evaluate_every=1 "
+        "optimizer.learning_rate=0.01 optimizer.layer_decay=1.0 schedule.name=cosine schedule.warmup_epochs=0.0 "
+        "schedule.warmup_steps=0 schedule.milestones=[] "
+        "machine.accelerator=cpu machine.memory_format=contiguous machine.workers=0"
+    ),
+    bootstrap=100,
+    sample_files=True,
+)
 # The paper's probe sees crops and flips; features computed once would be those of unaugmented images.
 PUBLISHED_PROBES: Mapping[str, Tables] = {"moco-resnet50": {"backbone": {"cache": False}}}
 PAPER_NOTE = "the published protocol: all training samples, no validation part, hyper-parameters of the preset “paper”."
 NEEDS_GPU = "needs a GPU: about a hundred times the work of ResNet-20"
 # What two cores can learn from in minutes.
-TENTH_OF_CIFAR: Mapping[str, Any] = {"name": "cifar100", "fraction": 0.1}
+TENTH_OF_CIFAR = given("data.name=cifar100 data.fraction=0.1")
 # Stands for fine-tuning of a large pretrained network: weights come with a package, images are small.
-PRETRAINED_LAPTOP: Tables = {
-    "data": {**TENTH_OF_CIFAR, "image_size": 64},
-    "backbone": {
-        "name": "efficientnet-lite0",
-        "mode": "fine-tune",
-        "pretrained": True,
-        "normalize_features": True,
-    },
-    "optimizer": {"name": "adamw", "learning_rate": 1e-3, "weight_decay": 0.1},
-    "schedule": {"name": "cosine", "warmup_epochs": 0.5, "warmup_steps": 0},
-    "loop": {"batch_size": 64},
-}
-
-
-def tiny(network: str) -> Tables:
-    """Return the smallest settings of a network for larger images."""
-    return {"data": {"image_size": 32}, "backbone": TINY[network]}
-
-
-def smoke(**blocks: Tables) -> Scale:
-    """Return the smallest scale of a recipe on CIFAR or MNIST."""
-    note = "a few made-up images and one epoch: shows that everything runs, and says nothing about methods."
-    return Scale(note, SMOKE, blocks, bootstrap=100, sample_files=True)
-
-
-def smoke_pretrained(networks: Mapping[str, str]) -> Scale:
-    """Return the smallest scale of blocks with these networks for larger images."""
-    note = (
-        "real architectures at their smallest, a few made-up files in the format of the data set and of the published "
-        "weights, one epoch: shows that everything runs, and says nothing about methods."
-    )
-    return replace(smoke(**{block: tiny(network) for block, network in networks.items()}), note=note)
+PRETRAINED_LAPTOP = given(
+    "data.name=cifar100 data.fraction=0.1 data.image_size=64 backbone.name=efficientnet-lite0 backbone.mode=fine-tune "
+    "backbone.pretrained=true backbone.normalize_features=true optimizer.name=adamw optimizer.learning_rate=1e-3 "
+    "optimizer.weight_decay=0.1 schedule.name=cosine schedule.warmup_epochs=0.5 schedule.warmup_steps=0 loop.batch_size=64"
+)
 
 
 def paper(
@@ -185,17 +167,15 @@ def paper(
     return Scale(note, published, sizes, leave_out or {}, mr2_preset="paper")
 
 
-def scales(smallest: Scale, laptop: Scale, published: Scale | None = None) -> dict[str, Scale]:
+def scales(laptop: Scale, published: Scale | None = None, smallest: Scale = SMOKE) -> dict[str, Scale]:
     """Return the three scales of a recipe."""
     return {"smoke": smallest, "laptop": laptop, "paper": published or paper()}
 
 
-def cifar_scales(block: str, epochs: int, *, fraction: float = 0.1, more: str = "") -> dict[str, Scale]:
+def cifar_scales(epochs: int, *, fraction: float = 0.1, more: str = "") -> dict[str, Scale]:
     """Return the scales of a block on CIFAR-100; a laptop trains ResNet-20 on a share of the samples."""
-    network: Tables = {"backbone": {"name": "resnet20"}}
     note = f"CIFAR-100 at {100 * fraction:g} % of the training data, ResNet-20, {epochs} epochs{more}."
-    laptop = Scale(note, {"data": {"fraction": fraction}, **network, "loop": {"epochs": epochs}})
-    return scales(smoke(**{block: network}), laptop)
+    return scales(Scale(note, given(f"data.fraction={fraction} backbone.name=resnet20 loop.epochs={epochs}")))
 
 
 def pretrained_scales(epochs: int) -> dict[str, Scale]:
@@ -204,18 +184,16 @@ def pretrained_scales(epochs: int) -> dict[str, Scale]:
         "the question on what two cores can do: EfficientNet-Lite0 with its ImageNet weights, fine-tuned on a tenth of "
         f"CIFAR-100 at 64 pixels with a cosine classifier, {epochs} epochs."
     )
-    laptop = Scale(note, merge(PRETRAINED_LAPTOP, {"loop": {"epochs": epochs}}))
-    return scales(smoke_pretrained({"clip-resnet50": "clip-resnet50"}), laptop)
+    return scales(Scale(note, merge(PRETRAINED_LAPTOP, given(f"loop.epochs={epochs}"))))
 
 
 def scratch_scales(
-    *networks: str, more: str = "", leave_out: Mapping[str, str] | None = None, published: Scale | None = None
+    *, more: str = "", leave_out: Mapping[str, str] | None = None, published: Scale | None = None
 ) -> dict[str, Scale]:
     """Return the scales of networks on ImageNet; a laptop trains ResNet-20 on a tenth of CIFAR-100 in their place."""
     note = f"a tenth of CIFAR-100 in place of ImageNet, ResNet-20, 40 epochs{more}."
-    settings = {"data": TENTH_OF_CIFAR, "backbone": {"name": "resnet20"}, "loop": {"epochs": 40}}
-    laptop = Scale(note, settings, preset="cifar", leave_out=leave_out or {})
-    return scales(smoke_pretrained(dict(zip(networks, networks, strict=True))), laptop, published)
+    settings = merge(TENTH_OF_CIFAR, given("backbone.name=resnet20 loop.epochs=40"))
+    return scales(Scale(note, settings, preset="cifar", leave_out=leave_out or {}), published)
 
 
 ERM_AND_MR2 = (Row("erm", "erm"), Row("mr2", "mr2"))

@@ -7,16 +7,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from classmargin._atomic import atomic_path
 from classmargin._checks import check_choice, check_int
 from classmargin.backbones import backbone_info
 from classmargin.data.catalog import data_root, find_info, locate, not_found, unknown
 from classmargin.methods import method_info
-from classmargin.recipes.paper_values import TABLE_1A, TABLE_1A_TITLE, printed
-from classmargin.recipes.recipe import SCALES, Block, Recipe, Row, Scale, Tables
+from classmargin.recipes.paper_values import TABLE_1A, TABLE_1A_TITLE
+from classmargin.recipes.recipe import SCALES, SMALLEST, Block, Recipe, Row, Scale, Tables
 from classmargin.recipes.record import CUSTOM
 from classmargin.recipes.run_parts import download_data, effective
 from classmargin.recipes.runner import PlannedRun
-from classmargin.recipes.sample_files import PUBLISHED, sample_root, sample_weights
 from classmargin.training.config import RunConfig, identity
 from classmargin.training.config_reader import build, merge, replace_machine
 from classmargin.training.presets import preset_values
@@ -24,6 +26,13 @@ from classmargin.training.run_folder import RunFolder
 
 # Below the folder of a command: the runs of a search on validation.
 SELECTION_FOLDER = "selection"
+# The made-up images of the scale `smoke`: samples of each class and part.
+SAMPLE_CLASSES = 6
+SAMPLES = {"train": 8, "test": 5}
+SAMPLE_FOLDER = "sample-data"
+# The table of per-class accuracies finds its printed values by name.
+CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog")
+
 # The one recipe that is not of the paper: runs of the user's own choice.
 COMPARISON = Recipe(
     name=CUSTOM,
@@ -103,14 +112,15 @@ def plan_recipe(
 ) -> RecipePlan:
     """Return the runs of a recipe, with seeds 0, 1, …, and the blocks that are left out with the reasons.
 
-    Runs are named by what they compute, so that equal runs are trained once. If they ``must_run``, data and weights must be
-    on this machine; where they may, data that have a source are fetched.
+    If they ``must_run``, data and weights must be on this machine; with ``download`` data that have a source are fetched.
     """
     check_choice("scale", scale, SCALES)
     check_int("seeds", seeds, minimum=1)
     wanted = changes or Changes()
-    _check_keys("--rows", wanted.rows, [row.key for block in recipe.blocks for row in block.rows])
-    _check_keys("--blocks", wanted.blocks, [block.key for block in recipe.blocks])
+    for key in wanted.rows:
+        check_choice("--rows", key, [row.key for block in recipe.blocks for row in block.rows])
+    for key in wanted.blocks:
+        check_choice("--blocks", key, [block.key for block in recipe.blocks])
     planner, size = _Planner(recipe, scale, seeds, Path(folder), wanted), recipe.scales[scale]
     planned, left_out = [], {}
     for block in recipe.blocks:
@@ -138,20 +148,21 @@ def plan_comparison(
     folder: str | Path,
     options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> RecipePlan:
-    """Return the plan of ``compare-methods``: one block with a row for each method, the baseline first.
-
-    All runs share ``config``; ``options`` are hyper-parameters of single methods, by name.
-    """
+    """Return the plan of ``compare-methods``: a row for each method, the baseline first, with ``options`` by its name."""
     if len(set(methods)) != len(methods):
         raise ValueError(f"methods must be different, got {', '.join(methods)}")
     rows = []
     # The paper prints its comparison of methods for CIFAR-100; beside other data its numbers would only mislead.
-    paper = printed(TABLE_1A) if config.data.name == "cifar100" else {}
+    paper = TABLE_1A if config.data.name == "cifar100" else {}
     for name in methods:
         own = (options or {}).get(name, {})
         tables = merge(config.to_dict(), {"method": {"name": name, **own}})
         runs = tuple(_planned_run(tables, f"{name} seed {seed}", seed, Path(folder)) for seed in range(seeds))
-        rows.append(PlannedRow(name, method_info(name).title, runs, paper.get(name), tuple(own)))
+        rows.append(
+            PlannedRow(
+                name, method_info(name).title, runs, paper[name].to_dict() if name in paper else None, tuple(own)
+            )
+        )
     title = describe_setting(rows[0].runs[0].config)
     block = PlannedBlock("methods", title, tuple(rows), TABLE_1A_TITLE if paper else "")
     return RecipePlan(COMPARISON, CUSTOM, Path(folder), (block,))
@@ -160,19 +171,11 @@ def plan_comparison(
 def _planned_run(
     tables: Tables, title: str, seed: int, folder: Path, *, report: bool = False, **more: Any
 ) -> PlannedRun:
-    """Return the run of a seed; runs lie side by side on the cores of one machine unless they have several devices."""
     config = build(merge(tables, {"loop": {"seed": seed}}))
-    if not report:
+    if not report:  # runs lie side by side on the cores of one machine
         config = replace_machine(config, threads=1, report=False)
     config = effective(config)
-    place = run_folder(config, folder, watched=more.get("watch_spread", False))
-    return PlannedRun(title, config, place, **more)
-
-
-def _check_keys(option: str, given: Sequence[str], known: Sequence[str]) -> None:
-    for key in given:
-        if key not in known:
-            raise ValueError(f"{option} must name {', '.join(dict.fromkeys(known))}; got {key!r}")
+    return PlannedRun(title, config, run_folder(config, folder, watched=more.get("watch_spread", False)), **more)
 
 
 @dataclass(frozen=True)
@@ -193,18 +196,14 @@ class _Planner:
         """Return why a block that needs files cannot be run, or nothing; raise where the user must act."""
         tables = self._shared_tables(block, block.rows[0])
         must_run = self.scale == "paper" or len(self.recipe.blocks) == 1
-        missing = missing_data(tables["data"])
+        missing, name = missing_data(tables["data"]), needs_weights(tables["backbone"])
+        if missing is not None and must_run:
+            raise missing
         if missing is not None:
-            if must_run:
-                raise missing
             return f"the data set {tables['data']['name']} is not on this machine"
-        name = needs_weights(tables["backbone"])
         if name and must_run:
-            weights = backbone_info(name).weights
-            raise ValueError(
-                f"{block.title} starts from pretrained weights; give --checkpoint {name}=FILE"
-                f"{f' ({weights})' if weights else ''}, or choose other blocks with --blocks"
-            )
+            words = f"{block.title} starts from pretrained weights; give --checkpoint {name}=FILE"
+            raise ValueError(f"{words} ({backbone_info(name).weights}), or choose other blocks with --blocks")
         return f"no pretrained weights of {name}; give --checkpoint {name}=FILE" if name else ""
 
     def block(self, block: Block) -> PlannedBlock:
@@ -239,29 +238,28 @@ class _Planner:
         if row.method.startswith("mr2") and preset not in (None, "recommended"):  # these are the defaults
             method = {"preset": preset, **method}
         tables = merge(self._shared_tables(block, row), {"method": method})
-        if self.size.sample_files:  # made-up data and weights, unless the user said otherwise
-            tables["data"].setdefault("root", str(sample_root(self.folder)))
-            name = needs_weights(tables["backbone"])
-            if name in PUBLISHED:
-                tables["backbone"]["checkpoint"] = str(sample_weights(self.folder, name))
-        flags = {
-            "report": self.scale == "paper",
-            "watch_spread": self.recipe.watch_spread,
-            "notices": not self.size.sample_files,
-        }
-        runs = tuple(
-            _planned_run(tables, f"{setting}, {title}, seed {seed}", seed, self.folder, **flags)
-            for seed in range(self.seeds)
-        )
-        printed_row = self.recipe.printed.get(block.key, {}).get(row.key)
-        return PlannedRow(row.key, title, runs, printed_row, (*row.options, *own))
+        if self.size.sample_files:  # made-up images and no pretrained weights, unless the user said otherwise
+            if not {"name", "root"} & set(self.changes.settings.get("data", {})):
+                tables["data"] |= {"root": str(self.folder / SAMPLE_FOLDER), "name": f"{tables['data']['name']}.npz"}
+            if needs_weights(tables["backbone"]):
+                tables["backbone"]["pretrained"] = False
+        flags = {"watch_spread": self.recipe.watch_spread, "notices": not self.size.sample_files}
+        words, report = f"{setting}, {title}, seed", self.scale == "paper"
+        runs = [_planned_run(tables, f"{words} {n}", n, self.folder, report=report, **flags) for n in range(self.seeds)]
+        printed_row = self.recipe.printed_row(block.key, row.key)
+        return PlannedRow(row.key, title, tuple(runs), printed_row, (*row.options, *own))
 
     def _shared_tables(self, block: Block, row: Row) -> dict[str, dict[str, Any]]:
-        tables = merge(
+        planned = merge(
             preset_values(self.size.preset or block.preset, row.method),
             {} if self.size.preset else block.settings,
             row.settings,
+        )
+        smallest = SMALLEST.get(planned["backbone"]["name"], {}) if self.size.sample_files else {}
+        tables = merge(
+            planned,
             self.size.settings,
+            smallest,
             self.size.blocks.get(block.key, {}),
             block.files.get(Path(str(self.changes.settings.get("data", {}).get("name", ""))).stem, {}),
             self.changes.settings,
@@ -312,3 +310,28 @@ def describe_setting(config: RunConfig) -> str:
         words.append(data.augmentation)
     plural = "" if config.loop.epochs == 1 else "s"
     return f"{', '.join(words)}, {config.loop.epochs} epoch{plural}"
+
+
+def write_sample_files(plan: RecipePlan) -> None:
+    """Write what the runs of a plan need and what is not there yet, if its scale trains on made-up files."""
+    folder = plan.folder / SAMPLE_FOLDER
+    for data in {run.config.data.name: run.config.data for run in plan.runs}.values():
+        if data.root == str(folder) and not (folder / data.name).exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            _write_images(folder / data.name, *((28, 1) if data.name == "mnist.npz" else (32, 3)))
+
+
+def _write_images(file: Path, size: int, channels: int) -> None:
+    """Write noisy images of each class: a bright band in a colour of its own."""
+    names = CIFAR10 if file.stem == "cifar10" else [f"class {label}" for label in range(SAMPLE_CLASSES)]
+    arrays: dict[str, Any] = {"class_names": np.array(names)}
+    for seed, (part, count) in enumerate(SAMPLES.items()):
+        rngs = [np.random.default_rng([label, seed]) for label in range(SAMPLE_CLASSES)]
+        images = np.stack([rng.integers(0, 120, (count, size, size, channels)) for rng in rngs])
+        for label in range(SAMPLE_CLASSES):
+            top = label * size // SAMPLE_CLASSES
+            images[label, :, top : top + size // SAMPLE_CLASSES + 1, :, label % channels] += 130
+        arrays[f"x_{part}"] = images.reshape(-1, size, size, channels).astype(np.uint8)
+        arrays[f"y_{part}"] = np.repeat(np.arange(SAMPLE_CLASSES), count)
+    with atomic_path(file) as temporary, temporary.open("wb") as stream:
+        np.savez(stream, **arrays)

@@ -1,8 +1,7 @@
 """``record.json``: what a recipe came to, small enough to be kept in a repository; and its tables.
 
-It holds what was asked, what ran (settings, hashes, versions, command), the scores of every run, means with
-intervals, paired changes against the baseline, and cost; no weights, no data, no sample. Pages and tables are
-made from records alone.
+It holds what was asked, what ran (settings, hashes, versions, command), the scores of every run, means with intervals, paired
+changes against the baseline, and cost; no weights, no data, no sample. Pages and tables are made from records alone.
 """
 
 from __future__ import annotations
@@ -132,11 +131,7 @@ def write_record(record: Record, path: Path) -> Path:
 
 
 def read_record(path: str | Path) -> Record:
-    """Read a record from a file, or from the folder that holds ``record.json``.
-
-    Raises:
-        ValueError: Not a record, or one of a later version.
-    """
+    """Read a record from a file, or from the folder that holds ``record.json``."""
     place = Path(path)
     place = place / "record.json" if place.is_dir() else place
     try:
@@ -192,31 +187,8 @@ def _number(value: float | None) -> float:
 
 # Tables: ours beside the paper's, changes against the baseline, thirds by both rules, cost
 
-UNEQUAL = "not on equal footing"
 SHOWN = ("overall", "easy", "medium", "hard", "worst")
 PRINTED = ("overall", "easy", "medium", "hard")
-
-ACCURACY_NOTE = (
-    "Test accuracy in percent, mean over seeds, with 95 % intervals over test samples and seeds. Easy, medium and "
-    "hard are the thirds of the classes ranked by each run's own accuracies, as in the paper; worst is the lowest "
-    "class. “Paper” columns are as printed there."
-)
-CROSSFIT_NOTE = (
-    "The same runs with thirds ranked on one half of the test samples and measured on the other, which takes the "
-    "noise of the ranking out of the thirds."
-)
-CHANGE_NOTE = (
-    "Percentage points against the first row, paired on the same test samples, cross-fitted thirds, 95 % intervals "
-    "over samples and seeds (* excludes zero). Classes gained and lost: false discovery rate 5 % over all rows."
-)
-OWN_CHANGE_NOTE = (
-    "Percentage points against the first row with each model's own thirds of its mean accuracies, beside the changes "
-    "that the paper prints."
-)
-COST_NOTE = (
-    "Wall time of training and evaluation as it was, on one thread unless the settings say otherwise; relative: a "
-    "whole run against one of the first row. Other work on the machine is in these numbers."
-)
 Line = Callable[[BlockResult, RowResult], "dict[str, Any] | None"]
 
 
@@ -235,27 +207,38 @@ def accuracy_table(record: Record) -> Table:
         printed = {name: f"{value:.1f}" for name, value in _printed(row).items()}
         return {"seeds": len(row.runs), **_shown(row.values, percent), **_paper_cells(row, printed)}
 
+    note = (
+        "Test accuracy in percent, mean over seeds, with 95 % intervals over test samples and seeds. Easy, medium and "
+        "hard are the thirds of the classes ranked by each run's own accuracies, as in the paper; worst is the lowest "
+        "class. “Paper” columns are as printed there."
+    )
     columns = (Column("seeds", "Seeds", "count"), *_OURS, *_papers(record))
-    return _fair_table("Accuracy on the test set", record, columns, line, ACCURACY_NOTE)
+    return _fair_table("Accuracy on the test set", record, columns, line, note)
 
 
 def crossfit_table(record: Record) -> Table:
     """Return our accuracies with cross-fitted thirds."""
-    line: Line = lambda _, row: _shown(row.crossfit, percent)  # noqa: E731 - one expression
-    return _fair_table("Cross-fitted thirds", record, _OURS, line, CROSSFIT_NOTE)
+    note = (
+        "The same runs with thirds ranked on one half of the test samples and measured on the other, which takes the "
+        "noise of the ranking out of the thirds."
+    )
+    return _fair_table("Cross-fitted thirds", record, _OURS, lambda _, row: _shown(row.crossfit, percent), note)
 
 
 def change_table(record: Record) -> Table:
     """Return one line per row but the first: paired changes with cross-fitted thirds."""
 
     def line(_: BlockResult, row: RowResult) -> dict[str, Any] | None:
-        if row.change is None:
+        if (found := row.change) is None:
             return None
-        classes = f"{row.change.gained} / {row.change.lost}"
-        return {**_shown(row.change.crossfit, points), "classes": classes}
+        return {**_shown(found.crossfit, points), "classes": f"{found.gained} / {found.lost}"}
 
+    note = (
+        "Percentage points against the first row, paired on the same test samples, cross-fitted thirds, 95 % intervals "
+        "over samples and seeds (* excludes zero). Classes gained and lost: false discovery rate 5 % over all rows."
+    )
     columns = (*_OURS, Column("classes", "Classes gained / lost", "value"))
-    return _fair_table("Change against the first row", record, columns, line, CHANGE_NOTE)
+    return _fair_table("Change against the first row", record, columns, line, note)
 
 
 def own_change_table(record: Record) -> Table:
@@ -268,18 +251,26 @@ def own_change_table(record: Record) -> Table:
         printed = {name: f"{paper[name] - base[name]:+.1f}" for name in paper if name in base}
         return {**_shown(row.change.own, points), **_paper_cells(row, printed)}
 
+    note = (
+        "Percentage points against the first row with each model's own thirds of its mean accuracies, beside the changes "
+        "that the paper prints."
+    )
     title = "Change against the first row, own-ranked thirds"
-    return _fair_table(title, record, (*_OURS, *_papers(record)), line, OWN_CHANGE_NOTE)
+    return _fair_table(title, record, (*_OURS, *_papers(record)), line, note)
 
 
 def cost_table(record: Record) -> Table:
     """Return one line per row: steps, time of a step and of a run (medians), time relative to the baseline."""
 
+    def middle(values: Sequence[float | None], factor: float) -> str:
+        known = [value for value in values if value is not None]
+        return f"{factor * median(known):.1f}" if known else NO_VALUE
+
     def line(_: BlockResult, row: RowResult) -> dict[str, Any]:
         return {
             "steps": row.runs[0].steps,
-            "milliseconds": _median([run.seconds_per_step for run in row.runs], 1000.0),
-            "minutes": _median([run.seconds for run in row.runs], 1 / 60),
+            "milliseconds": middle([run.seconds_per_step for run in row.runs], 1000.0),
+            "minutes": middle([run.seconds for run in row.runs], 1 / 60),
             "relative": NO_VALUE if row.relative_cost is None else f"{row.relative_cost:.2f}",
         }
 
@@ -289,7 +280,11 @@ def cost_table(record: Record) -> Table:
         Column("minutes", "Minutes per run", "value"),
         Column("relative", "Relative time of a run", "value"),
     )
-    return table_of("Cost", record, columns, line, COST_NOTE)
+    note = (
+        "Wall time of training and evaluation as it was, on one thread unless the settings say otherwise; relative: a "
+        "whole run against one of the first row. Other work on the machine is in these numbers."
+    )
+    return table_of("Cost", record, columns, line, note)
 
 
 def table_of(title: str, record: Record, columns: Sequence[Column], line: Line, note: str = "") -> Table:
@@ -313,19 +308,14 @@ def headline_columns(names: Sequence[str], kind: Kind = "value", *, of: str = ""
 
 def interval_bars(estimates: Sequence[Estimate]) -> dict[str, Any]:
     """Return the intervals of values as the error bars of a plotly trace."""
-    return {
-        "type": "data",
-        "symmetric": False,
-        "array": [high - value for value, _, high in estimates],
-        "arrayminus": [value - low for value, low, _ in estimates],
-    }
+    ends = {"array": [high - value for value, _, high in estimates], "arrayminus": [v - low for v, low, _ in estimates]}
+    return {"type": "data", "symmetric": False, **ends}
 
 
 def without_paper(record: Record) -> Record:
     """Return the record without printed values, for tables whose printed values are no accuracies."""
-    rows = [tuple(replace(row, paper=None) for row in block.rows) for block in record.blocks]
-    blocks = (replace(block, rows=bare) for block, bare in zip(record.blocks, rows, strict=True))
-    return replace(record, blocks=tuple(blocks))
+    bare = [replace(block, rows=tuple(replace(row, paper=None) for row in block.rows)) for block in record.blocks]
+    return replace(record, blocks=tuple(bare))
 
 
 _OURS = headline_columns(SHOWN)
@@ -333,9 +323,8 @@ _OURS = headline_columns(SHOWN)
 
 def _fair_table(title: str, record: Record, columns: Sequence[Column], line: Line, note: str) -> Table:
     """Return a table that compares methods; its title says so where they are not on an equal footing."""
-    compared = [block for block in record.blocks if any(row.change for row in block.rows)]
-    fair = all(block.lacks == () for block in compared)
-    return table_of(title if fair else f"{title}, {UNEQUAL}", record, columns, line, note)
+    fair = all(block.lacks == () for block in record.blocks if any(row.change for row in block.rows))
+    return table_of(title if fair else f"{title}, not on equal footing", record, columns, line, note)
 
 
 def _shown(values: Mapping[str, Estimate], show: Callable[[Estimate], str]) -> dict[str, Any]:
@@ -358,11 +347,6 @@ def _papers(record: Record) -> tuple[Column, ...]:
     """Return a column for each number that the paper prints for some row."""
     printed = {name for block in record.blocks for row in block.rows for name in _printed(row)}
     return headline_columns([name for name in PRINTED if name in printed], of="paper")
-
-
-def _median(values: Sequence[float | None], factor: float) -> str:
-    known = [value for value in values if value is not None]
-    return f"{factor * median(known):.1f}" if known else NO_VALUE
 
 
 def percent(estimate: Estimate) -> str:

@@ -7,7 +7,7 @@ on these files gives the numbers of the record, so that a reader can check them 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ import numpy.typing as npt
 
 from classmargin._atomic import atomic_path
 from classmargin._printable import escape_markdown, printable
-from classmargin.evaluation.json_values import json_text, to_plain
+from classmargin.evaluation.json_values import json_text
 from classmargin.evaluation.prediction_files import read_predictions
+from classmargin.recipes.existing_runs import settings_words
 from classmargin.recipes.recipe import Recipe, list_recipes
 from classmargin.recipes.record import (
     CUSTOM,
@@ -31,7 +32,8 @@ from classmargin.recipes.record import (
 )
 from classmargin.recipes.run_recipe import MeasuredBlock, Outcome
 from classmargin.report.tables import Table, latex_report, markdown_report
-from classmargin.training.run_folder import write_json, write_text
+from classmargin.training.run_folder import write_text
+from classmargin.training.run_progress import say
 
 # More sentences than these are not a verdict: a page opens with its table.
 MOST_VERDICTS = 4
@@ -60,9 +62,8 @@ def verdict_of(record: Record) -> str:
 
 
 def _verdicts(record: Record) -> list[str]:
-    several = len(record.blocks) > 1
-    compared = _compared(record)
-    return [f"{block.title}: {change.verdict}" if several else change.verdict for block, _, change in compared]
+    before = "{}: " if len(record.blocks) > 1 else ""
+    return [f"{before.format(block.title)}{change.verdict}" for block, _, change in _compared(record)]
 
 
 def _compared(record: Record) -> list[tuple[BlockResult, RowResult, Change]]:
@@ -72,16 +73,14 @@ def _compared(record: Record) -> list[tuple[BlockResult, RowResult, Change]]:
 
 def _summary(record: Record) -> str:
     """Return whose hard third moved; the sentences of single rows follow after the tables."""
-    several = len(record.blocks) > 1
-    sides: dict[str, list[str]] = {"higher": [], "lower": []}
-    compared = _compared(record)
+    several, compared = len(record.blocks) > 1, _compared(record)
+    sides: dict[str, list[str]] = {"higher": [], "lower": [], "": []}
     for block, row, change in compared:
         _, low, high = change.crossfit["hard"]
         side = "higher" if low > 0 else "lower" if high < 0 else ""
-        if side:
-            sides[side].append(f"{row.title} ({block.title})" if several else row.title)
+        sides[side].append(f"{row.title} ({block.title})" if several else row.title)
+    rest = len(sides.pop(""))
     told = [f"{side} for {', '.join(names)}" for side, names in sides.items() if names]
-    rest = len(compared) - sum(map(len, sides.values()))
     told += [f"no clear change for {f'the other {rest}' if told else 'any of them'}"] if rest else []
     return f"{len(compared)} rows against the first, accuracy of the hard third: {'; '.join(told)}."
 
@@ -92,14 +91,19 @@ def notes_of(record: Record) -> list[str]:
     verdicts = _verdicts(record)
     if len(verdicts) > MOST_VERDICTS:
         notes.append(f"Row by row: {' '.join(verdicts)}")
-    notes += _footing(record)
+    lacking = [block.lacks for block in record.blocks if any(row.change for row in block.rows)]
+    lacks = "; ".join(dict.fromkeys(words for one in lacking for words in one or ()))
+    if lacks:
+        notes.append(f"Not on equal footing: the comparison lacks {lacks} (--equal-footing N brings them).")
+    elif None in lacking:
+        notes.append("Not on equal footing: an older record, which does not say how settings were searched.")
     doubts: dict[str, str] = {}
     for block in record.blocks:
         notes.append(
             f"{block.title}: {len(block.class_names)} classes, {block.num_samples} test samples; "
-            f"{_words(block.settings) or 'default settings'}."
+            f"{settings_words(block.settings) or 'default settings'}."
         )
-        notes += [f"{row.title}: {_words(row.settings)}." for row in block.rows if row.settings]
+        notes += [f"{row.title}: {settings_words(row.settings)}." for row in block.rows if row.settings]
         if block.printed_for not in ("", block.title) and any(row.paper for row in block.rows):
             notes.append(
                 f"Printed values beside {block.title} are those of {block.printed_for}: order and sign of changes can be "
@@ -111,20 +115,6 @@ def notes_of(record: Record) -> list[str]:
     notes += [f"Doubt about the printed row {title}: {doubt}." for doubt, title in doubts.items()]
     notes += [f"Doubt about the paper: {doubt}" for doubt in record.doubts]
     return list(dict.fromkeys(notes))
-
-
-def _footing(record: Record) -> list[str]:
-    lacking = [block.lacks for block in record.blocks if any(row.change for row in block.rows)]
-    lacks = dict.fromkeys(words for one in lacking for words in one or ())
-    if lacks:
-        words = "; ".join(lacks)
-        return [f"Not on equal footing: the comparison lacks {words} (--equal-footing N brings them)."]
-    old = ["Not on equal footing: an older record, which does not say how settings were searched."]
-    return old if None in lacking else []
-
-
-def _words(settings: Mapping[str, Mapping[str, Any]]) -> str:
-    return ", ".join(f"{part}.{key}={value}" for part, table in settings.items() for key, value in table.items())
 
 
 def record_markdown(record: Record, *, level: int = 2) -> str:
@@ -154,52 +144,59 @@ def _shown(text: str) -> str:
 def render_records(paths: Sequence[str | Path], *, title: str = "") -> str:
     """Return the Markdown page of several records (files, or folders with a ``record.json``), made from them alone."""
     parts = [f"# {title}"] if title else []
-    return "\n\n".join([*parts, *(_section(path) for path in paths)]) + "\n"
-
-
-def _section(path: str | Path) -> str:
-    record = read_record(path)
-    try:
-        return record_markdown(record)
-    except (LookupError, TypeError, AttributeError, OverflowError) as error:
-        raise ValueError(f"{path} is damaged: a value is not of its kind ({error!r})") from error
+    for path in paths:
+        record = read_record(path)
+        try:
+            parts.append(record_markdown(record))
+        except (LookupError, TypeError, AttributeError, OverflowError) as error:
+            raise ValueError(f"{path} is damaged: a value is not of its kind ({error!r})") from error
+    return "\n\n".join(parts) + "\n"
 
 
 def write_outputs(
     record: Record, folder: str | Path, measured: Sequence[MeasuredBlock] = (), *, html: bool = True
 ) -> list[Path]:
-    """Write ``record.json``, ``table.md``, ``table.tex``, predictions and, if wanted, pages; return what was written.
-
-    The measured blocks bring a page with all classes each, and the predictions of every run.
+    """Write ``record.json``, ``table.md``, ``table.tex``, the predictions of every run of the measured blocks and, if wanted,
+    ``report.html``; return what was written.
     """
-    place, title = Path(folder), f"{record.recipe}: {record.source}"
+    from classmargin.report.html_pages import write_tables_html
+
+    place, recipe = Path(folder), _recipe_of(record)
     written = [write_record(record, place / "record.json")]
     written += _write_texts(record, place, record_markdown(record, level=1))
     for block in measured:
         written += _write_predictions(block, place / "predictions")
-    try:
-        written += _write_pages(record, place, measured, title) if html else []
-    except ImportError as error:
-        write_json(place / "report_missing.json", {"reason": str(error)})
+    if html:
+        figures = {}
+        if record.figure is not None and recipe is not None and recipe.draw is not None:
+            figures["figure"] = (recipe.draw(record.figure), record.source, record.question)
+        words: dict[str, Any] = {"verdict": verdict_of(record), "tables": tables_of(record), "notes": notes_of(record)}
+        title = f"{record.recipe}: {record.source}"
+        page = place / "report.html"
+        written += written_page(lambda: write_tables_html(page, title=title, figures=figures, **words))
     return written
+
+
+def written_page(write: Callable[[], Path]) -> list[Path]:
+    """Write a page; nothing where the packages for it are not installed, which is told."""
+    try:
+        return [write()]
+    except ImportError as error:
+        say(f"no report.html: {error}")
+        return []
 
 
 def write_comparison(outcome: Outcome, folder: str | Path, *, title: str) -> list[Path]:
     """Write what ``compare-methods`` found: JSON, Markdown, LaTeX and, where the packages are there, ``report.html``."""
     from classmargin.report.html_pages import write_comparison_html
 
-    place, record = Path(folder), outcome.record
-    verdict, tables, notes = verdict_of(record), tables_of(record), notes_of(record)
+    place, record, (measured,) = Path(folder), outcome.record, outcome.measured
+    tables, found = tables_of(record), measured.comparison
     written = [place / "comparison.json"]
     write_text(written[0], json_text(comparison_dict(outcome)) + "\n")
-    written += _write_texts(record, place, markdown_report(verdict, tables, notes))
-    (measured,) = outcome.measured
-    if measured.comparison is not None:
-        try:
-            page = place / "report.html"
-            written.append(write_comparison_html(measured.comparison, page, title=title, tables=tables))
-        except ImportError as error:
-            write_json(place / "report_missing.json", {"reason": str(error)})
+    written += _write_texts(record, place, markdown_report(verdict_of(record), tables, notes_of(record)))
+    if found is not None:
+        written += written_page(lambda: write_comparison_html(found, place / "report.html", title=title, tables=tables))
     return written
 
 
@@ -225,29 +222,6 @@ def _write_texts(record: Record, place: Path, markdown: str) -> list[Path]:
     return [place / "table.md", place / "table.tex"]
 
 
-def _write_pages(record: Record, place: Path, measured: Sequence[MeasuredBlock], title: str) -> list[Path]:
-    from classmargin.report.html_pages import write_comparison_html, write_tables_html
-
-    figures, written = {}, []
-    recipe = _recipe_of(record)
-    if record.figure is not None and recipe is not None and recipe.draw is not None:
-        figures["figure"] = (recipe.draw(record.figure), record.source, record.question)
-        written.append(place / "figure.json")
-        write_json(written[0], to_plain(record.figure))
-    words: dict[str, Any] = {
-        "verdict": verdict_of(record),
-        "tables": tables_of(record),
-        "notes": notes_of(record),
-    }
-    written.append(write_tables_html(place / "report.html", title=title, figures=figures, **words))
-    for block in measured:
-        if block.comparison is not None:
-            path = place / f"classes-{block.result.key}.html"
-            name = f"{record.recipe}: {block.result.title}"
-            written.append(write_comparison_html(block.comparison, path, title=name))
-    return written
-
-
 def _write_predictions(block: MeasuredBlock, folder: Path) -> list[Path]:
     """Write ``BLOCK/ROW-seedS.npz`` for every finished run of every row."""
     written = []
@@ -259,28 +233,17 @@ def _write_predictions(block: MeasuredBlock, folder: Path) -> list[Path]:
                 continue
             path = folder / block.result.key / f"{name}-seed{score.seed}.npz"
             path.parent.mkdir(parents=True, exist_ok=True)
-            arrays: dict[str, Any] = {
-                "labels": found.labels,
-                "logits": half_precision(found.logits),
-                "class_names": np.array(found.class_names),
-            }
+            names: dict[str, Any] = {"class_names": np.array(found.class_names)}
             if found.sample_id is not None:
-                arrays["sample_id"] = found.sample_id
+                names["sample_id"] = found.sample_id
             with atomic_path(path) as temporary, temporary.open("wb") as stream:
-                np.savez_compressed(stream, **arrays)
+                np.savez_compressed(stream, labels=found.labels, logits=half_precision(found.logits), **names)
             written.append(path)
     return written
 
 
 def half_precision(logits: npt.NDArray[Any]) -> npt.NDArray[np.float16]:
-    """Return logits below a largest one of 0 as float16; the class that is chosen stays the same.
-
-    Example:
-        >>> half_precision(np.array([[9000.0, 9000.1, -1e9]])).tolist()
-        [[-0.0999755859375, 0.0, -65504.0]]
-        >>> half_precision(np.array([[1.0, 1.0 + 1e-9]])).argmax()
-        np.int64(1)
-    """
+    """Return logits below a largest one of 0 as float16; the class that is chosen stays the same."""
     chosen = logits.argmax(axis=1)
     below = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
     half: npt.NDArray[np.float16] = np.clip(below, _HALF.min, 0.0).astype(np.float16)

@@ -25,10 +25,6 @@ def gather_config(
     """Return the configuration of a run; later sources win: base (of a run that is resumed), preset, file, flags, overrides.
 
     A value of None among the flags is not given; ``preset`` wins over a ``preset`` at the top of the file.
-
-    Example:
-        >>> gather_config(preset="cifar", flags={"loop": {"epochs": 2}}).loop.epochs
-        2
     """
     from_file = dict(read_toml(file)) if file is not None else {}
     named = preset if preset is not None else from_file.get("preset")

@@ -1,10 +1,7 @@
 """From a configuration to the parts of a run: data, network and method by name, and the loaders between them.
 
-The order matters: what the method needs decides the head of the network and the views of the data; what the
-network was trained with decides size and normalisation of the images; only then is the task known for which
-the method itself is built::
-
-    RunConfig -> Requirements -> DataBundle -> Backbone -> TaskInfo -> Method -> Ingredients (of the loop)
+The order matters: what the method needs decides the head of the network and the views of the data; what the network was trained
+with decides size and normalisation of the images; only then is the task known for which the method itself is built.
 """
 
 from __future__ import annotations
@@ -27,6 +24,7 @@ from classmargin.data import BatchLoader, DataBundle, Framing, load_data, make_l
 from classmargin.data.catalog import find_info
 from classmargin.data.formats.arrow_tables import HUB_PREFIX
 from classmargin.data.pixels import pixels_in_units
+from classmargin.data.raw import name_some
 from classmargin.methods import Method, Requirements, TaskInfo, create, requirements_of
 from classmargin.methods.base import SamplerKind
 from classmargin.methods.method_registry import resolve_hyperparameters, settle_hyperparameters
@@ -141,18 +139,11 @@ def read_record(run: RunFolder) -> ModelRecord:
 
 def _check(record: ModelRecord) -> None:
     """Refuse values of other types, and sizes that would ask for all memory."""
-    whole, number = (int,), (int, float)
-    kinds = {
-        "class_names": (str,),
-        "class_counts": whole,
-        "input_shape": whole,
-        "mean": number,
-        "std": number,
-    }
+    kinds = {"class_names": str, "class_counts": int, "input_shape": int, "mean": int | float, "std": int | float}
     for name, kind in kinds.items():
         values = getattr(record, name)
         if not isinstance(values, tuple) or not all(isinstance(value, kind) for value in values):
-            raise TypeError(f"{name} must be a list of {kind[-1].__name__}")
+            raise TypeError(f"{name} must be a list of {'text' if kind is str else 'numbers'}")
     if len(record.class_counts) != len(record.class_names):
         raise ValueError("class_counts and class_names must be of one length")
     for name in ("full_size", "steps_per_epoch"):
@@ -181,11 +172,13 @@ class RunParts:
     def ingredients(self) -> Ingredients:
         """Return what the loop takes."""
         names, train, file = tuple(self.bundle.class_names), self.bundle.train, self.config.data.soft_labels
-        teacher = None
-        if file is not None:
-            teacher = read_teacher(
-                file, labels=train.labels, index=train.index, full_size=train.full_size, class_names=names
-            )
+        known: dict[str, Any] = {
+            "labels": train.labels,
+            "index": train.index,
+            "full_size": train.full_size,
+            "class_names": names,
+        }
+        teacher = None if file is None else read_teacher(file, **known)
         return Ingredients(self.network, self.method, self.new_network, self.loaders, names, teacher)
 
 
@@ -233,30 +226,20 @@ def load_bundle(config: RunConfig) -> DataBundle:
         image_size=size,
         framing=framing_of(data),
     )
-    _check_test_classes(bundle, allow_absent=data.allow_absent)
+    absent = [bundle.class_names[label] for label in (bundle.test.class_counts == 0).nonzero()]
+    if absent and not data.allow_absent:
+        raise ValueError(
+            f"{bundle.name} has no test sample of {len(absent)} of {bundle.num_classes} classes: {name_some(absent)}; "
+            "set data.allow_absent=true to train nevertheless"
+        )
     return chosen_samples(bundle, data)
 
 
 def download_data(config: RunConfig) -> None:
-    """Fetch the data of a command that trains many runs, if they have a source and are not here yet.
-
-    Several processes must not fetch the same files, and the permission must not become a setting of the runs, which are the
-    same whether their data had to be fetched or not.
-    """
+    """Fetch the data of a command that trains many runs, if they have a source; once, and as no part of the runs' settings."""
     info = find_info(config.data.name)
     if config.data.name.startswith(HUB_PREFIX) or (info is not None and info.downloads):
         load_bundle(replace(config, data=replace(config.data, download=True)))
-
-
-def _check_test_classes(bundle: DataBundle, *, allow_absent: bool) -> None:
-    counts = zip(bundle.class_names, bundle.test.class_counts, strict=True)
-    absent = [name for name, count in counts if count == 0]
-    if absent and not allow_absent:
-        some = ", ".join(absent[:5]) + " …" * (len(absent) > 5)
-        raise ValueError(
-            f"{bundle.name} has no test sample of {len(absent)} of {bundle.num_classes} classes: {some}; "
-            "set data.allow_absent=true to train nevertheless"
-        )
 
 
 def build_network(config: RunConfig, record: ModelRecord, needs: Requirements) -> Backbone:
@@ -327,30 +310,25 @@ def _create(name: str, class_names: tuple[str, ...], known: list[str], arguments
         return backbone
 
 
-def _check_pixel_units(bundle: DataBundle, backbone: str) -> None:
-    """Refuse numbers that are not pixels in [0, 1] where the network brings the mean and deviation of such pixels."""
-    for split in (bundle.train, bundle.validation, bundle.test):
-        if split.inputs is not None and not pixels_in_units(split.inputs):
-            low, high = float(split.inputs.min()), float(split.inputs.max())
-            raise ValueError(
-                f"{backbone} expects images as bytes or as numbers between 0 and 1, got numbers between {low:g} and "
-                f"{high:g} in {bundle.name}"
-            )
-
-
-def _check_tokens(config: RunConfig, bundle: DataBundle, encoder: Any) -> None:
-    """Refuse token numbers that the network has no embedding for, and mixing, which numbers of words do not allow."""
-    if bundle.kind != "text":
-        return
-    if config.data.mix != "none":
+def _check_inputs(config: RunConfig, bundle: DataBundle, backbone: Backbone) -> None:
+    """Refuse tokens without an embedding, mixed texts, and numbers that are not pixels in [0, 1] where the network scales them."""
+    if bundle.kind == "text" and config.data.mix != "none":
         raise ValueError(f"data.mix must be none for texts, got {config.data.mix!r}")
+    encoder: Any = backbone.encoder
     for name in ("train", "validation", "test"):
-        tokens = bundle.split(name).inputs
-        largest = int(tokens.max()) if tokens is not None and tokens.numel() else 0
-        if largest >= encoder.vocabulary:
+        inputs = bundle.split(name).inputs
+        if inputs is None or inputs.numel() == 0:
+            continue
+        low, high = inputs.min().item(), inputs.max().item()
+        if bundle.kind == "text" and high >= encoder.vocabulary:
             raise ValueError(
                 f"{config.backbone.name} knows {encoder.vocabulary} tokens, but the {name} part of {bundle.name} holds token "
-                f"{largest}; tokenize it with this network's tokenizer"
+                f"{high}; tokenize it with this network's tokenizer"
+            )
+        if backbone.input_mean is not None and not pixels_in_units(inputs):
+            raise ValueError(
+                f"{backbone.name} expects images as bytes or as numbers between 0 and 1, got numbers between {low:g} and "
+                f"{high:g} in {bundle.name}"
             )
 
 
@@ -358,20 +336,13 @@ def build_run(config: RunConfig) -> RunParts:
     """Build data, network and method of a run; weights depend on ``loop.seed`` alone."""
     needs = method_needs(config)
     bundle = load_bundle(config)
-    record = ModelRecord(
-        class_names=tuple(bundle.class_names),
-        class_counts=tuple(bundle.train.class_counts.tolist()),
-        full_size=bundle.train.full_size,
-        kind=bundle.kind,
-        input_shape=tuple(bundle.input_shape),
-        mean=tuple(bundle.mean),
-        std=tuple(bundle.std),
-    )
+    counts, shape = tuple(bundle.train.class_counts.tolist()), tuple(bundle.input_shape)
+    size, scaling = bundle.train.full_size, (tuple(bundle.mean), tuple(bundle.std))
+    record = ModelRecord(tuple(bundle.class_names), counts, size, bundle.kind, shape, *scaling)
     seed_process(config.loop.seed, "weights", 0)
     backbone = build_network(config, record, needs)
-    _check_tokens(config, bundle, backbone.encoder)
+    _check_inputs(config, bundle, backbone)
     if backbone.input_mean is not None and backbone.input_std is not None:
-        _check_pixel_units(bundle, backbone.name)
         bundle = replace(bundle, mean=backbone.input_mean, std=backbone.input_std)
         record = replace(record, mean=backbone.input_mean, std=backbone.input_std)
     record = replace(record, head_start=backbone.head_start)

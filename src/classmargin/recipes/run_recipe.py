@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from classmargin._files import read_json
-from classmargin.backbones import backbone_info
 from classmargin.data.catalog import data_root
 from classmargin.data.raw import name_some
 from classmargin.evaluation.audit_result import Audit
@@ -29,20 +28,12 @@ from classmargin.evaluation.headlines import (
 )
 from classmargin.evaluation.paired_tests import paired_correctness
 from classmargin.evaluation.prediction_files import read_predictions
-from classmargin.recipes.existing_runs import (
-    find_runs,
-    group_runs,
-    settings_difference,
-    settings_of,
-    unfinished_runs,
-)
-from classmargin.recipes.out_folder import claim_plan_folder, is_asked, removed_unless_begun
+from classmargin.recipes.existing_runs import find_runs, group_runs, settings_difference, settings_of, unfinished_runs
+from classmargin.recipes.out_folder import QUESTION_FILE, claim_plan_folder, removed_unless_begun
 from classmargin.recipes.recipe import Recipe
-from classmargin.recipes.recipe_plan import COMPARISON, PlannedBlock, PlannedRow, RecipePlan
+from classmargin.recipes.recipe_plan import COMPARISON, PlannedBlock, PlannedRow, RecipePlan, write_sample_files
 from classmargin.recipes.record import CUSTOM, BlockResult, Change, Estimate, Record, RowResult, RunScore
-from classmargin.recipes.run_parts import read_record
 from classmargin.recipes.runner import PlannedRun, run_all
-from classmargin.recipes.sample_files import write_sample_files
 from classmargin.recipes.train_run import read_summary
 from classmargin.recipes.validation_search import footing_lacks, searched, searched_trials
 from classmargin.training.config import identity
@@ -67,22 +58,15 @@ class Outcome:
 
 
 def run_plan(
-    plan: RecipePlan,
-    folder: Path,
-    *,
-    search: bool = False,
-    trials: int = 0,
-    command: Sequence[str] = (),
-    **how: Any,
+    plan: RecipePlan, folder: Path, *, search: bool = False, trials: int = 0, command: Sequence[str] = (), **how: Any
 ) -> Outcome:
     """Run a plan as a command does: in a folder of its own, if wished at the settings that are best on validation.
 
-    ``search`` chooses them from the paper's grid, ``trials`` puts all rows on an equal footing with so many settings of each.
-    The words of the command line are kept in the record; ``how`` is what the runner is told (engine, jobs, show).
+    ``search`` chooses them from the paper's grid, ``trials`` from so many settings of each row; ``how`` is for the runner.
     """
     with removed_unless_begun(folder):
         if search or trials:
-            if not is_asked(folder):
+            if not (folder / QUESTION_FILE).exists():
                 claim_plan_folder(plan, folder)
             write_sample_files(plan)
             plan = searched(plan, trials, **how)
@@ -121,10 +105,7 @@ def from_runs(
     bootstrap: int = 2000,
     command: Sequence[str] = (),
 ) -> Outcome:
-    """Measure runs that exist already in folders and below them, made by ``compare-methods`` or ``train``.
-
-    A recipe brings names, order and printed values; without one it is a comparison that the paper does not have.
-    """
+    """Measure runs that exist already in folders and below them; a recipe brings names, order and printed values."""
     blocks = group_runs(find_runs(folders), recipe)
     unfinished = name_some([path.name for path in unfinished_runs(folders)], limit=MOST_NAMES)
     if unfinished:
@@ -177,23 +158,17 @@ def _measured(
 
 
 def portable_command(words: Sequence[str]) -> str:
-    """Return a command that means the same on another machine: absolute paths become relative or bare names.
+    """Return a command that means the same on another machine: absolute paths become relative or bare names."""
 
-    Example:
-        >>> portable_command(["classmargin", "reproduce", "--from-runs=/somewhere/else/runs", "--note", "two words"])
-        "classmargin reproduce --from-runs=runs --note 'two words'"
-    """
-    return shlex.join(_portable_word(word) for word in words)
+    def portable(word: str) -> str:
+        before, equals, path = word.rpartition("=")
+        if not Path(path).is_absolute():
+            return word
+        places = (data_root().absolute(), Path.cwd())  # data are looked for below their root
+        below = next((Path(path).relative_to(place) for place in places if Path(path).is_relative_to(place)), None)
+        return f"{before}{equals}{below or Path(path).name}"
 
-
-def _portable_word(word: str) -> str:
-    before, equals, path = word.rpartition("=")
-    if not Path(path).is_absolute():
-        return word
-    for place in (data_root().absolute(), Path.cwd()):  # data are looked for below their root
-        if Path(path).is_relative_to(place):
-            return before + equals + str(Path(path).relative_to(place))
-    return before + equals + Path(path).name
+    return shlex.join(portable(word) for word in words)
 
 
 Extras = Callable[[Sequence[RunFolder]], Mapping[str, Any]]
@@ -211,24 +186,19 @@ class MeasuredBlock:
 def measure_block(
     block: PlannedBlock, *, bootstrap: int = 2000, extras: Extras | None = None, trials: int = 0
 ) -> MeasuredBlock | None:
-    """Return what the finished runs of a block came to, or None if its baseline has none.
-
-    Rows without a finished run are left out; the caller knows which runs failed. ``bootstrap`` resamples are behind every
-    interval, ``extras`` are further numbers of a row's runs, ``trials`` settings of every row were tried on validation.
-    """
+    """Return what the finished runs of a block came to, without rows that have none, or None if its baseline has none."""
     audits = {row.key: read_audits(row.runs) for row in block.rows}
-    rows = [_with_head_start(row) for row in block.rows if audits[row.key]]
+    rows = [row for row in block.rows if audits[row.key]]
     if not rows or rows[0].key != block.rows[0].key:
         return None
     first = audits[rows[0].key][0]
     results = [_row_result(row, audits[row.key], rows[0], bootstrap, extras) for row in rows]
     known = [[run.seconds for run in result.runs if run.seconds is not None] for result in results]
-    costs = [median(seconds) if seconds else None for seconds in known]
-    results = [
-        replace(result, relative_cost=None if cost is None or not costs[0] else cost / costs[0])
-        for result, cost in zip(results, costs, strict=True)
-    ]
-    cross = own = None
+    costs = [median(seconds) if seconds else 0.0 for seconds in known]
+    if costs[0]:
+        pairs = zip(results, costs, strict=True)
+        results = [replace(result, relative_cost=cost / costs[0] if cost else None) for result, cost in pairs]
+    cross = None
     if len(rows) > 1:
         models = {row.title: audits[row.key] for row in rows}
         cross, own = (compare_many(models, ranking=rule, bootstrap=bootstrap) for rule in ("crossfit", "own"))
@@ -251,15 +221,6 @@ def measure_block(
     )
     folders = {row.key: tuple(run.folder for run in row.runs if run.folder.done) for row in rows}
     return MeasuredBlock(result, cross, folders)
-
-
-def _with_head_start(row: PlannedRow) -> PlannedRow:
-    """Return the row with a title that says so where a head started at random that could start from class names."""
-    backbone = row.runs[0].config.backbone
-    if backbone.mode == "scratch" or "head_start" not in backbone_info(backbone.name).options:
-        return row
-    starts = {read_record(run.folder).head_start for run in row.runs if run.folder.done}
-    return replace(row, title=f"{row.title} (random head)") if "random" in starts else row
 
 
 def _row_result(
@@ -312,8 +273,7 @@ def read_audits(runs: Sequence[PlannedRun]) -> list[Audit]:
 def headline_values(audits: Sequence[Audit], ranking: str, *, bootstrap: int = 2000) -> dict[str, Estimate]:
     """Return the headline numbers of several runs of a method on the same samples, with intervals over samples and seeds.
 
-    Ranking ``own``: each run is measured by its own thirds, as in the paper, and runs are averaged afterwards.
-    ``crossfit``: runs are averaged first, ranked on one half of the samples and measured on the other.
+    Ranking ``own`` averages runs measured by their own thirds, ``crossfit`` ranks the average of the runs.
     """
     labels, correct = paired_correctness(audits)
     table = outcome_table(labels, correct, audits[0].num_classes)
@@ -334,10 +294,7 @@ def headline_values(audits: Sequence[Audit], ranking: str, *, bootstrap: int = 2
 
 
 def seconds_per_step(folder: RunFolder, done: Mapping[str, Any]) -> float | None:
-    """Return the time of a step of a finished run, evaluations included, or None if the last session made none.
-
-    ``done["seconds"]`` is the time of the last session, which may have resumed an earlier one.
-    """
+    """Return the time of a step of a run, with evaluations, or None if its last session, which ``done`` times, made none."""
     resumed = 0
     try:
         sessions = read_json(folder.record_file)["sessions"]

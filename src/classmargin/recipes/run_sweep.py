@@ -1,21 +1,15 @@
-"""A whole sweep: checks, reference, trials, choice, and one look at the test set.
+"""A whole sweep: checks, reference (plain ERM), trials, choice, and one look at the test set.
 
-::
-
-    OUT/sweep.json     the plan            study.db      the trials (unless --storage says where)
-        reference/     plain ERM           runs/trial-N  one run per trial, without test predictions
-        result.json  table.md  best.toml  report.html
-
-Several commands, here and on other machines, can work on one study through its storage; none of them is the master. Each
-asks the study for a trial, has the runner train it, and tells the study how it ended. An interruption lines up the trials
-under way again, and whoever gets them next resumes their run folders.
+``OUT`` holds what is asked (``question.json``), the trials (``study.db``, unless ``--storage`` says where), ``reference``, one
+run per trial in ``runs``, and the results. Several commands, here and on other machines, can work on one study; none of them is
+the master. Each asks the study for a trial, has the runner train it, and tells the study how it ended. An interruption lines up
+the trials under way again, and whoever gets them next resumes their run folders.
 """
 
 from __future__ import annotations
 
 import contextlib
 import platform
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +19,7 @@ from classmargin.recipes import sweep_study as shared
 from classmargin.recipes.run_parts import load_bundle
 from classmargin.recipes.runner import Ending, PlannedRun, run_all, run_from
 from classmargin.recipes.sweep_result import CONSTRAINT, SweepResult, named_settings, read_result, short
-from classmargin.recipes.sweep_space import easy_violation
+from classmargin.recipes.sweep_space import easy_violation, grid
 from classmargin.recipes.sweep_study import SweepPlan, settle_plan
 from classmargin.recipes.train_run import read_summary, validation_accuracies
 from classmargin.training.config_reader import differences
@@ -59,7 +53,7 @@ def run_sweep(
     test: bool = True,
     show: bool | None = None,
 ) -> SweepResult:
-    """Run, or resume, a sweep and return what came out; ``jobs`` trials are trained side by side by the runner's ``engine``.
+    """Run, or resume, a sweep and return what came out.
 
     The easy third is measured against the run folder ``reference``; without it plain ERM is trained first. With ``test`` the
     chosen trial is tried on the test set at the end.
@@ -68,8 +62,10 @@ def run_sweep(
     check_plan(plan)
     settle_plan(plan, folder)
     study = shared.open_study(plan)
-    with shared.quiet_optuna(), shared.storage_errors(plan.storage):
-        shared.enqueue_grid(study, plan)
+    with shared.storage_errors(plan.storage):
+        if plan.whole_grid:
+            for labels in grid(plan.parameters):  # what is there already is not added again
+                study.enqueue_trial(labels, skip_if_exists=True)
         if plan.keep_easy and "reference" not in study.user_attrs:
             accuracies = _reference_accuracies(plan, folder, reference, engine)
             if "reference" not in study.user_attrs:  # another machine may have been faster; one value holds
@@ -118,7 +114,7 @@ def _with_test(result: SweepResult, engine: str) -> SweepResult:
     elif best.host != platform.node() or not run.started:
         why = f"the run of the chosen trial is {best.folder} on {best.host}; resume there"
     if why:
-        return replace(result, missing=(*result.missing, f"no test accuracies: {why}"))
+        return replace(result, missing=f"no test accuracies: {why}")
     if not run.done:
         _train_one(PlannedRun("the chosen trial", result.plan.trial_config(best.labels), run), engine)
     return replace(result, test=read_summary(run)["test"])
@@ -130,12 +126,7 @@ class StudySource:
     def __init__(self, study: Study, plan: SweepPlan, folder: Path) -> None:
         self._study, self._plan, self._folder = study, plan, folder
         self._own: dict[str, Trial] = {}
-        self._begun: dict[str, float] = {}
-
-    @property
-    def total(self) -> int:
-        """Trials of the whole study."""
-        return self._plan.budget
+        self.total = plan.budget
 
     @property
     def done(self) -> int:
@@ -154,60 +145,34 @@ class StudySource:
                         shared.line_up_again(self._study, trial.number)
 
     def take(self) -> PlannedRun | None:
-        """Return the run of the next trial; one with the values of an ended trial takes over its result."""
+        """Return the run of the next trial."""
         shared.free_dead_trials(self._study)
-        while len(shared.counted(self._study)) < self._plan.budget:
-            trial = self._ask()
-            if trial is None:
-                return None
-            labels = shared.suggest(trial, self._plan.parameters)
-            # Training is deterministic: an ended trial with the same values need not be repeated.
-            states = (shared.trial_state("COMPLETE"), shared.trial_state("PRUNED"))
-            ended = self._study.get_trials(deepcopy=False, states=states)
-            earlier = next((one for one in ended if one.params == trial.params), None)
-            if earlier is None:
-                title = f"trial {trial.number}"
-                self._own[title], self._begun[title] = trial, time.monotonic()
-                config = self._plan.trial_config(labels)
-                return PlannedRun(title, config, self._run_folder(trial), test=False, judged=True)
-            trial.set_user_attr("result", {**earlier.user_attrs.get("result", {}), "same_as": earlier.number})
-            for step, value in earlier.intermediate_values.items():
-                self._report(trial, step, value)
-            _set_constraint(trial, earlier.constraints.get(CONSTRAINT))
-            final = earlier.value if earlier.state.name == "COMPLETE" else None
-            self._study.tell(trial, final, state=earlier.state)
-        return None
-
-    def _ask(self) -> Trial | None:
-        study, plan = self._study, self._plan
-        study.sampler = shared.make_sampler(plan, 0)
-        trial = study.ask()
-        before = [one for one in shared.counted(study) if one.number < trial.number]
-        if len(before) >= plan.budget:  # another process asked for the last one at the same moment
-            study.tell(trial, state=shared.trial_state("FAIL"))
+        if len(shared.counted(self._study)) >= self._plan.budget:
             return None
-        shared.sign(trial, self._run_folder(trial).path)
-        study.sampler = shared.make_sampler(plan, trial.number)
-        return trial
-
-    def _run_folder(self, trial: Trial) -> RunFolder:
-        number = shared.first_number(self._study, trial.number)
-        return RunFolder(self._folder / "runs" / f"trial-{number:04d}")
+        trial = self._study.ask()
+        before = [one for one in shared.counted(self._study) if one.number < trial.number]
+        if len(before) >= self._plan.budget:  # another process asked for the last one at the same moment
+            self._study.tell(trial, state=shared.trial_state("FAIL"))
+            return None
+        number = self._now(trial).system_attrs.get("failed_trial", trial.number)  # under which it was begun first
+        folder = RunFolder(self._folder / "runs" / f"trial-{number:04d}")
+        shared.sign(trial, folder.path)
+        self._study.sampler = shared.make_sampler(self._plan, trial.number)
+        config = self._plan.trial_config(shared.suggest(trial, self._plan.parameters))
+        title = f"trial {trial.number}"
+        self._own[title] = trial
+        return PlannedRun(title, config, folder, test=False, judged=True)
 
     def may_go_on(self, run: PlannedRun, epoch: int, accuracies: Mapping[str, float]) -> bool:
         """Report the value of an evaluation, and ask the pruner."""
         trial, value = self._own[run.title], self._plan.objective.value(accuracies)
         if not self._is_ours(trial):
             return False
-        if value == value:
-            self._report(trial, epoch, value)
+        # A run that was resumed may come by an epoch again, with the same value.
+        if value == value and epoch not in self._now(trial).intermediate_values:
+            trial.report(value, epoch)
         # After the last epoch nothing is saved by stopping.
         return epoch >= run.config.loop.epochs or not trial.should_prune()
-
-    def _report(self, trial: Trial, epoch: int, value: float) -> None:
-        """Report a value; a run that was resumed may come by an epoch again, with the same value."""
-        if epoch not in self._now(trial).intermediate_values:
-            trial.report(value, epoch)
 
     def _now(self, trial: Trial) -> FrozenTrial:
         return self._study.get_trials(deepcopy=False)[trial.number]
@@ -242,15 +207,9 @@ class StudySource:
         value = plan.objective.value(accuracies)
         if value != value:
             return Ending("failed", f"no value of {plan.objective.name} on validation")
-        seconds = round(time.monotonic() - self._begun[run.title], 3)
-        trial.set_user_attr("result", {"accuracies": accuracies, "seconds": seconds})
+        trial.set_user_attr("result", {"accuracies": accuracies})
         reference = self._study.user_attrs.get("reference")
-        if plan.keep_easy and reference is not None:
-            _set_constraint(trial, easy_violation(accuracies, reference["easy"], plan.easy_slack))
+        if plan.keep_easy and reference is not None and CONSTRAINT not in trial.constraints:
+            trial.set_constraint(CONSTRAINT, easy_violation(accuracies, reference["easy"], plan.easy_slack))
         self._study.tell(trial, value)
         return ending
-
-
-def _set_constraint(trial: Trial, violation: float | None) -> None:
-    if violation is not None and CONSTRAINT not in trial.constraints:
-        trial.set_constraint(CONSTRAINT, violation)

@@ -1,15 +1,9 @@
 """The worker program of the runner: trains one run after another; ``python -m classmargin.recipes.run_worker``.
 
-Messages are JSON lines::
-
-    in    {"run": {"folder": …, "config": tables, "test": true, …}}      {"may_go_on": true}
-    out   {"evaluation": {"epoch": 3, "accuracies": {…}}}                {"ended": {"kind": "finished"}}
-
-Importing the libraries takes as long as a short run, so a worker does it once. When its input ends while it trains, its
-parent is gone: it saves and ends, so that nothing trains unseen.
-
-Only the first process of a run reads messages. The other ranks of a run of several devices are started by Fabric as the same
-program and find their task in an environment variable: a shared standard input would give each of them some of the lines.
+Messages are JSON lines: in ``{"run": task}`` and ``{"may_go_on": true}``, out ``{"evaluation": {"epoch": 3, "accuracies": {…}}}``
+and ``{"ended": {"kind": "finished"}}``. A worker serves many runs because importing the libraries takes as long as a short one.
+When its input ends while it trains, its parent is gone: it saves and ends. Other ranks of a run of several devices are started by
+Fabric as the same program and find their task in an environment variable, because a shared input would share out the lines.
 """
 
 from __future__ import annotations
@@ -38,16 +32,12 @@ class FellBehindError(RuntimeError):
 
 
 def train_task(task: Mapping[str, Any], judge: Judge) -> dict[str, Any]:
-    """Train a run (:meth:`PlannedRun.task`) and return how it ended, as the fields of :class:`Ending` of the runner.
-
-    ``judge`` is asked after each evaluation of a ``judged`` run. A signal that asks to stop raises ``StoppedError``.
-    """
-    from classmargin.recipes.class_measures import SpreadLog
+    """Train a run (:meth:`PlannedRun.task`) and return how it ended, as the fields of :class:`Ending` of the runner."""
     from classmargin.recipes.train_run import train
     from classmargin.training.config_reader import build
     from classmargin.training.stopping import DivergedError, StoppedError
 
-    observers: list[Any] = [SpreadLog(task["folder"])] if task["watch_spread"] else []
+    observers: list[Any] = []
     config = build(task["config"])
     # Several processes must end together, and only the first of them could be told.
     if task["judged"] and config.machine.devices * config.machine.nodes == 1:
@@ -60,7 +50,7 @@ def train_task(task: Mapping[str, Any], judge: Judge) -> dict[str, Any]:
     try:
         if task.get("wait"):
             _wait_for_folder(RunFolder(task["folder"]))
-        options = {name: task[name] for name in ("test", "notices", "validation")}
+        options = {name: task[name] for name in ("test", "watch_spread", "notices", "validation")}
         summary = train(config, task["folder"], resume=True, show=False, observers=observers, **options)
     except FellBehindError as error:
         return {"kind": "fell_behind", "words": str(error)}

@@ -1,24 +1,15 @@
 """One runner for every command that trains many runs: ``compare-methods``, ``reproduce``, ``sweep``, ``improve``.
 
 A command says *what* is to exist, as a list of :class:`PlannedRun` (or, where a result decides what comes next, as a
-:class:`RunSource`); the runner brings it about::
+:class:`RunSource`); the runner brings it about. Engine ``local`` has worker processes on this machine, each with its share of
+the accelerators; ``ray`` the same worker program on the nodes of a cluster (both: :mod:`~classmargin.recipes.workers`);
+``inline`` trains in this process, for tests and debuggers. Under torchrun or srun all processes train each run together
+(:mod:`~classmargin.recipes.launched_ranks`).
 
-    failed = run_all([PlannedRun("erm seed 0", config, RunFolder("out/runs/erm-seed0-…"))], engine="local", jobs=2)
-
-=============  =====================================================================================================
-``local``      worker processes on this machine; with accelerators each has its own share of them
-``ray``        the same worker program on the nodes of a Ray cluster (both: :mod:`~classmargin.recipes.workers`)
-``inline``     one run after another in this process: for tests, debuggers and notebooks
-torchrun, srun a launcher has started this command once per device: all its processes train each run together
-               (:mod:`~classmargin.recipes.launched_ranks`)
-=============  =====================================================================================================
-
-What holds for all of them: finished runs are skipped and interrupted runs resume, because that is what
-:func:`~classmargin.recipes.train_run.train` does; a run whose worker dies is handed to another worker; Ctrl-C and SIGTERM
-let the runs under way save their state and end with :class:`~classmargin.training.stopping.StoppedError`; the results are
-the run folders and nothing else. A run of several devices (``machine.devices``) has a worker to itself.
-
-Two processes with one thread each get more done than one with two threads, so every worker has one thread.
+For all of them: finished runs are skipped and interrupted ones resume; a run whose worker dies is handed to another worker;
+Ctrl-C and SIGTERM let the runs under way save their state and end with
+:class:`~classmargin.training.stopping.StoppedError`; the results are the run folders and nothing else. Two processes with one
+thread each get more done than one with two threads, so every worker has one thread.
 """
 
 from __future__ import annotations
@@ -27,10 +18,13 @@ import contextlib
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from classmargin._checks import check_choice
 from classmargin._printable import printable
@@ -99,10 +93,9 @@ class RunSource(Protocol):
 def run_all(
     runs: Sequence[PlannedRun], *, engine: str = "local", jobs: int = 1, show: bool | None = None
 ) -> dict[str, str]:
-    """Bring every run to its end, ``jobs`` at a time, and return the error of each run that failed, by its title.
+    """Bring every run to its end, ``jobs`` at a time, and return the error of each that failed, by its title.
 
-    Finished runs are left alone; the same folder twice is trained once. ``show`` forces the progress bars on or off; by
-    default they appear where standard error is a terminal.
+    Finished runs are left alone. ``show`` forces the progress bars on or off; by default a terminal decides.
     """
     from classmargin.recipes.launched_ranks import are_launched
 
@@ -118,19 +111,17 @@ def run_all(
     if planned.waiting or are_launched():  # other ranks wait to be told that there is nothing to train
         devices = max((run.config.machine.devices for run in planned.waiting), default=1)
         run_from(planned, engine=engine, jobs=jobs, devices=devices, show=show)
-    else:
-        with display(planned.total, planned.done, show):
-            pass
+    elif planned.done:
+        Display(planned.total, planned.done, show=False)
     return planned.failed
 
 
 def run_from(
     source: RunSource, *, engine: str = "local", jobs: int = 1, devices: int = 1, show: bool | None = None
 ) -> None:
-    """Train what a source hands out until it has nothing left; the options are those of :func:`run_all`.
+    """Train what a source hands out until it has nothing left; a cluster reserves ``devices`` for each run.
 
-    A cluster reserves ``devices`` for each run. Stopped by a signal, the runs under way have saved their state and did not
-    ``end``.
+    Stopped by a signal, the runs under way have saved their state and did not ``end``.
     """
     from classmargin.recipes import launched_ranks, run_worker
 
@@ -174,7 +165,7 @@ class _PlannedRuns:
 
 
 def _one_by_one(source: RunSource, train: Callable[[PlannedRun], dict[str, Any]], show: bool | None) -> None:
-    with display(source.total, source.done, show) as shown:
+    with Display(source.total, source.done, show) as shown:
         while (run := source.take()) is not None:
             shown.begin(run.title)
             ending = Ending(**train(run))
@@ -183,12 +174,11 @@ def _one_by_one(source: RunSource, train: Callable[[PlannedRun], dict[str, Any]]
 
 @dataclass
 class _Slot:
-    """A worker and the run it is at; a spent one takes no other run."""
+    """A worker and the run it is at."""
 
     number: int
     worker: Worker
     run: PlannedRun | None = None
-    spent: bool = False
 
 
 class _Pool:
@@ -202,7 +192,7 @@ class _Pool:
 
     def run(self, show: bool | None) -> None:
         stop, source = StopRequest(), self._source
-        with stop.listening(), display(source.total, source.done, show) as shown:
+        with stop.listening(), Display(source.total, source.done, show) as shown:
             try:
                 while True:
                     if stop:
@@ -223,33 +213,20 @@ class _Pool:
 
     def _fill(self, shown: Display) -> None:
         """Hand out runs while there are runs and free workers."""
-        for slot in [slot for slot in self._slots if not slot.run and slot.worker.exit_code() is not None]:
+        for slot in [slot for slot in self._slots if not slot.run and slot.worker.poll()[1] is not None]:
             self._drop(slot)
         while len([slot for slot in self._slots if slot.run]) < self._jobs:
             run = self._again.pop(0) if self._again else self._source.take()
             if run is None:
                 return
-            while not self._hand(run):
-                pass  # an idle worker was killed just now; another one gets the run
+            if all(slot.run for slot in self._slots):
+                number = min(set(range(self._jobs)) - {slot.number for slot in self._slots})
+                self._slots.append(_Slot(number, self._start(number)))
+            slot = next(slot for slot in self._slots if slot.run is None)
+            slot.run, again = run, self._deaths[run.folder.path] > 0  # its last worker may still be at its last breath
+            with contextlib.suppress(OSError):  # it was killed while it was idle; its exit code will tell
+                slot.worker.send({"run": {**run.task(), "wait": again}})
             shown.begin(run.title)
-
-    def _hand(self, run: PlannedRun) -> bool:
-        slot = next((slot for slot in self._slots if slot.run is None and not slot.spent), None)
-        if slot is None:
-            used = {slot.number for slot in self._slots if slot.run or not slot.spent}
-            number = next(number for number in range(self._jobs) if number not in used)
-            slot = _Slot(number, self._start(number))
-            self._slots.append(slot)
-        try:
-            again = self._deaths[run.folder.path] > 0  # its last worker may still be at its last breath
-            slot.worker.send({"run": {**run.task(), "wait": again}})
-        except OSError:
-            self._drop(slot)
-            return False
-        slot.run = run
-        # The launcher of several ranks leaves its marks in a process, which can then not start others.
-        slot.spent = run.config.machine.devices > 1
-        return True
 
     def _drop(self, slot: _Slot) -> None:
         """Let go of a worker that has ended, with the pipes to it."""
@@ -261,8 +238,8 @@ class _Pool:
         run = slot.run
         assert run is not None
         shown.update(run.title, run.folder.progress_file)
-        code = slot.worker.exit_code()  # asked first: what it said before it ended is then all there
-        for message in slot.worker.receive():
+        messages, code = slot.worker.poll()
+        for message in messages:
             if "ended" in message:
                 self._end(slot, run, Ending(**message["ended"]), shown)
                 return
@@ -283,67 +260,49 @@ class _Pool:
 
     def _end(self, slot: _Slot, run: PlannedRun, ending: Ending, shown: Display) -> None:
         slot.run = None
+        if run.config.machine.devices > 1:
+            # The launcher of several ranks leaves its marks in a process, which can then not start others.
+            self._drop(slot)
         words = self._source.end(run, ending)
         shown.end(run.title, words, self._source.done)
 
 
-# What a terminal shows
-
-
 class Display:
-    """A line for each run that ends; with ``progress`` of rich also a bar for each run under way and one for all of them."""
+    """A line for each run that ends; on a terminal (or with ``show``) also a bar for each run under way, and one for all."""
 
-    def __init__(self, total: int, done: int, progress: Any = None) -> None:
-        self._total, self._progress = total, progress
-        self._tasks: dict[str, Any] = {}
+    def __init__(self, total: int, done: int, show: bool | None) -> None:
+        words = [TextColumn(f"{{task.{field}}}", markup=False) for field in ("description", "fields[words]")]
+        columns = (words[0], BarColumn(bar_width=20), TaskProgressColumn(), TimeElapsedColumn(), words[1])
+        visible = sys.stderr.isatty() if show is None else show
+        self._bars = Progress(*columns, console=Console(stderr=True), disable=not visible)
+        self._total, self._tasks = total, dict[str, TaskID]()
+        self._all = self._bars.add_task("all runs", total=total, completed=done, words="")
         if done:
             self.say(f"{done} of {total} runs are finished already")
-        if progress:
-            self._all = progress.add_task("all runs", total=total, completed=done, words="")
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
 
     def say(self, line: str) -> None:
         """Print a line on standard error."""
-        if self._progress:
-            self._progress.console.print(line, highlight=False, markup=False)
-        else:
-            print(line, file=sys.stderr, flush=True)  # noqa: T201
+        self._bars.console.print(line, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
     def begin(self, title: str) -> None:
         """A run was handed to a worker."""
-        if self._progress:
-            self._tasks[title] = self._progress.add_task(title, total=None, words="starting")
+        self._tasks[title] = self._bars.add_task(title, total=None, words="starting")
 
     def update(self, title: str, progress_file: Path) -> None:
         """A run may have made progress."""
-        if self._progress and (record := read_progress(progress_file)):
-            shown = {"total": record["total"], "completed": record["done"], "words": record["words"]}
-            self._progress.update(self._tasks[title], **shown)
+        if not self._bars.disable and (record := read_progress(progress_file)):
+            self._bars.update(self._tasks[title], completed=record.pop("done"), **record)
 
     def end(self, title: str, words: str, done: int) -> None:
         """A run has ended, or (without words) waits for another worker."""
-        if self._progress:
-            self._progress.remove_task(self._tasks.pop(title))
+        self._bars.remove_task(self._tasks.pop(title))
         if words:
             self.say(printable(f"[{done}/{self._total}] {words}"))
-        if self._progress:
-            self._progress.update(self._all, completed=done)
-
-
-@contextlib.contextmanager
-def display(total: int, done: int, show: bool | None) -> Iterator[Display]:
-    """Yield what shows the runs: bars where standard error is a terminal (or ``show``), else lines."""
-    if not (sys.stderr.isatty() if show is None else show):
-        yield Display(total, done)
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
-
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=20),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[words]}", markup=False),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        yield Display(total, done, progress)
+        self._bars.update(self._all, completed=done)

@@ -1,9 +1,7 @@
 """A trained network from its run folder, without the data it was trained on: its scores on any labelled data with the same
 classes (``classmargin predict RUN DATA``), and itself as one file for other programs (``classmargin export RUN --format onnx``).
 
-An exported graph takes pixels in [0, 1] (``[B, C, H, W]``, float32) or features (``[B, d]``) and returns scores and
-features; normalisation and the method's prediction rule are inside. Beside it lies a JSON file with names and
-shapes. Every export is run once and compared with the original before it is kept.
+An exported graph takes pixels in [0, 1] or features, normalises them, and returns scores by the method's rule and features.
 """
 
 from __future__ import annotations
@@ -13,9 +11,10 @@ import json
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -109,13 +108,10 @@ def load_model(folder: str | os.PathLike[str]) -> SavedModel:
 
 def _check_finite(run: RunFolder, state: Mapping[str, object]) -> None:
     """Refuse a network that answers every input with no number; a checkpoint of ours never holds one."""
-    tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
-    bad = [name for name, value in tensors.items() if not value.isfinite().all()]  # whole numbers always are
+    bad = [name for name, value in state.items() if isinstance(value, Tensor) and not value.isfinite().all()]
     if bad:
-        more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
         raise ValueError(
-            f"the checkpoint of {run.path} holds NaN or infinity in {bad[0]!r}{more}, so that its scores would be no "
-            "numbers; train it again, or resume from an earlier checkpoint"
+            f"the checkpoint of {run.path} holds NaN or infinity in {name_some(list(map(repr, bad)))}; train it again"
         )
 
 
@@ -140,14 +136,8 @@ class DeployedModel(nn.Module):
         return self.method.predict(output), output.features
 
 
-class HostPlace:
-    """This process's CPU in full precision."""
-
-    device = torch.device("cpu")
-
-    def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        """Return a context that changes nothing."""
-        return contextlib.nullcontext()
+# This process's CPU in full precision, in place of a Fabric.
+HOST: Any = SimpleNamespace(device=torch.device("cpu"), autocast=contextlib.nullcontext)
 
 
 def predict(
@@ -172,7 +162,7 @@ def predict(
     names = SPLITS if split == "all" else (split,)
     steps = sum(-(-len(bundle.split(name)) // BATCH) for name in names)
     batches = progress(_batches(bundle, names, positions), "predicting", total=steps)
-    return predict_arrays(model.backbone, model.method, batches, record.class_names, HostPlace())
+    return predict_arrays(model.backbone, model.method, batches, record.class_names, HOST)
 
 
 def _batches(bundle: DataBundle, names: tuple[str, ...], positions: Tensor) -> Iterator[Batch]:
@@ -188,11 +178,7 @@ def _batches(bundle: DataBundle, names: tuple[str, ...], positions: Tensor) -> I
 
 
 def _id_offsets(bundle: DataBundle) -> dict[str, int]:
-    """Return what keeps the ids of several splits apart: the same id twice would count as one sample.
-
-    Validation samples that were held out of the training part share its numbering; a part of their own has its own, and so
-    has the test part.
-    """
+    """Return what keeps the ids of several splits apart: samples held out of the training part share its numbering."""
     train, validation = bundle.train, bundle.validation
     held_out = not bool(torch.isin(validation.index, train.index).any())
     start = 0 if held_out else train.full_size
@@ -200,10 +186,7 @@ def _id_offsets(bundle: DataBundle) -> dict[str, int]:
 
 
 def export(model: SavedModel, target: str | os.PathLike[str], file_format: str) -> Path:
-    """Write the network as ``onnx``, ``torchscript`` or ``safetensors`` (weights alone, for ``create_backbone(checkpoint=…)``).
-
-    The suffix of the format is added to ``target`` if it is missing; returns where the file is.
-    """
+    """Write the network as ``onnx``, ``torchscript`` or ``safetensors`` (weights alone) and return where the file is."""
     path, suffix = Path(target), SUFFIXES[check_choice("format", file_format, SUFFIXES)]
     if path.suffix != suffix:
         path = path.with_name(path.name + suffix)
@@ -239,22 +222,19 @@ def _example(model: SavedModel) -> Tensor:
 
 def write_graph(model: nn.Module, example: Tensor, path: Path, file_format: str) -> None:
     """Write a module that returns scores and features as ``onnx`` or ``torchscript``, if the file computes the same."""
-    write: Callable[[nn.Module, Tensor, Path], None] = _write_onnx if file_format == "onnx" else _write_script
     run = run_onnx if file_format == "onnx" else run_script
-    with atomic_path(path) as temporary, torch.no_grad():
-        write(model, example, temporary)
+    with atomic_path(path) as temporary, torch.no_grad(), warnings.catch_warnings():
+        # TorchScript says at each use that it is in maintenance, the ONNX exporter that its interface will change.
+        warnings.simplefilter("ignore")
+        if file_format == "onnx":
+            _write_onnx(model, example, temporary)
+        else:
+            torch.jit.save(torch.jit.trace(model, example), str(temporary))  # type: ignore[no-untyped-call]
         pairs = zip(("scores", "features"), model(example), run(temporary, example), strict=True)
         for name, expected, found in pairs:
             worst = float((expected - found).abs().max())
             if not worst <= TOLERANCE:
                 raise ValueError(f"the exported network differs from the original: {name} by up to {worst:g}")
-
-
-def _write_script(model: nn.Module, example: Tensor, path: Path) -> None:
-    with warnings.catch_warnings():
-        # TorchScript is in maintenance, which PyTorch says at each use; whoever asks for it knows.
-        warnings.simplefilter("ignore")
-        torch.jit.save(torch.jit.trace(model, example), str(path))  # type: ignore[no-untyped-call]
 
 
 def run_script(path: Path, inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -269,18 +249,15 @@ def _write_onnx(model: nn.Module, example: Tensor, path: Path) -> None:
     require_extra("onnxscript", "export", "ONNX export")
     batch = torch.export.Dim("batch", min=1)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it reports every optional package it lacks
-    with warnings.catch_warnings():
-        # The exporter announces future changes of its own interface.
-        warnings.simplefilter("ignore")
-        program = torch.onnx.export(
-            model,
-            (example,),
-            input_names=["inputs"],
-            output_names=["scores", "features"],
-            dynamic_shapes=({0: batch},),
-            dynamo=True,
-            verbose=False,
-        )
+    program = torch.onnx.export(
+        model,
+        (example,),
+        input_names=["inputs"],
+        output_names=["scores", "features"],
+        dynamic_shapes=({0: batch},),
+        dynamo=True,
+        verbose=False,
+    )
     assert program is not None
     program.save(str(path), external_data=False)
 

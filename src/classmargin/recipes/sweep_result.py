@@ -1,8 +1,7 @@
-"""What came out of a sweep: one row a trial, the choice, which parameters mattered; and all this as a sentence, tables, figures
-and files.
+"""What came out of a sweep: one row a trial and the choice; as a sentence, tables and files.
 
-Everything here is about validation. Only :attr:`SweepResult.test` is about the test set, and it is filled for
-one trial, after the choice.
+Everything here is about validation. Only :attr:`SweepResult.test` is about the test set, and it is filled for one trial, after
+the choice. Figures and the importance of parameters are a matter of Optuna's own tools, which read the study.
 """
 
 from __future__ import annotations
@@ -14,29 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 from classmargin.evaluation.json_values import json_text
 from classmargin.recipes.record import headline_columns
+from classmargin.recipes.record_pages import written_page
 from classmargin.recipes.sweep_space import Parameter
-from classmargin.recipes.sweep_study import SweepPlan, counted, optuna_package, quiet_optuna, suggest
+from classmargin.recipes.sweep_study import SweepPlan, counted
 from classmargin.recipes.train_run import METRICS
-from classmargin.report.figures import (
-    ACCENT,
-    NEUTRAL,
-    Figure,
-    axis_labels,
-    empty_figure,
-    percent_axis,
-    plotly_text,
-    titled_axis,
-)
 from classmargin.report.tables import Column, Table, markdown_report
 from classmargin.training.config_reader import to_toml
 from classmargin.training.run_folder import write_text
-from classmargin.training.run_progress import say
 
 if TYPE_CHECKING:
     from optuna.study import Study
     from optuna.trial import FrozenTrial
 
-FEWEST_FOR_IMPORTANCE = 4
 CONSTRAINT = "easy must not drop"
 MOST_ROWS = 20
 SELECTION_NOTE = (
@@ -44,14 +32,8 @@ SELECTION_NOTE = (
     "the trial; thirds are ranked by the trial's own accuracies. The best of many trials looks better on "
     "validation than it is: only the test set tells."
 )
-TEST_NOTE = (
-    "Computed once, for the chosen trial alone, after the choice. No other trial was ever tried on the test set."
-)
+TEST_NOTE = "The test set was looked at once, after the choice. No other trial was ever tried on the test set."
 REFERENCE_NOTE = "The reference has the shared settings of the sweep, untuned: the difference is not a fair comparison."
-IMPORTANCE_NOTE = (
-    "Share of the differences between finished trials that each parameter explains (functional ANOVA by "
-    "Optuna). With few trials this is a hint, no more."
-)
 
 
 @dataclass(frozen=True)
@@ -64,11 +46,9 @@ class TrialRow:
     value: float | None = None  # objective on validation; the last one reported, if it did not finish
     accuracies: Mapping[str, float] = field(default_factory=dict)  # on validation; empty unless finished
     violation: float | None = None  # by how much the easy third falls below the reference
-    seconds: float | None = None  # of training, in its last session
     reason: str = ""  # why it did not finish
     folder: str = ""
     host: str = ""  # machine of that folder
-    same_as: int | None = None  # the trial whose result it shares, having the same settings
     begun_as: int | None = None  # the number it was begun under, where its worker died and another took over
 
     @property
@@ -86,16 +66,11 @@ class SweepResult:
     best: TrialRow | None  # None as long as no trial has finished
     reference: Mapping[str, float] | None  # accuracies on validation
     test: Mapping[str, float] | None = None  # of the best, once they were computed
-    # Share of each parameter in the differences between finished trials; empty if unknown.
-    importance: Mapping[str, float] = field(default_factory=dict)
-    missing: tuple[str, ...] = ()  # why something above is not there
+    missing: str = ""  # why there are no test accuracies
 
     @property
     def is_complete(self) -> bool:
-        """Whether as many trials have ended as are asked for.
-
-        One more may have been left by an interruption before fewer were asked for; it is waited for no longer.
-        """
+        """Whether as many trials have ended as are asked for; more that were begun are waited for no longer."""
         return len(self.rows) - self.count("running") >= self.plan.budget
 
     def count(self, outcome: str) -> int:
@@ -114,14 +89,8 @@ def named_settings(parameters: Sequence[Parameter], labels: Mapping[str, Any]) -
 
 def read_result(study: Study, plan: SweepPlan) -> SweepResult:
     """Return the result of a study as it is now."""
-    return make_result(plan, [_row(trial) for trial in counted(study)], study.user_attrs.get("reference"))
-
-
-def make_result(plan: SweepPlan, rows: Sequence[TrialRow], reference: Mapping[str, float] | None) -> SweepResult:
-    """Choose among rows and say which parameters mattered."""
-    importance, missing = _importance(plan, rows)
-    why = (missing,) if missing else ()
-    return SweepResult(plan, tuple(rows), choose(rows), reference, None, importance, why)
+    rows = tuple(_row(trial) for trial in counted(study))
+    return SweepResult(plan, rows, choose(rows), study.user_attrs.get("reference"))
 
 
 def _row(trial: FrozenTrial) -> TrialRow:
@@ -139,20 +108,14 @@ def _row(trial: FrozenTrial) -> TrialRow:
         folder=worker.get("folder", ""),
         host=worker.get("host", ""),
         begun_as=trial.system_attrs.get("failed_trial"),
-        **{name: result[name] for name in ("accuracies", "seconds", "reason", "same_as") if name in result},
+        **{name: result[name] for name in ("accuracies", "reason") if name in result},
     )
 
 
 def choose(rows: Sequence[TrialRow]) -> TrialRow | None:
-    """Return the finished trial with the highest value among those that keep the easy third.
-
-    If none keeps it, the one that loses least of it. Ties go to the earlier trial. Looks at validation alone.
-    """
+    """Return the best finished trial that keeps the easy third, the earlier of equals; if none keeps it, who loses least."""
     finished = [row for row in rows if row.outcome == "finished" and row.value is not None]
-    kept = [row for row in finished if row.keeps_easy is not False]
-    if kept:
-        return min(kept, key=_merit)
-    return min(finished, key=lambda row: (row.violation or 0.0, *_merit(row)), default=None)
+    return min(finished, key=lambda row: (max(row.violation or 0.0, 0.0), *_merit(row)), default=None)
 
 
 def _merit(row: TrialRow) -> tuple[float, int]:
@@ -160,43 +123,17 @@ def _merit(row: TrialRow) -> tuple[float, int]:
     return -(row.value or 0.0), row.number if row.begun_as is None else row.begun_as
 
 
-def _importance(plan: SweepPlan, rows: Sequence[TrialRow]) -> tuple[dict[str, float], str]:
-    """Return each parameter's share in the variance of the objective (functional ANOVA), or why there is none.
-
-    Only finished trials count: the values of pruned ones are of other epochs. Trials that share a result
-    count once.
-    """
-    finished = [row for row in rows if row.outcome == "finished" and row.same_as is None]
-    if len(finished) < FEWEST_FOR_IMPORTANCE:
-        return {}, f"importance of parameters needs {FEWEST_FOR_IMPORTANCE} finished trials"
-    if len({row.value for row in finished}) == 1:
-        return {}, "all finished trials have the same value, so no parameter is more important than another"
-    optuna = optuna_package()
-    with quiet_optuna():
-        study = optuna.create_study(direction="maximize", sampler=optuna.samplers.RandomSampler(seed=0))
-        for row in finished:
-            study.enqueue_trial(dict(row.labels))
-            trial = study.ask()
-            suggest(trial, plan.parameters)
-            study.tell(trial, row.value)
-        evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
-        found = optuna.importance.get_param_importances(study, evaluator=evaluator)
-    names = {p.key: p.name for p in plan.parameters}
-    return {names[key]: float(share) for key, share in found.items()}, ""
-
-
 def to_dict(result: SweepResult) -> dict[str, Any]:
     """Return the result as plain values for JSON."""
     return {
-        "plan": result.plan.to_dict(),
+        "plan": result.plan.question().to_dict(),
         "complete": result.is_complete,
         "selected_on": "validation",
         "best": None if result.best is None else _row_dict(result, result.best),
         "test_of_best": result.test,
         "reference_on_validation": result.reference,
-        "importance": dict(result.importance),
         "trials": [_row_dict(result, row) for row in result.rows],
-        "missing": list(result.missing),
+        "missing": [result.missing] if result.missing else [],
     }
 
 
@@ -219,9 +156,8 @@ def verdict_of(result: SweepResult) -> str:
     if plan.keep_easy and result.reference is not None and best.keeps_easy is not None:
         easy, before = _percent(best.accuracies["easy"]), _percent(result.reference["easy"])
         slack = f" (forgiven: {100 * plan.easy_slack:g} points)" if plan.easy_slack else ""
-        kept = "The easy third does not drop"
         lost = "NO trial keeps the easy third; this one loses least of it"
-        answer = kept if best.keeps_easy else lost
+        answer = "The easy third does not drop" if best.keeps_easy else lost
         words.append(f"{answer}: {easy} against {before} of the reference ERM run{slack}.")
     if result.test is not None:
         values = ", ".join(f"{name} {_percent(result.test[name])}" for name in METRICS if name in result.test)
@@ -238,21 +174,16 @@ def _settings_words(result: SweepResult, row: TrialRow) -> str:
 
 
 def tables_of(result: SweepResult, *, top: int = MOST_ROWS) -> list[Table]:
-    """Return the trials, best first; the choice beside the reference; the test; the importance."""
-    tables = [_trials_table(result, top)]
-    if result.best is not None:
-        chosen, columns = f"trial {result.best.number} (chosen)", (Column("who", "Run"), *_METRIC_COLUMNS)
-        rows, note = [{"who": chosen, **result.best.accuracies}], ""
-        if result.reference is not None:
-            rows, note = [{"who": "reference ERM", **result.reference}, *rows], REFERENCE_NOTE
-        tables.append(Table("The choice on validation", columns, rows, note))
-        if result.test is not None:
-            tested = [{"who": chosen, **result.test}]
-            tables.append(Table("The chosen trial on the test set", columns, tested, TEST_NOTE))
-    if result.importance:
-        shares = [{"name": name, "share": share} for name, share in result.importance.items()]
-        columns = (Column("name", "Parameter"), Column("share", "Importance", "percent"))
-        tables.append(Table("Importance of parameters", columns, shares, IMPORTANCE_NOTE))
+    """Return the trials, best first; and the choice beside the reference."""
+    tables, best = [_trials_table(result, top)], result.best
+    if best is not None:
+        chosen = f"trial {best.number} (chosen)"
+        found = {"reference ERM": result.reference, chosen: best.accuracies, f"{chosen}, test set": result.test}
+        rows = [{"who": who, **accuracies} for who, accuracies in found.items() if accuracies]
+        notes = [REFERENCE_NOTE] * bool(result.reference) + [TEST_NOTE] * bool(result.test)
+        tables.append(
+            Table("The choice on validation", (Column("who", "Run"), *_METRIC_COLUMNS), rows, " ".join(notes))
+        )
     return tables
 
 
@@ -270,51 +201,15 @@ def _trials_table(result: SweepResult, top: int) -> Table:
         *((Column("easy_kept", "Easy kept", "text"),) if result.plan.keep_easy else ()),
         Column("outcome", "Outcome"),
     )
-    order = lambda row: (row.outcome != "finished", row.keeps_easy is False, *_merit(row))  # noqa: E731
-    ranked = sorted(result.rows, key=order)
+    ranked = sorted(result.rows, key=lambda row: (row.outcome != "finished", row.keeps_easy is False, *_merit(row)))
     lines = []
     for row in ranked[:top]:
-        settings = result.settings(row)
+        settings, kept = result.settings(row), {True: "yes", False: "no", None: ""}[row.keeps_easy]
         line: dict[str, Any] = {f"set-{index}": short(settings.get(p.name)) for index, p in enumerate(parameters)}
-        line |= {"number": row.number, "value": row.value, **row.accuracies}
-        line["easy_kept"] = {True: "yes", False: "no", None: ""}[row.keeps_easy]
-        line["outcome"] = row.outcome if row.same_as is None else f"same as {row.same_as}"
-        lines.append(line)
+        lines.append({**line, **vars(row), **row.accuracies, "easy_kept": kept})
     left = len(ranked) - len(lines)
     note = SELECTION_NOTE + (f" {left} more trials are in result.json." if left else "")
     return Table(f"Trials by {objective} on validation", columns, lines, note)
-
-
-def importance_figure(result: SweepResult) -> Figure:
-    """Return bars: how much of the objective's variance each parameter explains."""
-    names = list(result.importance)[::-1]
-    figure = empty_figure(120 + 34 * len(names), xaxis=percent_axis("importance", range=[0, 1]))
-    figure.add_bar(
-        x=[result.importance[name] for name in names],
-        y=axis_labels(names, longest=40),
-        orientation="h",
-        marker={"color": ACCENT},
-        showlegend=False,
-    )
-    figure.update_yaxes(automargin=True)
-    return figure
-
-
-def history_figure(result: SweepResult) -> Figure:
-    """Return the objective of every trial in the order they were begun, and what would have been chosen."""
-    height = percent_axis(f"{result.plan.objective.name} on validation")
-    figure = empty_figure(320, xaxis=titled_axis("trial"), yaxis=height)
-    for outcome, colour in (("finished", ACCENT), ("pruned", NEUTRAL), ("diverged", "#d1495b")):
-        rows = [row for row in result.rows if row.outcome == outcome and row.value is not None]
-        figure.add_scatter(
-            x=[row.number for row in rows],
-            y=[row.value for row in rows],
-            text=[plotly_text(_settings_words(result, row)) for row in rows],
-            mode="markers",
-            name=outcome,
-            marker={"color": colour, "size": 9},
-        )
-    return figure
 
 
 def notes_of(result: SweepResult) -> list[str]:
@@ -323,7 +218,7 @@ def notes_of(result: SweepResult) -> list[str]:
     return [
         "Trials are compared, pruned and chosen by accuracies on validation samples; the test set plays no part.",
         *(f"trial {row.number} {row.outcome}: {row.reason}" for row in failed[:5]),
-        *result.missing,
+        *([result.missing] if result.missing else []),
     ]
 
 
@@ -339,19 +234,8 @@ def write_result(result: SweepResult, folder: Path) -> list[Path]:
         written.append(folder / "best.toml")
         write_text(written[-1], to_toml(result.plan.trial_config(result.best.labels)))
     title = f"Sweep of {result.plan.config.method.name} on {Path(result.plan.config.data.name).name}"
-    page = folder / "report.html"
-    try:
-        words = ("Objective of every trial", "Every trial, on validation.")
-        figures = {"history": (history_figure(result), *words)}
-        if result.importance:
-            caption = "Share of the differences between finished trials that each parameter explains."
-            important = (importance_figure(result), "Importance of every parameter", caption)
-            figures = {"importance": important, **figures}
-        write_tables_html(page, title=title, verdict=verdict, tables=tables, figures=figures, notes=notes)
-        written.append(page)
-    except ImportError as error:
-        say(f"no report.html: {error}")
-    return written
+    words: dict[str, Any] = {"title": title, "verdict": verdict, "tables": tables, "notes": notes}
+    return written + written_page(lambda: write_tables_html(folder / "report.html", **words))
 
 
 def _percent(value: float | None) -> str:

@@ -1,16 +1,8 @@
 """What a sweep may vary (the words of ``--search`` as typed parameters) and what it maximises (``--objective``).
 
-::
-
-    mean_margin=1,2,3                        one of these
-    representation_weight=0.1:0.9            a number between
-    optimizer.weight_decay=1e-5:1e-2:log     the same, drawn on a logarithmic scale
-    loop.batch_size=32:256:32                in steps
-    plain names are hyper-parameters of the method; dotted names any setting, as with --set
-
-The objective is an accuracy on validation, ``hard``, or a mix ``hard:0.7,overall:0.3`` whose weights are brought to the sum
-one. The constraint says that the easy third must not drop below that of a reference run (by default ERM under the same
-settings).
+``KEY=A,B,…`` lists values, ``KEY=LOW:HIGH``, ``KEY=LOW:HIGH:log`` and ``KEY=LOW:HIGH:STEP`` are ranges; plain names are
+hyper-parameters of the method, dotted names any setting. The objective is an accuracy on validation or a mix of several, with
+weights that are brought to the sum one.
 """
 
 from __future__ import annotations
@@ -18,7 +10,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,7 +29,6 @@ NOT_SEARCHABLE = {
     "loop.seed": "the best of several seeds is luck, not a setting",
     "method.name": "a sweep tunes one method; compare tuned methods with classmargin compare-methods",
 }
-MOST_CHOICES = 1000
 
 
 @dataclass(frozen=True)
@@ -74,11 +64,6 @@ class Parameter:
         """Return the values that are checked before anything runs: all choices, or both ends."""
         return self.choices or (self.value_of(self.low), self.value_of(self.high))
 
-    def tables(self, value: Any) -> Tables:
-        """Return a value as the tables of a configuration."""
-        part, _, name = self.key.partition(".")
-        return {part: {name: value}}
-
     def points(self) -> tuple[Any, ...]:
         """Return every label there is: the choices, or the steps of a range; nothing if it has none."""
         if self.choices or self.step is None:
@@ -89,29 +74,19 @@ class Parameter:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        if self.choices:
-            return {"key": self.key, "choices": list(self.choices)}
-        return {name: value for name, value in vars(self).items() if name != "choices"}
-
-    @staticmethod
-    def from_dict(record: Mapping[str, Any]) -> Parameter:
-        """Return the parameter of a record of :meth:`to_dict`."""
-        return Parameter(**{**record, "choices": tuple(record.get("choices", ()))})
+        return {**vars(self), "choices": list(self.choices)}
 
 
 def parse_search(words: Iterable[str], config: RunConfig) -> tuple[Parameter, ...]:
-    """Turn the words of ``--search`` into parameters, checked against the run they vary.
-
-    Without words the search ranges of its method are taken.
-    """
+    """Turn the words of ``--search`` into parameters, checked against the run they vary; by default its method's ranges."""
     found = [_parse_word(word, config) for word in words] or default_parameters(config.method.name)
-    key, times = Counter(parameter.key for parameter in found).most_common(1)[0]
-    if times > 1:
-        raise ValueError(f"--search names {key} more than once")
+    keys = [parameter.key for parameter in found]
     for parameter in found:
+        if keys.count(parameter.key) > 1:
+            raise ValueError(f"--search names {parameter.key} more than once")
         for value in parameter.ends():
             try:
-                check_method(effective(with_values(config, parameter.tables(value))))
+                check_method(effective(with_values(config, settings_table(parameter.key, value))))
             except (ValueError, TypeError) as error:
                 raise ValueError(f"--search {parameter.name}={value}: {error}") from error
     return tuple(found)
@@ -144,25 +119,16 @@ def _parse_word(word: str, config: RunConfig) -> Parameter:
 
 
 def _present_value(key: str, config: RunConfig) -> Any:
-    """Return the present value of a setting; one that cannot be searched, or is not known, is refused."""
+    """Return the present value of a setting; one that cannot be searched is refused."""
     part, _, name = key.partition(".")
     if part == "machine":
         raise ValueError(f"{key} cannot be searched: the machine does not change what is computed")
     if part == "data" and name not in SEARCHABLE_DATA:
-        known = ", ".join(f"data.{name}" for name in SEARCHABLE_DATA)
-        raise ValueError(
-            f"{key} cannot be searched: trials must be compared on the same samples; of data only {known} "
-            f"may vary{did_you_mean(name, SEARCHABLE_DATA)}"
-        )
+        hint = did_you_mean(name, SEARCHABLE_DATA)
+        raise ValueError(f"{key} cannot be searched: trials must be compared on the same samples{hint}")
     if key in NOT_SEARCHABLE:
         raise ValueError(f"{key} cannot be searched: {NOT_SEARCHABLE[key]}")
-    tables = effective(config).to_dict()
-    check_choice("the part of a searched setting", part, tables)
-    if name not in tables[part] and part != "backbone":  # builders of networks have options of their own
-        kind = f"method {config.method.name} has no hyper-parameter" if part == "method" else f"{part} has no"
-        hint = did_you_mean(name, tables[part])
-        raise ValueError(f"--search: {kind} {name!r}; it has {', '.join(tables[part])}{hint}")
-    return tables[part].get(name)
+    return effective(config).to_dict().get(part, {}).get(name)
 
 
 def _parse_choices(key: str, text: str) -> tuple[Any, ...]:
@@ -172,10 +138,7 @@ def _parse_choices(key: str, text: str) -> tuple[Any, ...]:
         if not all(pieces):
             raise ValueError(f"--search {key}={text}: an empty value between commas")
         values = [parse_overrides([f"x.x={piece}"])["x"]["x"] for piece in pieces]
-    kept = [value for place, value in enumerate(values) if value not in values[:place]]
-    if len(kept) > MOST_CHOICES:
-        raise ValueError(f"--search {key} lists {len(kept)} values; at most {MOST_CHOICES}, or use LOW:HIGH")
-    return tuple(kept)
+    return tuple(value for place, value in enumerate(values) if value not in values[:place])
 
 
 def _parse_range(key: str, text: str, *, whole: bool) -> Parameter:
@@ -183,9 +146,13 @@ def _parse_range(key: str, text: str, *, whole: bool) -> Parameter:
     example = f"--search {key}={text}: a range is LOW:HIGH, LOW:HIGH:log or LOW:HIGH:STEP"
     if len(pieces) not in (2, 3):
         raise ValueError(f"{example}, got {len(pieces)} parts")
-    low, high = (_number(piece, example) for piece in pieces[:2])
-    log = len(pieces) == 3 and pieces[2].strip() == "log"
-    step = None if len(pieces) == 2 or log else _number(pieces[2], example)
+    log = pieces[2:] == ["log"]
+    try:
+        low, high, step = (*map(float, pieces[:2]), None if log or len(pieces) == 2 else float(pieces[2]))
+    except ValueError:
+        raise ValueError(f"{example}, got {text!r}") from None
+    if not math.isfinite(low + high):
+        raise ValueError(f"{example}, with finite numbers, got {text!r}")
     if not low < high:
         raise ValueError(f"{example}, with LOW below HIGH")
     if log and low <= 0:
@@ -197,16 +164,6 @@ def _parse_range(key: str, text: str, *, whole: bool) -> Parameter:
     return Parameter(key, low=low, high=high, step=step, log=log, whole=whole)
 
 
-def _number(text: str, example: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise ValueError(f"{example}, got {text!r}") from None
-    if not math.isfinite(value):
-        raise ValueError(f"{example}, with finite numbers, got {text!r}")
-    return value
-
-
 def check_method(config: RunConfig) -> Method:
     """Return the method for a toy task, so that a bad hyper-parameter shows before anything is loaded."""
     labels = torch.arange(3).repeat(4)
@@ -215,9 +172,15 @@ def check_method(config: RunConfig) -> Method:
     return create(config.method.name, task, preset=config.method.preset, **config.method.options)
 
 
+def settings_table(key: str, value: Any) -> Tables:
+    """Return the value of ``PART.KEY`` as tables of a configuration."""
+    part, _, name = key.partition(".")
+    return {part: {name: value}}
+
+
 def settings_of(parameters: Sequence[Parameter], labels: Mapping[str, Any]) -> Tables:
     """Return the tables of configuration for what a study suggests (by ``key``)."""
-    return merge(*(p.tables(p.value_of(labels[p.key])) for p in parameters))
+    return merge(*(settings_table(p.key, p.value_of(labels[p.key])) for p in parameters))
 
 
 def grid_size(parameters: Sequence[Parameter]) -> int | None:
@@ -231,10 +194,6 @@ def grid(parameters: Sequence[Parameter]) -> Iterable[dict[str, Any]]:
     keys = [parameter.key for parameter in parameters]
     for labels in itertools.product(*(parameter.points() for parameter in parameters)):
         yield dict(zip(keys, labels, strict=True))
-
-
-# Thirds need three classes; what is left of fewer has no hard third.
-CLASSES_FOR_THIRDS = 3
 
 
 @dataclass(frozen=True)
@@ -259,20 +218,14 @@ class Objective:
     def check_classes(self, num_classes: int) -> None:
         """Refuse thirds where there are too few classes for them."""
         thirds = [metric for metric in self.weights if metric in ("easy", "medium", "hard")]
-        if thirds and num_classes < CLASSES_FOR_THIRDS:
+        if thirds and num_classes < 3:
             raise ValueError(
-                f"--objective {thirds[0]} needs at least {CLASSES_FOR_THIRDS} classes, the data has {num_classes}; "
-                "use overall or worst"
+                f"--objective {thirds[0]} needs at least 3 classes, the data has {num_classes}; use overall or worst"
             )
 
 
 def parse_objective(text: str) -> Objective:
-    """Read ``hard`` or ``hard:0.7,overall:0.3``.
-
-    Example:
-        >>> parse_objective("hard:7, overall:3").name
-        'hard:0.7,overall:0.3'
-    """
+    """Read ``hard`` or ``hard:0.7,overall:0.3``."""
     weights: dict[str, float] = {}
     for piece in text.split(","):
         metric, colon, number = (word.strip() for word in piece.partition(":"))
@@ -290,10 +243,6 @@ def parse_objective(text: str) -> Objective:
 
 
 def easy_violation(accuracies: Mapping[str, Any], reference_easy: float, slack: float) -> float:
-    """Return by how much the easy third falls below the reference minus ``slack``; zero or less is fine.
-
-    Both thirds are ranked by each run's own accuracies, as everywhere in the paper: ranking both by the
-    reference would charge the trial for the luck of the reference's best classes.
-    """
+    """Return by how much the easy third, ranked by the trial itself, falls below the reference minus ``slack``."""
     easy = accuracies.get("easy")
     return math.inf if easy is None else reference_easy - slack - float(easy)

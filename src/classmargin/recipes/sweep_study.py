@@ -1,10 +1,8 @@
-"""The plan of a sweep, which decides everything and is made once and kept in ``sweep.json``; and the study that all its processes
-share: opening it, drawing from it, and what dead processes left behind.
+"""The plan of a sweep, and the Optuna study that all its processes share.
 
-Dead processes are Optuna's business: whoever trains a trial records a heartbeat, a trial without one for a while is failed
-and lined up again (``RetryHeartbeatStaleTrialCallback``), and the time is that of the data base, so that the clocks of
-machines do not matter. Two things are added, because Optuna leaves them open. A process that died on *this* machine is known
-at once by its number. A trial that nobody has signed yet has no heartbeat that could become stale.
+Whoever trains a trial records a heartbeat; Optuna fails a trial without one for a while and lines it up again, by the clock
+of the data base. Two things are added: a process that died on *this* machine is known at once by its number, and a trial that
+nobody has signed yet has no heartbeat that could become stale.
 """
 
 from __future__ import annotations
@@ -22,16 +20,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from classmargin._checks import check_choice, require_extra
-from classmargin._files import read_json
-from classmargin.backbones import backbone_info
-from classmargin.recipes.out_folder import refuse_unsettled
+from classmargin._checks import require_extra
+from classmargin.recipes.out_folder import QUESTION_FILE, Question, claim_folder
 from classmargin.recipes.run_parts import effective
-from classmargin.recipes.sweep_space import Objective, Parameter, check_method, grid, grid_size, settings_of
+from classmargin.recipes.sweep_space import Objective, Parameter, check_method, grid_size, settings_of, settings_table
 from classmargin.training.config import MethodConfig, RunConfig, identity
-from classmargin.training.config_reader import build, differences, replace_machine, with_values
-from classmargin.training.devices import settled
-from classmargin.training.run_folder import Owner, write_json
+from classmargin.training.config_reader import replace_machine, with_values
+from classmargin.training.run_folder import Owner
 
 if TYPE_CHECKING:
     from optuna.study import Study
@@ -47,11 +42,6 @@ MOST_RETRIES = 10
 # Half of the trials are stopped early at most after this share of the epochs: margins may start late.
 PRUNE_AFTER = 0.25
 COMPARED_TRIALS = 5
-
-
-PLAN_FILE = "sweep.json"
-SAMPLERS = ("tpe", "random", "grid")
-_PLAIN = ("trials", "study", "storage", "seed", "pruner", "keep_easy", "easy_slack", "sampler")
 
 
 @dataclass(frozen=True)
@@ -72,7 +62,6 @@ class SweepPlan:
     sampler: str = "tpe"  # tpe learns from ended trials, random does not, grid tries every combination
 
     def __post_init__(self) -> None:
-        check_choice("--sampler", self.sampler, SAMPLERS)
         if self.sampler == "grid" and grid_size(self.parameters) is None:
             raise ValueError(
                 "--sampler grid needs values to combine: KEY=A,B,… or KEY=LOW:HIGH:STEP for every --search"
@@ -91,11 +80,8 @@ class SweepPlan:
 
     @property
     def is_staged(self) -> bool:
-        """Whether a trial may train in several stages.
-
-        What such a run shows halfway says little about its end: SupCon has no classifier yet, JTT begins anew.
-        """
-        ends = [parameter.tables(value) for parameter in self.parameters for value in parameter.ends()]
+        """Whether a trial may train in stages, and so says little halfway: SupCon has no classifier yet, JTT begins anew."""
+        ends = [settings_table(parameter.key, value) for parameter in self.parameters for value in parameter.ends()]
         configs = [effective(with_values(self.config, tables)) for tables in ({}, *ends)]
         return any(len(check_method(config).stages(config.loop.epochs)) > 1 for config in configs)
 
@@ -107,42 +93,29 @@ class SweepPlan:
         """Return the run that the easy third is measured against: plain ERM under the shared settings."""
         return _effective_trial(replace(self.config, method=MethodConfig("erm")))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        # With what the trials round by: those of another version or machine must not differ in it.
-        images = backbone_info(self.config.backbone.name).kind == "image"
-        return {
-            "config": settled(_for_trials(self.config), images=images).to_dict(),
-            "parameters": [parameter.to_dict() for parameter in self.parameters],
-            "objective": dict(self.objective.weights),
-            **{name: getattr(self, name) for name in _PLAIN},
+    def question(self, *, anywhere: bool = False) -> Question:
+        """Return what must stay the same while trials are added; ``anywhere``: on machines that keep the data elsewhere."""
+        config = self.config
+        if anywhere:
+            config = with_values(config, {"data": {"name": Path(config.data.name).name}})
+        plain = ("seed", "pruner", "keep_easy", "easy_slack", "sampler")
+        about = {
+            "--search": json.dumps([parameter.to_dict() for parameter in self.parameters]),
+            "--objective": self.objective.name,
+            "loop.seed": config.loop.seed,
+            **{name: getattr(self, name) for name in plain},
         }
-
-    @staticmethod
-    def from_dict(record: Mapping[str, Any]) -> SweepPlan:
-        """Return the plan of a record of :meth:`to_dict`."""
-        return SweepPlan(
-            config=build(record["config"]),
-            parameters=tuple(Parameter.from_dict(item) for item in record["parameters"]),
-            objective=Objective(record["objective"]),
-            **{name: record[name] for name in _PLAIN if name in record or name != "sampler"},
-        )
-
-
-def _for_trials(config: RunConfig) -> RunConfig:
-    """One thread a process, no page for every trial: many run side by side."""
-    return replace_machine(config, threads=1, report=False)
+        texts = {name: str(value) for name, value in about.items()}
+        return Question("sweep", texts, {"trial": _effective_trial(config)})
 
 
 def _effective_trial(config: RunConfig) -> RunConfig:
-    return effective(_for_trials(config))
+    """One thread a process, no page for every trial: many run side by side."""
+    return effective(replace_machine(config, threads=1, report=False))
 
 
 def study_name(config: RunConfig, parameters: tuple[Parameter, ...], objective: Objective) -> str:
-    """Return a name that the same question gets on every machine, so that they meet in one study.
-
-    Where the data lies does not count; how many trials are wanted does not either, so more can be added.
-    """
+    """Return a name that the same question gets on every machine, wherever the data lie and however many trials are wanted."""
     shared = identity(_effective_trial(with_values(config, {"data": {"root": None}})))
     question = [shared, [parameter.to_dict() for parameter in parameters], dict(objective.weights)]
     digest = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:12]
@@ -150,73 +123,37 @@ def study_name(config: RunConfig, parameters: tuple[Parameter, ...], objective: 
 
 
 def settle_plan(plan: SweepPlan, folder: Path) -> None:
-    """Keep the plan in the folder; one that holds another sweep, or something else, is refused."""
-    file = folder / PLAN_FILE
-    if file.exists():
-        check_same_question(read_plan(file), plan, str(folder))
-    elif folder.exists() and any(folder.iterdir()):
-        raise ValueError(f"{folder} exists and holds no sweep; choose another --out")
-    write_json(file, plan.to_dict())
-
-
-def read_plan(file: Path) -> SweepPlan:
-    """Return the plan in a file; a file that is none is named."""
-    try:
-        return SweepPlan.from_dict(read_json(file))
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{file} is not the plan of a sweep: {error}") from error
-
-
-def check_same_question(before: SweepPlan, now: SweepPlan, where: str) -> None:
-    """Refuse to mix trials of different questions; places of data and the number of trials may differ."""
-    refuse_unsettled([before.config], where)
-    free = ("data.root:", "data.name:") if before.storage != now.storage else ("data.root:",)
-    changed = differences(_effective_trial(before.config), _effective_trial(now.config))
-    changed = [words for words in changed if not words.startswith(free)]
-    searched = [json.dumps([p.to_dict() for p in plan.parameters]) for plan in (before, now)]
-    if searched[0] != searched[1]:
-        changed.append("--search")
-    if dict(before.objective.weights) != dict(now.objective.weights):
-        changed.append(f"--objective: {before.objective.name} -> {now.objective.name}")
-    for name in ("seed", "pruner", "keep_easy", "easy_slack", "sampler"):
-        old, new = getattr(before, name), getattr(now, name)
-        if old != new:
-            changed.append(f"{name}: {old} -> {new}")
-    if changed:
-        raise ValueError(f"{where} holds a sweep that asks something else ({'; '.join(changed)})")
+    """Keep what the sweep asks in its folder; one that holds another sweep, or something else, is refused."""
+    claim_folder(folder, plan.question(), (), results=(QUESTION_FILE,))
 
 
 def optuna_package() -> Any:
     """Return Optuna, silent: its lines on standard error would break the bars, its advice is ours to give."""
     optuna = require_extra("optuna", "sweep", "a sweep")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
+    warnings.filterwarnings("ignore", module="optuna")
+    warnings.filterwarnings("ignore", message="Heartbeat of storage is supposed")
+    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
     return optuna
-
-
-@contextlib.contextmanager
-def quiet_optuna() -> Iterator[None]:
-    """Silence warnings that Optuna raises about itself."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module="optuna")
-        warnings.filterwarnings("ignore", message="Heartbeat of storage is supposed")
-        warnings.filterwarnings("ignore", category=optuna_package().exceptions.ExperimentalWarning)
-        yield
 
 
 def open_study(plan: SweepPlan) -> Study:
     """Return the study of a plan, made where it does not exist; one that asks something else is refused."""
     optuna = optuna_package()
-    with quiet_optuna(), storage_errors(plan.storage):
-        storage = _open_storage(plan.storage)
+    with storage_errors(plan.storage):
         study: Study = optuna.create_study(
-            storage=storage, study_name=plan.study, direction="maximize", load_if_exists=True
+            storage=_open_storage(plan.storage),
+            pruner=make_pruner(plan),
+            study_name=plan.study,
+            direction="maximize",
+            load_if_exists=True,
         )
-        if "plan" not in study.user_attrs:
-            study.set_user_attr("plan", plan.to_dict())
-        study.pruner = make_pruner(plan)
-        study.sampler = make_sampler(plan, 0)
-    known = SweepPlan.from_dict(study.user_attrs["plan"])
-    check_same_question(known, plan, f"study {plan.study} in {safe_address(plan.storage)}")
+        if "question" not in study.user_attrs:
+            study.set_user_attr("question", plan.question(anywhere=True).to_dict())
+    changed = Question.from_dict(study.user_attrs["question"]).changes_to(plan.question(anywhere=True))
+    if changed:
+        place = f"study {plan.study} in {safe_address(plan.storage)}"
+        raise ValueError(f"{place} asks something else ({'; '.join(changed)}); choose another --study")
     return study
 
 
@@ -243,21 +180,19 @@ def _open_storage(address: str) -> Any:
 
 def _retry_callback() -> Callable[[Study, FrozenTrial], None]:
     """Return what lines up a trial again, with its values and what it has reported."""
-    with quiet_optuna():
-        kind = optuna_package().storages.RetryHeartbeatStaleTrialCallback
-        found: Callable[[Study, FrozenTrial], None] = kind(MOST_RETRIES, inherit_intermediate_values=True)
+    kind = optuna_package().storages.RetryHeartbeatStaleTrialCallback
+    found: Callable[[Study, FrozenTrial], None] = kind(MOST_RETRIES, inherit_intermediate_values=True)
     return found
 
 
 @contextlib.contextmanager
 def storage_errors(address: str) -> Iterator[None]:
     """Turn what data bases raise into one line that names the storage without its password."""
-    internal = optuna_package().exceptions.StorageInternalError
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
         yield
-    except (SQLAlchemyError, internal) as error:
+    except (SQLAlchemyError, optuna_package().exceptions.StorageInternalError) as error:
         words = str(error.__cause__ or error).splitlines()[0]
         raise ValueError(f"--storage {safe_address(address)} cannot be used: {words}") from error
 
@@ -273,10 +208,9 @@ def safe_address(address: str) -> str:
 def make_sampler(plan: SweepPlan, number: int) -> Any:
     """Return the sampler of one trial; its draws depend on (seed, number), not on which process asks."""
     samplers, seed = optuna_package().samplers, (plan.seed * 1_000_003 + number) % 2**32
-    with quiet_optuna():
-        if plan.sampler == "tpe":
-            return samplers.TPESampler(seed=seed, constant_liar=True)
-        return samplers.RandomSampler(seed=seed)  # of a grid, every point is lined up and nothing is drawn
+    if plan.sampler == "tpe":
+        return samplers.TPESampler(seed=seed, constant_liar=True)
+    return samplers.RandomSampler(seed=seed)  # of a grid, every point is lined up and nothing is drawn
 
 
 def make_pruner(plan: SweepPlan) -> Any:
@@ -300,13 +234,6 @@ def suggest(trial: Trial, parameters: tuple[Parameter, ...]) -> dict[str, Any]:
         else:
             labels[p.key] = trial.suggest_float(p.key, p.low, p.high, step=p.step, log=p.log)
     return labels
-
-
-def enqueue_grid(study: Study, plan: SweepPlan) -> None:
-    """Where every combination is to be tried, line them all up; what is there already is not added again."""
-    if plan.whole_grid:
-        for labels in grid(plan.parameters):
-            study.enqueue_trial(labels, skip_if_exists=True)
 
 
 def counted(study: Study) -> list[FrozenTrial]:
@@ -378,8 +305,3 @@ def line_up_again(study: Study, number: int) -> None:
 def trial_state(name: str) -> Any:
     """Return Optuna's constant of a state."""
     return optuna_package().trial.TrialState[name]
-
-
-def first_number(study: Study, number: int) -> int:
-    """Return the number under which a trial was begun first: its run folder has that name."""
-    return int(study.get_trials(deepcopy=False)[number].system_attrs.get("failed_trial", number))

@@ -1,10 +1,4 @@
-"""One run from its folder's point of view: begin, resume, or leave alone what is finished; and what it left there::
-
-train(config, folder, resume=...)
-folder finished      -> its audit is read, nothing is trained
-folder begun         -> resume it, or refuse (not resume), or refuse (another configuration)
-folder empty         -> begin
-"""
+"""One run from its folder's point of view: begin, resume, or leave alone what is finished; and what it left there."""
 
 from __future__ import annotations
 
@@ -16,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch.distributed as dist
@@ -42,14 +36,6 @@ VALIDATION_FILE = "validation.npz"
 METRICS = ("overall", "easy", "medium", "hard", "worst")
 
 
-@runtime_checkable
-class RunObserver(Protocol):
-    """An observer that also looks at the network or the data of the run."""
-
-    def attach(self, session: RunParts) -> None:
-        """Learn what is trained on what, before the first step."""
-
-
 def default_folder(config: RunConfig, parent: str | Path = "runs") -> Path:
     """Return the folder of a run: its names for people and its identity for certainty."""
     words = [Path(config.data.name).stem, config.backbone.name, config.method.name, f"seed{config.loop.seed}"]
@@ -67,16 +53,16 @@ def train(
     show: bool | None = None,
     test: bool = True,
     observers: Sequence[Logger] = (),
+    watch_spread: bool = False,
     notices: bool = True,
     validation: bool = False,
 ) -> dict[str, Any]:
     """Train a run to its end and return its summary (accuracies on the test set under ``test``).
 
-    Without ``resume`` a folder in use is refused. ``show`` forces the progress bar on or off. Without ``test`` the run stops
-    with its last checkpoint and is not marked as done; calling again with ``resume`` does what is left (sweeps choose before
-    they test). Observers are told about each evaluation on validation, after the run's own files; one with ``attach`` is
-    given the parts of the run first. ``notices`` say what a user should know about the data. ``validation`` also writes the
-    predictions on validation (:data:`VALIDATION_FILE`), for whoever chooses by them.
+    Without ``resume`` a folder in use is refused. Without ``test`` the run stops with its last checkpoint and is not marked as
+    done; calling again with ``resume`` does what is left. Observers are told about each evaluation on validation, after the run's
+    own files; ``watch_spread`` notes the spread of every class then. ``notices`` say what a user should know about the data;
+    ``validation`` also writes the predictions on validation (:data:`VALIDATION_FILE`). ``show`` forces the progress bar on or off.
     """
     run, helper = RunFolder(folder), is_helper_process()
     config = effective(_as_begun(config, run))
@@ -99,6 +85,10 @@ def train(
             session = build_run(config)
             for note in session.bundle.notes if notices else ():
                 say_once(note)
+            if watch_spread:
+                from classmargin.recipes.class_measures import SpreadLog
+
+                observers = [*observers, SpreadLog(run, session)]
             loop = _loop_of(session, run, fabric, show, observers)
             network = loop.run()
             summary = {
@@ -154,8 +144,7 @@ def is_helper_process() -> bool:
 def exit_code_of_rank(code: int) -> int:
     """Return the exit code of this process for a run that ends with ``code``.
 
-    Lightning's own launcher kills rank 0 when it sees a helper end with another code than 0, perhaps before
-    rank 0 has closed its loggers; what counts there is the code of rank 0. Other launchers look at every rank.
+    Lightning's launcher kills rank 0 when a helper ends with another code than 0; other launchers look at every rank.
     """
     external = any(name in os.environ for name in ("TORCHELASTIC_RUN_ID", "SLURM_PROCID"))
     return 0 if is_helper_process() and not external else code
@@ -186,9 +175,6 @@ def _loop_of(session: RunParts, run: RunFolder, fabric: Any, show: bool | None, 
         begun = ", ".join(sorted(before))
         say(f"the run was begun on {begun} and resumes on {here}: it will not end bit-identical")
     devices.apply_memory_format(session.network, config.machine.memory_format)
-    for observer in observers:
-        if isinstance(observer, RunObserver):
-            observer.attach(session)
     recorder = Recorder(run, config, tuple(session.bundle.class_names), observers)
     title = f"{config.method.name} seed {config.loop.seed}"
     watchers = Watchers(run.progress_file, title, show=show) if rank() == 0 else Watchers()
@@ -207,7 +193,7 @@ def _arrays_of(part: str, session: RunParts, loop: Loop, network: nn.Module, fab
 
 
 def _finish(session: RunParts, run: RunFolder, arrays: Arrays, summary: dict[str, Any]) -> None:
-    """Audit the answers on the test set."""
+    """Audit the answers on the test set, and give the report to the trackers the run logged to."""
     machine, options = session.config.machine, session.config.method.options
     finish_run(
         run,
@@ -217,15 +203,10 @@ def _finish(session: RunParts, run: RunFolder, arrays: Arrays, summary: dict[str
         norm_order=float(options.get("norm_order", 2.0)),  # margins as the method gave them
         images=pictures_of(session.bundle.test, arrays["sample_id"]) if machine.report else None,
     )
-    _send_report(session.config, run)
-
-
-def _send_report(config: RunConfig, run: RunFolder) -> None:
-    """Give the report to the trackers the run logged to."""
-    if rank() == 0 and config.machine.loggers and run.report_file.exists():
+    if rank() == 0 and machine.loggers and run.report_file.exists():
         from classmargin.integrations.trackers import send_run_report
 
-        send_run_report(config.machine.loggers, run.path, run.report_file, say)
+        send_run_report(machine.loggers, run.path, run.report_file, say)
 
 
 def pictures_of(split: Split, sample_id: np.ndarray[Any, Any]) -> Any:
@@ -249,10 +230,8 @@ def read_summary(run: RunFolder) -> dict[str, Any]:
         test = {name: math.nan if value is None else float(value) for name, value in summary["test"].items()}
         return {**summary, "steps": int(summary["steps"]), "test": test}
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise ValueError(
-            f"{run.done_file} is damaged ({type(error).__name__}: {error}); delete it and give the same "
-            "command again: the run tests its last checkpoint anew"
-        ) from error
+        words = f"{run.done_file} is damaged ({type(error).__name__}: {error})"
+        raise ValueError(f"{words}; delete it and give the same command again, which tests the run anew") from error
 
 
 def read_progress(path: Path) -> dict[str, Any] | None:

@@ -26,12 +26,7 @@ def chosen_samples(bundle: DataBundle, data: DataConfig) -> DataBundle:
 
 
 def fold_numbers(labels: NDArray[np.int64], folds: int) -> NDArray[np.int64]:
-    """Return the fold of each sample ``[N]``; every class is spread evenly.
-
-    Example:
-        >>> np.bincount(fold_numbers(np.zeros(7, dtype=np.int64), 3)).tolist()
-        [3, 2, 2]
-    """
+    """Return the fold of each sample ``[N]``; every class is spread evenly."""
     numbers = np.empty(len(labels), dtype=np.int64)
     order = np.random.default_rng(0).permutation(len(labels))
     for label in np.unique(labels):
@@ -51,11 +46,7 @@ def _sample_ids(path: str) -> NDArray[np.int64]:
 
 
 def spared_classes(bundle: DataBundle, data: DataConfig) -> tuple[int, ...]:
-    """Return the classes that are augmented less.
-
-    Raises:
-        ValueError: A name is unknown, or nothing is augmented.
-    """
+    """Return the classes that are augmented less; unknown names, and data that are not augmented at all, are refused."""
     if data.spared_classes and (bundle.kind != "images" or data.augmentation == "none"):
         raise ValueError(
             f"data.spared_classes names classes that are augmented less, but {bundle.name} is not augmented at all"

@@ -1,12 +1,10 @@
 """Settings that are chosen on validation before the final runs, and the rows that make a comparison fair.
 
-``reproduce --select`` tries the paper's grid: c̄ in {1, 2, 3} and λ in {0.1, …, 0.9}, for the rows of the MR² family alone.
-``--equal-footing N`` gives every row the same budget: N settings of learning rate, weight decay and up to two
-hyper-parameters of its own, the first of them the settings as planned. It also adds cross-entropy with the compute of each
-costlier method (:func:`fair_rows`), and balanced softmax as a null row, which on balanced data is cross-entropy: what it
-"gains" is noise.
-
-Every setting is trained like the final runs, with one seed and a validation part held out. Nothing here looks at the test set.
+``reproduce --select`` tries the paper's grid of c̄ and λ for the rows of the MR² family alone. ``--equal-footing N`` gives every row
+the same budget: N settings of learning rate, weight decay and up to two hyper-parameters of its own, the first of them as planned.
+It also adds cross-entropy with the compute of each costlier method, and a null row: balanced softmax, which on balanced data is
+cross-entropy, so that what it "gains" is noise. Every setting is trained like the final runs, with one seed and a validation
+part held out. Nothing here looks at the test set.
 """
 
 from __future__ import annotations
@@ -56,10 +54,7 @@ Choice = dict[str, Point]
 
 
 def searched(plan: RecipePlan, trials: int, **how: Any) -> RecipePlan:
-    """Return the plan at the settings that are best on validation; what was tried already is not trained again.
-
-    With ``trials`` settings of every row, and the rows of an equal footing; 0 tries the paper's grid.
-    """
+    """Return the plan at the settings that are best on validation: of ``trials`` of every fair row, or (0) of the paper's grid."""
     blocks = tuple(fair_rows(block, plan.folder) for block in plan.blocks) if trials else plan.blocks
     choice = _select(blocks, plan.folder, trials, **how)
 
@@ -75,10 +70,7 @@ def searched(plan: RecipePlan, trials: int, **how: Any) -> RecipePlan:
 
 
 def paper_points(row: PlannedRow) -> list[Point]:
-    """Return the paper's grid for a row; empty where it has none.
-
-    A linear probe has no representation margin to search; a hyper-parameter that the row itself fixes is not searched.
-    """
+    """Return the paper's grid for a row without what the row itself fixes; a linear probe has no representation margin."""
     config = row.runs[0].config
     left = {*row.fixed, *(("representation_weight",) if config.backbone.mode == "probe" else ())}
     grid = {n: values for n, values in PAPER_GRID.get(config.method.name, {}).items() if n not in left}
@@ -88,10 +80,9 @@ def paper_points(row: PlannedRow) -> list[Point]:
 
 
 def equal_points(row: PlannedRow, trials: int) -> list[Point]:
-    """Return ``trials`` settings of a row: as planned, then drawn at random.
+    """Return ``trials`` settings of a row: as planned, then drawn at random for what nobody fixed.
 
     The factors of learning rate and weight decay are the same for every row, so that no method has luckier draws.
-    Hyper-parameters that somebody fixed are left alone.
     """
     check_int("trials", trials, minimum=1)
     config, rates, own = row.runs[0].config, np.random.default_rng(0), np.random.default_rng(1)
@@ -122,11 +113,7 @@ def _short(value: float) -> float:
 
 
 def fair_rows(block: PlannedBlock, folder: Path) -> PlannedBlock:
-    """Return the block with the rows that equal footing asks for.
-
-    Cross-entropy is trained as many times longer as each costlier method takes per epoch. The null row is added where the
-    classes are balanced; without a row of cross-entropy nothing can be added.
-    """
+    """Return the block with the null row and cross-entropy trained as many times longer as each costlier method takes per epoch."""
     configs = [row.runs[0].config for row in block.rows]
     base = next((row for row in block.rows if row.runs[0].config.method.name == "erm"), None)
     if base is None:
@@ -203,10 +190,7 @@ def searched_trials(folders: Sequence[str | Path]) -> int:
 
 
 def footing_lacks(configs: Sequence[RunConfig], trials: int) -> tuple[str, ...]:
-    """Return what a table of these rows (the baseline first) lacks to compare methods on an equal footing.
-
-    ``trials`` are the settings that every row tried on validation.
-    """
+    """Return what a table of these rows, each with so many ``trials``, lacks to compare methods on an equal footing."""
     lacks = [] if trials > 1 else ["the same search on validation for every method"]
     length = max((c.loop.epochs for c in configs if c.method.name == "erm"), default=0)
     infos = [(method_info(config.method.name), config.loop.epochs) for config in configs]

@@ -1,8 +1,8 @@
 """Worker processes that train one run after another, on this machine or on a Ray cluster.
 
-On Ray one actor per worker reserves the resources, starts the same worker program on its node and passes messages on, so
-that a run computes, resumes, saves and ends in the same way there. Run folders must lie on a file system that all nodes
-share. A cluster is found through ``RAY_ADDRESS``; without it Ray runs on this machine alone.
+On Ray one actor per worker reserves the resources, starts the same worker program on its node and passes messages on. Run
+folders must lie on a file system that all nodes share. A cluster is found through ``RAY_ADDRESS``; without it Ray runs on this
+machine alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from classmargin._checks import require_extra
 
 PATIENCE_SECONDS = 60.0
 # What a launcher or a scheduler says about *this* process; workers are processes of their own.
-_OF_A_RANK = [
+_OF_A_RANK = (
     "RANK",
     "LOCAL_RANK",
     "WORLD_SIZE",
@@ -29,7 +29,7 @@ _OF_A_RANK = [
     "NODE_RANK",
     "MASTER_ADDR",
     "MASTER_PORT",
-]
+)
 _OF_LAUNCHERS = ("SLURM_", "TORCHELASTIC_")
 # Exit code of a worker whose node is gone; a node may be silent for as long as Ray allows, a dead actor is noticed at once.
 _LOST = -9
@@ -66,10 +66,7 @@ def accelerator_shares(accelerators: Sequence[str], jobs: int) -> list[str]:
 
 
 class LocalWorker:
-    """A worker process of this machine; messages are JSON records in both directions.
-
-    Its environment is that of this process but for ``environment``; it runs in ``folder``, by default the present one.
-    """
+    """A worker process of this machine with some other environment and ``folder``; messages are JSON records both ways."""
 
     def __init__(self, environment: Mapping[str, str], folder: str | None = None) -> None:
         inherited = {
@@ -104,18 +101,14 @@ class LocalWorker:
         self._process.stdin.write(json.dumps(message) + "\n")
         self._process.stdin.flush()
 
-    def receive(self) -> list[dict[str, Any]]:
-        """Return what it has said since the last call."""
-        count = len(self._said)
-        taken, self._said[:count] = self._said[:count], []
-        return taken
-
-    def exit_code(self) -> int | None:
-        """Return how it ended once everything that it said can be received; None while it lives."""
-        code = self._process.poll()
+    def poll(self) -> tuple[list[dict[str, Any]], int | None]:
+        """Return what it has said since the last call, and how it ended; None while it lives."""
+        code = self._process.poll()  # asked first: what it said before it ended is then all there
         if code is not None:
             self._listener.join(timeout=5.0)
-        return code
+        count = len(self._said)
+        said, self._said[:count] = self._said[:count], []
+        return said, code
 
     def close(self, *, busy: bool) -> None:
         """Ask it to end (after saving, if it is busy: by SIGTERM) without waiting for it."""
@@ -158,35 +151,14 @@ def _ray_workers(jobs: int, devices: int) -> Iterator[Callable[[int], RayWorker]
         ray.shutdown()
 
 
-class _Host:
-    """What runs on the node: a worker process and its messages."""
-
-    def __init__(self, folder: str) -> None:
-        self._worker = LocalWorker({}, folder)
-
-    def send(self, message: Mapping[str, Any]) -> None:
-        with contextlib.suppress(OSError):  # that it has ended shows in its exit code
-            self._worker.send(message)
-
-    def receive(self) -> tuple[list[dict[str, Any]], int | None]:
-        code = self._worker.exit_code()
-        return self._worker.receive(), code
-
-    def close(self, busy: bool) -> None:
-        self._worker.close(busy=busy)
-        self._worker.wait()
-
-
 class RayWorker:
-    """A worker on some node of the cluster, with the interface of :class:`LocalWorker`."""
+    """A :class:`LocalWorker` on some node of the cluster, which is asked without waiting for its answer."""
 
     def __init__(self, ray: Any, resources: Mapping[str, float]) -> None:
         self._ray = ray
-        self._actor = ray.remote(_Host).options(**resources).remote(os.getcwd())
-        self._said: list[dict[str, Any]] = []
+        self._actor = ray.remote(LocalWorker).options(**resources).remote({}, os.getcwd())
         self._code: int | None = None
         self._question: Any = None
-        self._closing: Any = None
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Pass a message on; that it arrives shows in the exit code."""
@@ -194,37 +166,29 @@ class RayWorker:
             raise OSError("the worker has ended")
         self._actor.send.remote(dict(message))
 
-    def receive(self) -> list[dict[str, Any]]:
-        """Return what has come since the last call."""
-        taken, self._said = self._said, []
-        return taken
-
-    def exit_code(self) -> int | None:
-        """Ask the node without waiting for its answer, and return what is known by now."""
-        if self._code is not None:
-            return self._code
-        if self._question is None:
-            self._question = self._actor.receive.remote()
-        ready, _ = self._ray.wait([self._question], timeout=0)
-        if ready:
-            try:
-                said, self._code = self._ray.get(self._question)
-                self._said += said
-            except self._ray.exceptions.RayError:  # the actor or its node is gone, and its worker with it
-                self._code = _LOST
-            self._question = None
-        return self._code
+    def poll(self) -> tuple[list[dict[str, Any]], int | None]:
+        """Return what has come since the last call, and how it ended as far as is known by now."""
+        said: list[dict[str, Any]] = []
+        if self._code is None:
+            if self._question is None:
+                self._question = self._actor.poll.remote()
+            if self._ray.wait([self._question], timeout=0)[0]:
+                try:
+                    said, self._code = self._ray.get(self._question)
+                except self._ray.exceptions.RayError:  # the actor or its node is gone, and its worker with it
+                    self._code = _LOST
+                self._question = None
+        return said, self._code
 
     def close(self, *, busy: bool) -> None:
         """Ask the node to end the worker."""
         with contextlib.suppress(self._ray.exceptions.RayError):
-            self._closing = self._actor.close.remote(busy)
+            self._actor.close.remote(busy=busy)
 
     def wait(self) -> None:
         """Wait until it has ended, or its node is gone."""
-        if self._closing is not None:
-            self._ray.wait([self._closing], timeout=PATIENCE_SECONDS)
-            self._closing = None
+        with contextlib.suppress(self._ray.exceptions.RayError):
+            self._ray.wait([self._actor.wait.remote()], timeout=PATIENCE_SECONDS)
         self._ray.kill(self._actor)
 
 

@@ -8,18 +8,9 @@ from typing import Any
 import numpy as np
 
 from classmargin.recipes import paper_values as published
+from classmargin.recipes import recipe as parts
 from classmargin.recipes.class_measures import read_audit_part, training_geometry
-from classmargin.recipes.recipe import (
-    ERM_AND_MR2,
-    Block,
-    Recipe,
-    Scale,
-    cifar_scales,
-    methods,
-    network_block,
-    scales,
-    smoke,
-)
+from classmargin.recipes.recipe import Block, Recipe, Scale, given, network_block
 from classmargin.recipes.record import BlockResult, Record, RowResult, default_tables, table_of, without_paper
 from classmargin.report.tables import NO_VALUE, Column, Table
 from classmargin.training.run_folder import RunFolder
@@ -33,27 +24,22 @@ def _printed_classes(values: Sequence[float]) -> dict[str, Any]:
 def per_class_tables(record: Record) -> list[Table]:
     """Return every class with our accuracies and the paper's, best of the baseline first; then the usual tables."""
     block = record.blocks[0]
-    first, last = block.rows[0], block.rows[-1]
-    columns = [Column("name", "Class")]
-    lines: list[dict[str, Any]] = [{"name": name} for name in block.class_names]
-
-    def add(key: str, title: str, kind: Any, values: Sequence[Any]) -> None:
-        columns.append(Column(key, title, kind))
-        for line, value in zip(lines, values, strict=True):
-            line[key] = value
-
-    for position, row in enumerate(block.rows):
-        add(f"ours{position}", row.title, "percent", row.by_class)
+    first, last, names = block.rows[0], block.rows[-1], block.class_names
+    found = [(Column(f"ours{n}", row.title, "percent"), row.by_class) for n, row in enumerate(block.rows)]
     if first is not last:
-        changes = [after - before for before, after in zip(first.by_class, last.by_class, strict=True)]
-        add("change", f"{last.title} − {first.title}", "points", changes)
-    for position, row in enumerate(block.rows):
+        changes = tuple(after - before for before, after in zip(first.by_class, last.by_class, strict=True))
+        found.append((Column("change", f"{last.title} − {first.title}", "points"), changes))
+    for n, row in enumerate(block.rows):
         if printed := (row.paper or {}).get("by_class"):
-            values = [f"{printed[name]:.1f}" if name in printed else None for name in block.class_names]
-            add(f"paper{position}", f"Paper {row.title}", "value", values)
-    lines.sort(key=lambda line: -line["ours0"])
+            values: Any = tuple(f"{printed[name]:.1f}" if name in printed else None for name in names)
+            found.append((Column(f"paper{n}", f"Paper {row.title}", "value"), values))
+    lines = [
+        {"name": name, **{column.key: values[k] for column, values in found}}
+        for k, name in sorted(enumerate(names), key=lambda known: -first.by_class[known[0]])
+    ]
+    columns = (Column("name", "Class"), *(column for column, _ in found))
     note = "Accuracy of each class, mean over seeds; classes are sorted by the first row."
-    return [Table("Accuracy of every class", tuple(columns), lines, note), *default_tables(record)]
+    return [Table("Accuracy of every class", columns, lines, note), *default_tables(record)]
 
 
 def measure_collapse(runs: Sequence[RunFolder]) -> dict[str, Any]:
@@ -70,18 +56,11 @@ def collapse_tables(record: Record) -> list[Table]:
     block = record.blocks[0]
     extras = block.rows[0].extras
     measured = zip(block.class_names, extras["spread"], extras["mean_norm"], strict=True)
-    lines: list[dict[str, Any]] = [
-        {"name": name, "spread": spread, "mean_norm": length} for name, spread, length in measured
-    ]
+    lines = [{"name": name, "spread": spread, "mean_norm": length} for name, spread, length in measured]
     for line, spread, length in zip(lines, published.MNIST_SPREAD, published.MNIST_MEAN_NORM, strict=False):
         line |= {"paper_spread": spread, "paper_mean_norm": length}
-    columns = (
-        Column("name", "Class"),
-        Column("spread", "‖ŝ‖", "number"),
-        Column("mean_norm", "‖μ̂‖", "number"),
-        Column("paper_spread", "Paper ‖ŝ‖", "number"),
-        Column("paper_mean_norm", "Paper ‖μ̂‖", "number"),
-    )
+    titles = {"spread": "‖ŝ‖", "mean_norm": "‖μ̂‖", "paper_spread": "Paper ‖ŝ‖", "paper_mean_norm": "Paper ‖μ̂‖"}
+    columns = (Column("name", "Class"), *(Column(name, title, "number") for name, title in titles.items()))
     note = (
         f"Features of the training set. Mean of ‖ŝ‖/‖μ̂‖ over classes: ours {extras['ratio']:.3g}, the paper's "
         f"{published.MNIST_RATIO:.2g} on MNIST and {published.IMAGENET_RATIO} on ImageNet. "
@@ -114,15 +93,13 @@ def margin_tables(record: Record) -> list[Table]:
         return NO_VALUE if value is None else f"{value:.{digits}f}"
 
     def line(_: BlockResult, row: RowResult) -> dict[str, Any]:
-        paper = row.paper or {}
-        digits = {name: number for name, (_, _, number) in MEASURES.items()}
-        ours = {name: shown(row.extras.get(name), number) for name, number in digits.items()}
-        return ours | {f"paper_{name}": shown(paper.get(name), number) for name, number in digits.items()}
+        found = {"": row.extras, "paper_": row.paper or {}}
+        cells = [(whose, name, digits) for whose in found for name, (_, _, digits) in MEASURES.items()]
+        return {f"{whose}{name}": shown(found[whose].get(name), digits) for whose, name, digits in cells}
 
-    columns = (
-        *(Column(name, title, "value") for name, (title, _, _) in MEASURES.items()),
-        *(Column(f"paper_{name}", f"Paper {title.lower()}", "value") for name, (title, _, _) in MEASURES.items()),
-    )
+    titles = {name: title for name, (title, _, _) in MEASURES.items()}
+    titles |= {f"paper_{name}": f"Paper {title.lower()}" for name, title in titles.items()}
+    columns = [Column(name, title, "value") for name, title in titles.items()]
     note = (
         "Output level: probability of the true class minus the largest other one, mean over test samples, by own-ranked "
         "thirds. Classifier level: smallest angle between the weights of two classes. Means over seeds."
@@ -140,17 +117,16 @@ RECIPES = (
             Block(
                 "cifar10",
                 "CIFAR-10 (10 %), ResNet-32",
-                ERM_AND_MR2,
-                settings={"data": {"name": "cifar10", "fraction": 0.1}},
-                files={"cifar10_10pct": {"data": {"fraction": 1.0}}},
+                parts.ERM_AND_MR2,
+                settings=given("data.name=cifar10 data.fraction=0.1"),
+                files={"cifar10_10pct": given("data.fraction=1.0")},
             ),
         ),
-        scales(
-            smoke(cifar10={"backbone": {"name": "resnet20"}, "data": {"fraction": 1.0}}),
+        parts.scales(
             Scale(
                 "CIFAR-10 with 500 training images a class (450 after validation), ResNet-20, 50 epochs.",
-                {"backbone": {"name": "resnet20"}, "loop": {"epochs": 50}},
-            ),
+                given("backbone.name=resnet20 loop.epochs=50"),
+            )
         ),
         printed={"cifar10": {name: _printed_classes(values) for name, values in published.PER_CLASS.items()}},
         doubts=(
@@ -167,22 +143,17 @@ RECIPES = (
             Block(
                 "mnist",
                 "MNIST, ResNet-18",
-                methods("erm"),
+                parts.methods("erm"),
                 "imagenet-scratch",
-                {"data": {"name": "mnist"}, "backbone": {"name": "resnet18", "stem": "cifar"}},
+                given("data.name=mnist backbone.name=resnet18 backbone.stem=cifar"),
             ),
         ),
-        scales(
-            smoke(mnist={"backbone": {"width": 8}}),
+        parts.scales(
             Scale(
                 "the embedded part of Fashion-MNIST (450 training images a class) in place of MNIST, ResNet-18 with a quarter "
                 "of its channels, 25 epochs, no augmentation.",
-                {
-                    "data": {"name": "fashion-mnist-mini", "augmentation": "none"},
-                    "backbone": {"width": 16},
-                    "loop": {"epochs": 25},
-                },
-            ),
+                given("data.name=fashion-mnist-mini data.augmentation=none backbone.width=16 loop.epochs=25"),
+            )
         ),
         printed={
             "mnist": {"erm": {"spread": list(published.MNIST_SPREAD), "mean_norm": list(published.MNIST_MEAN_NORM)}}
@@ -200,7 +171,7 @@ RECIPES = (
         "table of output-level and classifier-level margins",
         "Does MR² enlarge the margins that are left after training, most of all those of hard classes?",
         (network_block("resnet32"),),
-        cifar_scales("resnet32", 30, fraction=0.2),
+        parts.cifar_scales(30, fraction=0.2),
         printed={"resnet32": published.MARGINS},
         doubts=(
             "data set and network of this table are not stated; CIFAR-100 with ResNet-32 is taken.",

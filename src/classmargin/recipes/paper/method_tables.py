@@ -1,28 +1,14 @@
-"""Which method, which of its parts, which norm, which hyper-parameters: Table 1 and 3, the long tail, the norms of the appendix,
-and the curves over the mean margin c̄ and the weight λ of the representation margin.
-"""
+"""Which method, which of its parts, which norm, which hyper-parameters: Table 1 and 3, long tail, norms, curves over c̄ and λ."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from classmargin.recipes import paper_values as published
-from classmargin.recipes.recipe import (
-    Block,
-    Folders,
-    Recipe,
-    Row,
-    Scale,
-    Tables,
-    cifar_scales,
-    methods,
-    network_block,
-    pretrained_scales,
-    scales,
-    smoke,
-    tiny,
-)
+from classmargin.recipes import recipe as parts
+from classmargin.recipes.recipe import Block, Folders, Recipe, Row, Scale, given, network_block
 from classmargin.recipes.record import Record, interval_bars
 from classmargin.report.figures import NEUTRAL, TIER_COLOURS, empty_figure, percent_axis, titled_axis
 
@@ -33,7 +19,7 @@ ALL_METHODS = tuple(
 )
 COMPONENTS_CIFAR = ("resnet20", "preact-resnet20", "preact-resnet32")
 COMPONENTS_IMAGENET = ("clip-resnet50", "clip-vit-b32", "mae-vit-b16")
-COMPONENT_ROWS = methods("erm", "mr2-logit", "mr2")
+COMPONENT_ROWS = parts.methods("erm", "mr2-logit", "mr2")
 FINE_TUNING = "fine-tuning it needs a GPU; in a linear probe the representation margin has nothing to move"
 NORM_ROWS = (
     Row("erm", "erm"),
@@ -43,8 +29,6 @@ NORM_ROWS = (
         for order in (1, 3, 5, 7, 9)
     ),
 )
-
-LONG_TAIL_SMOKE: dict[str, Tables] = {"cifar100-ib100": {"backbone": {"name": "resnet20"}, "data": {"imbalance": 4.0}}}
 
 
 def _cifar(rows: tuple[Row, ...]) -> Block:
@@ -57,15 +41,14 @@ RECIPES = (
         "Table 1(a), all methods on CIFAR-100 with ResNet-32",
         "Which method helps the hard classes most, and at whose cost?",
         (_cifar(ALL_METHODS),),
-        scales(
-            smoke(cifar100={"backbone": {"name": "resnet20"}}),
+        parts.scales(
             Scale(
                 "CIFAR-100 at 20 % of the training data, the small CNN, 20 epochs: fifteen methods and three seeds are "
                 "45 runs.",
-                {"data": {"fraction": 0.2}, "backbone": {"name": "small-cnn"}, "loop": {"epochs": 20}},
-            ),
+                given("data.fraction=0.2 backbone.name=small-cnn loop.epochs=20"),
+            )
         ),
-        printed={"cifar100": published.printed({row.key: published.TABLE_1A[row.key] for row in ALL_METHODS})},
+        printed={"cifar100": {row.key: published.TABLE_1A[row.key] for row in ALL_METHODS}},
         doubts=THIRDS_AND_HYPERPARAMETERS,
     ),
     Recipe(
@@ -73,8 +56,8 @@ RECIPES = (
         "Table 1(b), all methods on ImageNet with CLIP ResNet-50",
         "Which method helps the hard classes most when a pretrained network is fine-tuned?",
         (network_block("clip-resnet50", ALL_METHODS),),
-        pretrained_scales(2),
-        printed={"clip-resnet50": published.printed(published.TABLE_1B)},
+        parts.pretrained_scales(2),
+        printed={"clip-resnet50": published.TABLE_1B},
         doubts=(
             *THIRDS_AND_HYPERPARAMETERS,
             "the released code reports an average of zero-shot and fine-tuned weights (0.6), which the paper does not mention.",
@@ -84,9 +67,9 @@ RECIPES = (
         "table3-components",
         "Table 3, component analysis on CIFAR-100 with ResNet-32",
         "Which part of MR² helps: class margins on the logits, the representation margin, or both?",
-        (_cifar(methods(*published.COMPONENTS)),),
-        cifar_scales("cifar100", 20),
-        printed={"cifar100": published.printed(published.TABLE_3)},
+        (_cifar(parts.methods(*published.COMPONENTS)),),
+        parts.cifar_scales(20),
+        printed={"cifar100": published.TABLE_3},
         doubts=THIRDS_AND_HYPERPARAMETERS,
     ),
     Recipe(
@@ -94,24 +77,21 @@ RECIPES = (
         "additional component analysis: six networks on CIFAR-100 and ImageNet",
         "Does the representation margin add to the class margins in every network?",
         tuple(network_block(name, COMPONENT_ROWS) for name in (*COMPONENTS_CIFAR, *COMPONENTS_IMAGENET)),
-        scales(
-            smoke(**{name: tiny(name) for name in COMPONENTS_IMAGENET}),
+        parts.scales(
             Scale(
                 "CIFAR-100 at 10 % of the training data, 10 epochs.",
-                {"data": {"fraction": 0.1}, "loop": {"epochs": 10}},
+                given("data.fraction=0.1 loop.epochs=10"),
                 leave_out=dict.fromkeys(COMPONENTS_IMAGENET, FINE_TUNING),
-            ),
+            )
         ),
         printed={
-            **{name: published.printed(published.ARCHITECTURES_CIFAR[name]) for name in COMPONENTS_CIFAR},
-            **{name: published.printed(published.ARCHITECTURES_IMAGENET[name]) for name in COMPONENTS_IMAGENET[1:]},
-            "clip-resnet50": published.printed(
-                {
-                    "erm": published.TABLE_1B["erm"],
-                    "mr2-logit": published.CLIP_RESNET50_LOGIT,
-                    "mr2": published.TABLE_1B["mr2"],
-                }
-            ),
+            **{name: published.ARCHITECTURES_CIFAR[name] for name in COMPONENTS_CIFAR},
+            **{name: published.ARCHITECTURES_IMAGENET[name] for name in COMPONENTS_IMAGENET[1:]},
+            "clip-resnet50": {
+                "erm": published.TABLE_1B["erm"],
+                "mr2-logit": published.CLIP_RESNET50_LOGIT,
+                "mr2": published.TABLE_1B["mr2"],
+            },
         },
         doubts=THIRDS_AND_HYPERPARAMETERS,
     ),
@@ -123,42 +103,36 @@ RECIPES = (
             Block(
                 "cifar100-ib100",
                 "CIFAR-100-IB-100, ResNet-32",
-                methods(*published.LONG_TAIL),
-                settings={"data": {"imbalance": 100.0}},
+                parts.methods(*published.LONG_TAIL),
+                settings=given("data.imbalance=100.0"),
             ),
         ),
-        scales(
-            smoke(**LONG_TAIL_SMOKE),
+        parts.scales(
             Scale(
                 "CIFAR-100-IB-100 (all of it but the validation part), ResNet-20, 16 epochs.",
-                {"backbone": {"name": "resnet20"}, "loop": {"epochs": 16}},
+                given("backbone.name=resnet20 loop.epochs=16"),
             ),
+            smallest=replace(parts.SMOKE, blocks={"cifar100-ib100": given("data.imbalance=4.0")}),
         ),
-        printed={"cifar100-ib100": published.printed(published.LONG_TAIL)},
-        doubts=(
-            "which form of logit adjustment was combined with MR² is not stated.",
-            published.DOUBTS["thirds"],
-        ),
+        printed={"cifar100-ib100": published.LONG_TAIL},
+        doubts=("which form of logit adjustment was combined with MR² is not stated.", published.DOUBTS["thirds"]),
     ),
     Recipe(
         "table-norms-cifar",
         "table of Lp norms, CIFAR-100 with ResNet-32",
         "Does the norm of the feature statistics matter for a linear classifier?",
         (_cifar(NORM_ROWS),),
-        cifar_scales("cifar100", 20),
-        printed={"cifar100": published.printed(published.NORMS_CIFAR)},
-        doubts=(
-            "p = 2, the norm that the text uses, is not in this table.",
-            published.DOUBTS["hyperparameters"],
-        ),
+        parts.cifar_scales(20),
+        printed={"cifar100": published.NORMS_CIFAR},
+        doubts=("p = 2, the norm that the text uses, is not in this table.", published.DOUBTS["hyperparameters"]),
     ),
     Recipe(
         "table-norms-imagenet",
         "table of Lp norms, cosine classifier on ImageNet",
         "Does the norm matter for a cosine classifier, where p = 2 would give equal margins?",
         (network_block("clip-resnet50", NORM_ROWS),),
-        pretrained_scales(5),
-        printed={"clip-resnet50": published.printed(published.NORMS_IMAGENET)},
+        parts.pretrained_scales(5),
+        printed={"clip-resnet50": published.NORMS_IMAGENET},
         doubts=(published.DOUBTS["hyperparameters"],),
     ),
 )
@@ -189,13 +163,8 @@ def draw_sweep(data: Mapping[str, Any]) -> Any:
     for name, colour in (("overall", NEUTRAL), ("hard", TIER_COLOURS["hard"])):
         ours = data["ours"][name]
         theirs = [None if value is None else value / 100 for value in data["paper"][name]]
-        figure.add_scatter(
-            x=data["values"],
-            y=[value for value, _, _ in ours],
-            error_y=interval_bars(ours),
-            name=f"ours, {name}",
-            line={"color": colour},
-        )
+        bars, mean = interval_bars(ours), [value for value, _, _ in ours]
+        figure.add_scatter(x=data["values"], y=mean, error_y=bars, name=f"ours, {name}", line={"color": colour})
         dotted = {"color": colour, "dash": "dot"}
         figure.add_scatter(x=data["values"], y=theirs, name=f"paper, {name}", line=dotted)
     return figure
@@ -214,11 +183,7 @@ def _margin_rows(keys: Mapping[str, Any]) -> tuple[Row, ...]:
 
 
 def _sweep(
-    name: str,
-    block: Block,
-    sizes: Mapping[str, Scale],
-    *doubts: str,
-    printed: Mapping[str, Any] | None = None,
+    name: str, block: Block, sizes: Mapping[str, Scale], *doubts: str, printed: Mapping[str, Any] | None = None
 ) -> Recipe:
     what = "mean margin c̄" if "mean-margin" in name else "weight λ of the representation margin"
     return Recipe(
@@ -240,17 +205,15 @@ SWEEPS = (
     _sweep(
         "sweep-mean-margin",
         _cifar(_margin_rows(published.MEAN_MARGIN)),
-        cifar_scales("cifar100", 18),
+        parts.cifar_scales(18),
         f"c̄ = 0 is printed ({published.MEAN_MARGIN['c=0']}), but not run.",
         printed=published.MEAN_MARGIN,
     ),
     _sweep(
         "sweep-representation-weight",
         _cifar(_margin_rows(published.REPRESENTATION_WEIGHT)),
-        cifar_scales(
-            "cifar100",
-            14,
-            more="; λ multiplies the scale-free term of the recommended settings, not the printed one",
+        parts.cifar_scales(
+            14, more="; λ multiplies the scale-free term of the recommended settings, not the printed one"
         ),
         SCALES_OF_LAMBDA,
         printed=published.REPRESENTATION_WEIGHT,
@@ -258,13 +221,13 @@ SWEEPS = (
     _sweep(
         "sweep-mean-margin-imagenet",
         network_block("clip-resnet50", _margin_rows(published.MEAN_MARGIN)),
-        pretrained_scales(3),
+        parts.pretrained_scales(3),
         NO_NUMBERS,
     ),
     _sweep(
         "sweep-representation-weight-imagenet",
         network_block("clip-resnet50", _margin_rows(_TENTHS)),
-        pretrained_scales(3),
+        parts.pretrained_scales(3),
         NO_NUMBERS,
         SCALES_OF_LAMBDA,
     ),

@@ -7,35 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from classmargin.recipes import paper_values as published
-from classmargin.recipes.recipe import (
-    ERM_AND_MR2,
-    NEEDS_GPU,
-    PAPER_NOTE,
-    PRETRAINED_LAPTOP,
-    TENTH_OF_CIFAR,
-    Block,
-    Folders,
-    Recipe,
-    Scale,
-    Tables,
-    network_block,
-    paper,
-    scales,
-    smoke,
-    smoke_pretrained,
-    tiny,
-)
-from classmargin.recipes.record import (
-    PRINTED,
-    BlockResult,
-    Record,
-    RowResult,
-    default_tables,
-    headline_columns,
-    interval_bars,
-    table_of,
-    without_paper,
-)
+from classmargin.recipes import recipe as parts
+from classmargin.recipes import record as records
+from classmargin.recipes.recipe import Block, Folders, Recipe, Scale, given, network_block
+from classmargin.recipes.record import BlockResult, Record, RowResult
 from classmargin.report.figures import NEUTRAL, TIER_COLOURS, empty_figure, plotly_text, titled_axis
 from classmargin.report.tables import NO_VALUE, Column, Table
 from classmargin.training.config_reader import merge
@@ -43,61 +18,53 @@ from classmargin.training.config_reader import merge
 LITE = Block(
     "efficientnet-lite0",
     "EfficientNet-Lite0, fine-tuned",
-    ERM_AND_MR2,
-    settings={"backbone": {"name": "efficientnet-lite0"}, "data": {"image_size": 64}},
+    parts.ERM_AND_MR2,
+    settings=given("backbone.name=efficientnet-lite0 data.image_size=64"),
 )
 WITHOUT_LITE = {LITE.key: "the paper does not have it; it stands for the others on a laptop"}
 NOTE_WITH_PROBES = (
-    f"{PAPER_NOTE[:-1]}; the linear probe sees crops and flips as published; --set backbone.cache=true computes the features "
+    f"{parts.PAPER_NOTE[:-1]}; the linear probe sees crops and flips as published; --set backbone.cache=true computes the features "
     "once, without augmentation, which is much faster and another experiment."
 )
 # Frozen features of a checkpoint that the user gives: computed once, then every head is trained in seconds.
-PROBE_LAPTOP: Tables = {
-    "data": {**TENTH_OF_CIFAR, "image_size": 112},
-    "backbone": {"mode": "probe"},
-    "optimizer": {"name": "sgd", "learning_rate": 1.0, "weight_decay": 0.0, "layer_decay": 1.0},
-    "schedule": {"name": "cosine", "warmup_epochs": 0.0, "warmup_steps": 0, "milestones": ()},
-    "loop": {"epochs": 100, "batch_size": 256},
-}
-IMAGENET_LAPTOP: dict[str, Tables] = {
-    # The smallest ResNet-50 that still is one: 3x3 stem for small images, an eighth of the channels.
-    "resnet50": {
-        "data": TENTH_OF_CIFAR,
-        "backbone": {"name": "resnet50", "stem": "cifar", "width": 16},
-        "optimizer": {"weight_decay": 5e-4},
-        "loop": {"epochs": 10},
-    },
-    "efficientnet-lite0": merge(PRETRAINED_LAPTOP, {"backbone": {"normalize_features": False}, "loop": {"epochs": 3}}),
+PROBE_LAPTOP = given(
+    "data.name=cifar100 data.fraction=0.1 data.image_size=112 backbone.mode=probe loop.epochs=100 loop.batch_size=256 "
+    "optimizer.name=sgd optimizer.learning_rate=1.0 optimizer.weight_decay=0.0 optimizer.layer_decay=1.0 "
+    "schedule.name=cosine schedule.warmup_epochs=0.0 schedule.warmup_steps=0 schedule.milestones=[]"
+)
+# The smallest ResNet-50 that still is one: 3x3 stem for small images, an eighth of the channels.
+NARROW_RESNET = given(
+    "data.name=cifar100 data.fraction=0.1 backbone.name=resnet50 backbone.stem=cifar backbone.width=16 "
+    "optimizer.weight_decay=5e-4 loop.epochs=10"
+)
+IMAGENET_LAPTOP = {
+    "resnet50": NARROW_RESNET,
+    "efficientnet-lite0": merge(parts.PRETRAINED_LAPTOP, given("backbone.normalize_features=false loop.epochs=3")),
     **dict.fromkeys(("moco-resnet50", "clip-resnet50", "clip-vit-b32", "mae-vit-b16"), PROBE_LAPTOP),
 }
-SMALLER_WIDE_RESNET: dict[str, Tables] = {"wide-resnet-22-10": {"backbone": {"name": "wide-resnet-16-4"}}}
-
-
-def _tenth(epochs: int) -> Tables:
-    return {"data": {"fraction": 0.1}, "loop": {"epochs": epochs}}
 
 
 def _two(rows: dict[str, published.PrintedRow]) -> dict[str, Any]:
-    return published.printed({name: rows[name] for name in ("erm", "mr2")})
+    return {name: rows[name] for name in ("erm", "mr2")}
 
 
 def deviation_tables(record: Record) -> list[Table]:
     """Return standard deviations over seeds, ours and the paper's; then the usual tables."""
 
     def line(_: BlockResult, row: RowResult) -> dict[str, Any]:
-        ours = {name: f"{100 * row.std[name]:.2f}" if name in row.std else NO_VALUE for name in PRINTED}
+        ours = {name: f"{100 * row.std[name]:.2f}" if name in row.std else NO_VALUE for name in records.PRINTED}
         paper = row.paper or {}
-        theirs = {f"paper_{name}": f"{100 * paper[name]:.2f}" for name in PRINTED if name in paper}
+        theirs = {f"paper_{name}": f"{100 * paper[name]:.2f}" for name in records.PRINTED if name in paper}
         return {"seeds": len(row.runs), **ours, **theirs}
 
     columns = (
         Column("seeds", "Seeds", "count"),
-        *headline_columns(PRINTED),
-        *headline_columns(PRINTED, of="paper"),
+        *records.headline_columns(records.PRINTED),
+        *records.headline_columns(records.PRINTED, of="paper"),
     )
     note = "Percentage points; the paper's numbers are taken for fractions and shown in points."
-    table = table_of("Standard deviation over seeds", record, columns, line, note)
-    return [table, *default_tables(without_paper(record))]
+    table = records.table_of("Standard deviation over seeds", record, columns, line, note)
+    return [table, *records.default_tables(records.without_paper(record))]
 
 
 def gains(record: Record, _: Folders) -> dict[str, Any]:
@@ -107,9 +74,9 @@ def gains(record: Record, _: Folders) -> dict[str, Any]:
         row = block.rows[-1]
         if row.change is not None:
             base, paper = block.rows[0].paper or {}, row.paper or {}
-            both = [name for name in PRINTED if name in paper and name in base]
+            both = [name for name in records.PRINTED if name in paper and name in base]
             found[block.title] = {
-                "ours": {name: [100 * value for value in row.change.own[name]] for name in PRINTED},
+                "ours": {name: [100 * value for value in row.change.own[name]] for name in records.PRINTED},
                 "paper": {name: round(paper[name] - base[name], 1) for name in both},
             }
     return {"sets": found}
@@ -121,26 +88,16 @@ def draw_gains(data: Mapping[str, Any]) -> Any:
     titles = [plotly_text(title, longest=30) for title in data["sets"]]
     for name, colour in {"overall": NEUTRAL, **TIER_COLOURS}.items():
         ours = [values["ours"][name] for values in data["sets"].values()]
-        figure.add_bar(
-            x=titles,
-            y=[value for value, _, _ in ours],
-            error_y=interval_bars(ours),
-            name=f"ours, {name}",
-            marker={"color": colour},
-        )
-        figure.add_scatter(
-            x=titles,
-            y=[values["paper"].get(name) for values in data["sets"].values()],
-            mode="markers",
-            name=f"paper, {name}",
-            marker={"color": colour, "symbol": "diamond-open", "size": 10},
-        )
+        theirs, means = [values["paper"].get(name) for values in data["sets"].values()], [value for value, _, _ in ours]
+        bars, marker = records.interval_bars(ours), {"color": colour, "symbol": "diamond-open", "size": 10}
+        figure.add_bar(x=titles, y=means, error_y=bars, name=f"ours, {name}", marker={"color": colour})
+        figure.add_scatter(x=titles, y=theirs, mode="markers", name=f"paper, {name}", marker=marker)
     return figure
 
 
-def _clip_block(key: str, title: str, data: Mapping[str, Any]) -> Block:
-    settings = {"backbone": {"name": "clip-resnet50"}, "data": data}
-    return Block(key, title, ERM_AND_MR2, "clip-finetune", settings)
+def _clip_block(key: str, title: str, setting: str) -> Block:
+    settings = given(f"backbone.name=clip-resnet50 data.{setting}={key}")
+    return Block(key, title, parts.ERM_AND_MR2, "clip-finetune", settings)
 
 
 AUGMENTATIONS = {"standard": "crop and flip", "randaugment": "RandAugment", "autoaugment": "AutoAugment"}
@@ -155,34 +112,26 @@ TABLE_FINE_GRAINED = Recipe(
     "table-fine-grained",
     "table of five fine-grained data sets, CLIP ResNet-50",
     "Does MR² help on cars, pets, flowers, food and aircraft?",
-    tuple(_clip_block(name, f"{title}, CLIP ResNet-50", {"name": name}) for name, title in FINE_GRAINED_SETS.items()),
-    scales(
-        smoke_pretrained(dict.fromkeys(FINE_GRAINED_SETS, "clip-resnet50")),
+    tuple(_clip_block(name, f"{title}, CLIP ResNet-50", "name") for name, title in FINE_GRAINED_SETS.items()),
+    parts.scales(
         Scale(
             "the sets that are on this machine, EfficientNet-Lite0 with its ImageNet weights, frozen, features computed once "
             "at 160 pixels, 100 epochs of a linear classifier; in a probe MR² has its logit margins only.",
-            {
-                "data": {"image_size": 160},
-                "backbone": {
-                    "name": "efficientnet-lite0",
-                    "mode": "probe",
-                    "pretrained": True,
-                    "head": "linear",
-                },
-                "optimizer": {"name": "sgd", "learning_rate": 0.1, "weight_decay": 1e-4},
-                "schedule": {"warmup_steps": 0},
-                "loop": {"epochs": 100, "batch_size": 256},
-            },
-            {"food-101": {"data": {"fraction": 0.1}}},
+            given(
+                "data.image_size=160 backbone.name=efficientnet-lite0 backbone.mode=probe backbone.pretrained=true "
+                "backbone.head=linear optimizer.name=sgd optimizer.learning_rate=0.1 optimizer.weight_decay=1e-4 "
+                "schedule.warmup_steps=0 loop.epochs=100 loop.batch_size=256"
+            ),
+            {"food-101": given("data.fraction=0.1")},
         ),
-        paper(
+        parts.paper(
             "the settings of CLIP on ImageNet (learning rate, weight decay, 500 warm-up steps) with batch 64 and 50 epochs, 10 for "
             "Food-101: batch 512 and 10 epochs would be 30 steps on Flowers-102; no validation part, preset “paper”.",
             loop={"batch_size": 64, "epochs": 50},
-            blocks={"food-101": {"loop": {"epochs": 10}}},
+            blocks={"food-101": given("loop.epochs=10")},
         ),
     ),
-    printed={name: published.printed(rows) for name, rows in published.FINE_GRAINED.items()},
+    printed=published.FINE_GRAINED,
     doubts=(
         published.DOUBTS["hyperparameters"],
         "the schedule of these sets is not printed: batch 64, 50 epochs and 10 for Food-101 are ours.",
@@ -198,13 +147,12 @@ RECIPES = (
         "Table 2(a), networks on CIFAR-100",
         "Does MR² help in networks of other kinds and sizes, trained from scratch?",
         tuple(network_block(name) for name in published.ARCHITECTURES_CIFAR),
-        scales(
-            smoke(**SMALLER_WIDE_RESNET),
+        parts.scales(
             Scale(
                 "CIFAR-100 at 10 % of the training data, 14 epochs.",
-                _tenth(14),
-                leave_out={"wide-resnet-22-10": NEEDS_GPU},
-            ),
+                given("data.fraction=0.1 loop.epochs=14"),
+                leave_out={"wide-resnet-22-10": parts.NEEDS_GPU},
+            )
         ),
         printed={name: _two(rows) for name, rows in published.ARCHITECTURES_CIFAR.items()},
         doubts=(published.DOUBTS["thirds"], published.DOUBTS["hyperparameters"]),
@@ -214,18 +162,15 @@ RECIPES = (
         "Table 2(b), networks and pretrainings on ImageNet",
         "Does MR² help from scratch, in a linear probe, with a cosine classifier and after MAE alike?",
         (*map(network_block, published.ARCHITECTURES_IMAGENET), LITE),
-        scales(
-            replace(
-                smoke_pretrained({name: name for name in published.ARCHITECTURES_IMAGENET}),
-                leave_out=WITHOUT_LITE,
-            ),
+        parts.scales(
             Scale(
                 "a tenth of CIFAR-100 in place of ImageNet: a narrow ResNet-50 from scratch, 10 epochs; EfficientNet-Lite0 "
                 "with its ImageNet weights, fine-tuned at 64 pixels, 3 epochs; linear probes of the frozen networks whose "
                 "weights are given with --checkpoint, where MR² has its logit margins only.",
                 blocks=IMAGENET_LAPTOP,
             ),
-            paper(NOTE_WITH_PROBES, leave_out=WITHOUT_LITE),
+            parts.paper(NOTE_WITH_PROBES, leave_out=WITHOUT_LITE),
+            replace(parts.SMOKE, leave_out=WITHOUT_LITE),
         ),
         printed={name: _two(rows) for name, rows in published.ARCHITECTURES_IMAGENET.items()},
         doubts=(published.DOUBTS["thirds"], published.DOUBTS["hyperparameters"]),
@@ -235,20 +180,19 @@ RECIPES = (
         "table of standard deviations over three repeats",
         "How much do the numbers of Table 1 and 2 move from seed to seed?",
         tuple(network_block(name) for name in (*published.DEVIATIONS_CIFAR, *published.DEVIATIONS_IMAGENET)),
-        scales(
-            smoke(**SMALLER_WIDE_RESNET, **{name: tiny(name) for name in published.DEVIATIONS_IMAGENET}),
+        parts.scales(
             Scale(
                 "CIFAR-100 at 10 % of the training data, 8 epochs; ImageNet's networks as in table2-imagenet, where their "
                 "weights are given.",
-                blocks={**dict.fromkeys(published.DEVIATIONS_CIFAR, _tenth(8)), **IMAGENET_LAPTOP},
-                leave_out={"wide-resnet-22-10": NEEDS_GPU},
+                blocks={
+                    **dict.fromkeys(published.DEVIATIONS_CIFAR, given("data.fraction=0.1 loop.epochs=8")),
+                    **IMAGENET_LAPTOP,
+                },
+                leave_out={"wide-resnet-22-10": parts.NEEDS_GPU},
             ),
-            paper(NOTE_WITH_PROBES),
+            parts.paper(NOTE_WITH_PROBES),
         ),
-        printed={
-            block: published.printed(rows)
-            for block, rows in {**published.DEVIATIONS_CIFAR, **published.DEVIATIONS_IMAGENET}.items()
-        },
+        printed={**published.DEVIATIONS_CIFAR, **published.DEVIATIONS_IMAGENET},
         doubts=(
             "the caption says CIFAR-10, the sub-table CIFAR-100; the values make sense as fractions, not as percent.",
         ),
@@ -259,19 +203,18 @@ RECIPES = (
         "table of stronger augmentations, CLIP ResNet-50 on ImageNet",
         "Does MR² add to RandAugment and AutoAugment?",
         tuple(
-            _clip_block(name, f"ImageNet, CLIP ResNet-50, {title}", {"augmentation": name})
+            _clip_block(name, f"ImageNet, CLIP ResNet-50, {title}", "augmentation")
             for name, title in AUGMENTATIONS.items()
         ),
-        scales(
-            smoke_pretrained(dict.fromkeys(AUGMENTATIONS, "clip-resnet50")),
+        parts.scales(
             Scale(
                 "CIFAR-100 at 10 % of the training data, ResNet-20 from scratch, 20 epochs.",
-                {"data": TENTH_OF_CIFAR, "backbone": {"name": "resnet20"}, "loop": {"epochs": 20}},
-                {name: {"data": {"augmentation": name}} for name in AUGMENTATIONS},
+                merge(parts.TENTH_OF_CIFAR, given("backbone.name=resnet20 loop.epochs=20")),
+                {name: given(f"data.augmentation={name}") for name in AUGMENTATIONS},
                 preset="cifar",
-            ),
+            )
         ),
-        printed={name: published.printed(rows) for name, rows in published.AUGMENTATION.items()},
+        printed=published.AUGMENTATION,
         doubts=("RandAugment is printed as “RangAug”.",),
     ),
     TABLE_FINE_GRAINED,

@@ -1,6 +1,4 @@
-"""Figures: accuracy and spread of classes (Figure 1), lengths of class weights, t-SNE maps, spreads during training, and the
-losses of the theory.
-"""
+"""Figures: accuracy and spread of classes, lengths of class weights, t-SNE maps, spreads during training, losses of the theory."""
 
 from __future__ import annotations
 
@@ -11,28 +9,11 @@ import numpy as np
 
 from classmargin.evaluation.class_metrics import TIERS
 from classmargin.evaluation.prediction_files import read_predictions
+from classmargin.recipes import recipe as parts
 from classmargin.recipes.class_measures import class_column, read_spreads, third_means, thirds_of
-from classmargin.recipes.recipe import (
-    Folders,
-    Recipe,
-    Scale,
-    cifar_scales,
-    methods,
-    network_block,
-    paper,
-    scales,
-    scratch_scales,
-)
+from classmargin.recipes.recipe import Folders, Recipe, Scale, network_block
 from classmargin.recipes.record import Record, headline_columns
-from classmargin.report.figures import (
-    SERIES_COLOURS,
-    TIER_COLOURS,
-    empty_figure,
-    feature_map,
-    percent_axis,
-    plotly_text,
-    titled_axis,
-)
+from classmargin.report import figures as draw
 from classmargin.report.tables import Column, Table
 from classmargin.theory.margin_losses import margin_loss
 from classmargin.training.run_folder import RunFolder
@@ -66,30 +47,27 @@ def accuracy_and_spread(record: Record, folders: Folders) -> dict[str, Any]:
 
 def _rank_correlation(x: Any, y: Any) -> float | None:
     """Return Spearman's correlation, or None where one side does not vary."""
-    from scipy.stats import rankdata
+    from scipy.stats import spearmanr
 
     usable = np.isfinite(x) & np.isfinite(y)
     if usable.sum() < 3 or np.ptp(x[usable]) == 0 or np.ptp(y[usable]) == 0:
         return None
-    return float(np.corrcoef(rankdata(x[usable]), rankdata(y[usable]))[0, 1])
+    return float(spearmanr(x[usable], y[usable]).statistic)
 
 
 def _over_rank(names: Sequence[str], values: Sequence[float], **style: Any) -> dict[str, Any]:
     """Return a trace over the rank of the classes, best first."""
-    text = [plotly_text(name, longest=60) for name in names]
+    text = [draw.plotly_text(name, longest=60) for name in names]
     return {"x": list(range(1, len(names) + 1)), "y": values, "text": text, **style}
 
 
 def draw_spread(data: Mapping[str, Any]) -> Any:
     """Return accuracy (left axis) and spread (right axis) over the rank of the class."""
-    figure = empty_figure(
-        460,
-        xaxis=titled_axis("classes, best first"),
-        yaxis=percent_axis("accuracy (lines)"),
-        yaxis2=titled_axis("spread ‖ŝ‖ (points)", overlaying="y", side="right"),
-    )
-    for colour, (title, network) in zip(SERIES_COLOURS, data["networks"].items(), strict=False):
-        names, name = network["names"], plotly_text(title, longest=40)
+    right = draw.titled_axis("spread ‖ŝ‖ (points)", overlaying="y", side="right")
+    axes = {"xaxis": draw.titled_axis("classes, best first"), "yaxis": draw.percent_axis("accuracy (lines)")}
+    figure = draw.empty_figure(460, **axes, yaxis2=right)
+    for colour, (title, network) in zip(draw.SERIES_COLOURS, data["networks"].items(), strict=False):
+        names, name = network["names"], draw.plotly_text(title, longest=40)
         line, marker = {"color": colour}, {"color": colour, "size": 5, "opacity": 0.6}
         figure.add_scatter(**_over_rank(names, network["accuracy"], name=f"{name}, accuracy", line=line))
         spread = _over_rank(names, network["spread"], name=f"{name}, spread", mode="markers", marker=marker)
@@ -105,12 +83,8 @@ def spread_tables(record: Record) -> list[Table]:
         for title, network in networks.items()
         for tier, accuracy in network["accuracy_by_third"].items()
     ]
-    columns = (
-        Column("network", "Setting"),
-        Column("tier", "Third"),
-        Column("accuracy", "Accuracy", "percent"),
-        Column("spread", "Spread ‖ŝ‖", "number"),
-    )
+    names = (Column("network", "Setting"), Column("tier", "Third"))
+    columns = (*names, Column("accuracy", "Accuracy", "percent"), Column("spread", "Spread ‖ŝ‖", "number"))
     known = {title: found["correlation"] for title, found in networks.items()}
     words = [f"{title}: {value:+.2f}" for title, value in known.items() if value is not None]
     note = f"Rank correlation of accuracy and spread over classes: {'; '.join(words) or 'not defined'}. Test features, mean over seeds."
@@ -137,28 +111,21 @@ def weight_norms(record: Record, folders: Folders) -> dict[str, Any]:
 
 def draw_norms(data: Mapping[str, Any]) -> Any:
     """Return the lengths over the rank of the class."""
-    length = titled_axis("‖w‖", rangemode="tozero")
-    figure = empty_figure(420, xaxis=titled_axis("classes, best first"), yaxis=length)
-    for colour, (title, method) in zip(SERIES_COLOURS, data["methods"].items(), strict=False):
-        style = {"mode": "markers", "name": plotly_text(title), "marker": {"color": colour, "size": 6}}
+    length = draw.titled_axis("‖w‖", rangemode="tozero")
+    figure = draw.empty_figure(420, xaxis=draw.titled_axis("classes, best first"), yaxis=length)
+    for colour, (title, method) in zip(draw.SERIES_COLOURS, data["methods"].items(), strict=False):
+        style = {"mode": "markers", "name": draw.plotly_text(title), "marker": {"color": colour, "size": 6}}
         figure.add_scatter(**_over_rank(method["names"], method["norms"], **style))
     return figure
 
 
 def norm_tables(record: Record) -> list[Table]:
     """Return mean length, variation and the mean of each third."""
-    lines = [
-        {"title": title, "mean": method["mean"], "variation": method["variation"], **method["by_third"]}
-        for title, method in _stored(record, "methods").items()
-    ]
-    columns = (
-        Column("title", "Method"),
-        Column("mean", "Mean ‖w‖", "number"),
-        Column("variation", "Std / mean", "number"),
-        *headline_columns(TIERS, "number"),
-    )
+    methods = _stored(record, "methods")
+    lines = [{"title": title, **found, **found["by_third"]} for title, found in methods.items()]
+    own = (Column("title", "Method"), Column("mean", "Mean ‖w‖", "number"), Column("variation", "Std / mean", "number"))
     note = "Lengths of the class weights of the classifier, mean over seeds; thirds by own accuracies."
-    return [Table("Lengths of class weights", columns, lines, note)]
+    return [Table("Lengths of class weights", (*own, *headline_columns(TIERS, "number")), lines, note)]
 
 
 MOST_CLASSES = 8
@@ -170,60 +137,53 @@ def hard_classes_map(record: Record, folders: Folders) -> dict[str, Any]:
     block = record.blocks[0]
     runs = folders[block.key]
     hard = thirds_of(class_column(runs[block.rows[0].key], "accuracy"))["hard"]
-    rng = np.random.default_rng(SEED)
-    chosen = np.sort(rng.choice(hard, min(MOST_CLASSES, len(hard)), replace=False))
+    chosen = np.sort(np.random.default_rng(SEED).choice(hard, min(MOST_CLASSES, len(hard)), replace=False))
     maps = {row.title: map_of_run(runs[row.key][0], chosen) for row in block.rows}
     return {"names": [block.class_names[k] for k in chosen], "maps": maps}
 
 
 def map_of_run(run: RunFolder, classes: Any) -> dict[str, Any]:
-    """Return the t-SNE map of one run's test features of some classes, and how compact the classes are."""
+    """Return the t-SNE map of one run's test features of some classes, and their spread within over that of the class means."""
     found = read_predictions(run.predictions_file)
     assert found.features is not None, "run folders hold features"
     rows = np.flatnonzero(np.isin(found.labels, classes))
     labels = np.searchsorted(classes, found.labels[rows]).astype(np.int64)
     features = np.asarray(found.features[rows], dtype=np.float32)
-    placed = feature_map(features, labels, np.arange(len(classes)), seed=SEED)
-    points = [] if placed is None else np.round(placed.points, 2).tolist()
-    shown = [] if placed is None else placed.labels.tolist()
-    return {"points": points, "labels": shown, "within_over_between": scatter_ratio(features, labels)}
-
-
-def scatter_ratio(features: Any, labels: Any) -> float | None:
-    """Return the spread within classes over the spread of the class means; smaller is more compact."""
+    placed = draw.feature_map(features, labels, np.arange(len(classes)), seed=SEED)
+    points, shown = ([], []) if placed is None else (np.round(placed.points, 2).tolist(), placed.labels.tolist())
     groups = [features[labels == k] for k in np.unique(labels)]
     means = np.stack([group.mean(axis=0) for group in groups])
     pairs = zip(groups, means, strict=True)
     within = np.mean([((group - mean) ** 2).sum(axis=1).mean() for group, mean in pairs])
     between = ((means - means.mean(axis=0)) ** 2).sum(axis=1).mean()
-    return float(within / between) if between > 0 else None
+    ratio = float(within / between) if between > 0 else None
+    return {"points": points, "labels": shown, "within_over_between": ratio}
 
 
 def draw_maps(data: Mapping[str, Any]) -> Any:
     """Return the maps side by side, one colour per class."""
     count = max(1, len(data["maps"]))
-    figure = empty_figure(520)
+    figure = draw.empty_figure(520)
     for position, (title, found) in enumerate(data["maps"].items()):
         axis = "" if position == 0 else str(position + 1)
         points, labels = np.array(found["points"]).reshape(-1, 2), np.array(found["labels"])
         for number, name in enumerate(data["names"]):
-            mine = points[labels == number]
+            across, up = points[labels == number].T.tolist()
             figure.add_scatter(
-                x=mine[:, 0].tolist(),
-                y=mine[:, 1].tolist(),
+                x=across,
+                y=up,
                 mode="markers",
-                name=plotly_text(name, longest=24),
+                name=draw.plotly_text(name, longest=24),
                 legendgroup=str(number),
                 showlegend=position == 0,
                 xaxis=f"x{axis}",
                 yaxis=f"y{axis}",
-                marker={"color": SERIES_COLOURS[number % len(SERIES_COLOURS)], "size": 6},
+                marker={"color": draw.SERIES_COLOURS[number % len(draw.SERIES_COLOURS)], "size": 6},
             )
         share = [position / count + 0.01, (position + 1) / count - 0.01]
-        words = {"text": plotly_text(title), "standoff": 4}
-        across = {"domain": share, "showticklabels": False, "title": words, "anchor": f"y{axis}"}
-        up = {"visible": False, "anchor": f"x{axis}"}
-        figure.update_layout({f"xaxis{axis}": across, f"yaxis{axis}": up})
+        words = {"text": draw.plotly_text(title), "standoff": 4}
+        below = {"domain": share, "showticklabels": False, "title": words, "anchor": f"y{axis}"}
+        figure.update_layout({f"xaxis{axis}": below, f"yaxis{axis}": {"visible": False, "anchor": f"x{axis}"}})
     return figure
 
 
@@ -245,7 +205,7 @@ def spread_evolution(record: Record, folders: Folders) -> dict[str, Any]:
 def _spread_by_third(runs: Sequence[RunFolder]) -> dict[str, Any]:
     curves = []
     for run in runs:
-        accuracy, by_epoch = class_column([run], "accuracy"), sorted(read_spreads(run).items())
+        accuracy, by_epoch = class_column([run], "accuracy"), read_spreads(run).items()
         roots = {epoch: np.sqrt(np.array(spread, dtype=float)) for epoch, spread in by_epoch}
         curves.append({epoch: third_means(spread, accuracy) for epoch, spread in roots.items()})
     epochs = sorted(set.intersection(*(set(curve) for curve in curves)))
@@ -259,10 +219,11 @@ def _spread_by_third(runs: Sequence[RunFolder]) -> dict[str, Any]:
 
 def draw_evolution(data: Mapping[str, Any]) -> Any:
     """Return one line per third and method."""
-    figure = empty_figure(440, xaxis=titled_axis("epoch"), yaxis=titled_axis("‖ŝ‖", rangemode="tozero"))
+    height = draw.titled_axis("‖ŝ‖", rangemode="tozero")
+    figure = draw.empty_figure(440, xaxis=draw.titled_axis("epoch"), yaxis=height)
     for dash, (title, curves) in zip(("dot", "solid", "dash"), data["methods"].items(), strict=False):
         for tier in TIERS:
-            name, line = f"{plotly_text(title)}, {tier}", {"color": TIER_COLOURS[tier], "dash": dash}
+            name, line = f"{draw.plotly_text(title)}, {tier}", {"color": draw.TIER_COLOURS[tier], "dash": dash}
             figure.add_scatter(x=curves["epochs"], y=curves[tier], name=name, line=line)
     return figure
 
@@ -273,16 +234,11 @@ def evolution_tables(record: Record) -> list[Table]:
     for title, curves in _stored(record, "methods").items():
         for position, words in ((0, "first"), (-1, "last")):
             values = {tier: curves[tier][position] for tier in TIERS}
-            easy, hard = values["easy"], values["hard"]
-            gap = None if easy is None or hard is None else hard - easy
+            gap = None if None in (values["easy"], values["hard"]) else values["hard"] - values["easy"]
             when = f"{words} ({curves['epochs'][position]})"
             lines.append({"title": title, "when": when, **values, "gap": gap})
-    columns = (
-        Column("title", "Method"),
-        Column("when", "Epoch"),
-        *headline_columns(TIERS, "number"),
-        Column("gap", "Hard − easy", "number"),
-    )
+    names = (Column("title", "Method"), Column("when", "Epoch"))
+    columns = (*names, *headline_columns(TIERS, "number"), Column("gap", "Hard − easy", "number"))
     note = "Mean ‖ŝ‖ of the classes of each third (ranked by test accuracy at the end) on validation samples, mean over seeds."
     return [Table("Spread during training", columns, lines, note)]
 
@@ -299,8 +255,8 @@ def loss_curves(_record: Record, _folders: Folders) -> dict[str, Any]:
 
 def draw_losses(data: Mapping[str, Any]) -> Any:
     """Return the curves as a plotly figure."""
-    figure = empty_figure(420, xaxis=titled_axis("prediction margin u"), yaxis=titled_axis("loss"))
-    for colour, (name, values) in zip(SERIES_COLOURS, data["losses"].items(), strict=False):
+    figure = draw.empty_figure(420, xaxis=draw.titled_axis("prediction margin u"), yaxis=draw.titled_axis("loss"))
+    for colour, (name, values) in zip(draw.SERIES_COLOURS, data["losses"].items(), strict=False):
         shape = "hv" if name == "0-1" else "linear"
         figure.add_scatter(x=data["margin"], y=values, name=name, line={"color": colour, "shape": shape})
     return figure
@@ -316,14 +272,15 @@ def loss_table(record: Record) -> list[Table]:
 
 
 _FORMULAS = Scale("three formulas; nothing is trained.")
+_HELD_OUT = "the published protocol, but with a twentieth of the training samples held out to measure spreads on."
 
 RECIPES = (
     Recipe(
         "figure-class-accuracy-and-spread",
         "Figure 1, class accuracies and feature spreads on ImageNet",
         "How unequal are the classes, and do hard classes have the larger spread?",
-        tuple(network_block(name, methods("erm")) for name in SPREAD_NETWORKS),
-        scratch_scales(*SPREAD_NETWORKS, leave_out={"mae-vit-b16": "fine-tuning it needs a GPU"}),
+        tuple(network_block(name, parts.methods("erm")) for name in SPREAD_NETWORKS),
+        parts.scratch_scales(leave_out={"mae-vit-b16": "fine-tuning it needs a GPU"}),
         doubts=("the figure is drawn from public supervised models, whose training is not stated.",),
         tables=spread_tables,
         figure=accuracy_and_spread,
@@ -334,7 +291,7 @@ RECIPES = (
         "figure of the weight norms on ImageNet",
         "Are the class weights of a trained classifier of equal length?",
         (network_block("resnet50"),),
-        scratch_scales("resnet50"),
+        parts.scratch_scales(),
         tables=norm_tables,
         figure=weight_norms,
         draw=draw_norms,
@@ -344,7 +301,7 @@ RECIPES = (
         "figure of t-SNE maps of hard CIFAR-100 classes",
         "Are the features of hard classes more compact and better separated under MR²?",
         (network_block("resnet32"),),
-        cifar_scales("resnet32", 30, fraction=0.2),
+        parts.cifar_scales(30, fraction=0.2),
         doubts=("network and classes of this figure are not stated.",),
         tables=compactness_tables,
         figure=hard_classes_map,
@@ -355,13 +312,8 @@ RECIPES = (
         "figure of the evolving ‖ŝ_y‖, ResNet-50 from scratch on ImageNet",
         "Does MR² keep the spreads of hard classes near those of easy ones during training?",
         (network_block("resnet50"),),
-        scratch_scales(
-            "resnet50",
-            more="; spreads of the validation samples",
-            published=paper(
-                "the published protocol, but with a twentieth of the training samples held out to measure spreads on.",
-                data={"validation": 0.05},
-            ),
+        parts.scratch_scales(
+            more="; spreads of the validation samples", published=parts.paper(_HELD_OUT, data={"validation": 0.05})
         ),
         doubts=("it is not said on which samples the spread is measured.",),
         tables=evolution_tables,
@@ -374,7 +326,7 @@ RECIPES = (
         "figure of the 0-1 loss, the ramp loss and Φ_γ",
         "How does the class-margin loss lie above the 0-1 loss?",
         (),
-        scales(_FORMULAS, _FORMULAS, _FORMULAS),
+        dict.fromkeys(parts.SCALES, _FORMULAS),
         tables=loss_table,
         figure=loss_curves,
         draw=draw_losses,
