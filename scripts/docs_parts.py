@@ -10,7 +10,6 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Iterable
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -213,9 +212,9 @@ def _parameter(parameter: Any, annotation: Any) -> tuple[str, str, str]:
     else:
         name = ", ".join([*parameter.opts, *parameter.secondary_opts])
     text = _as_text(parameter.help or "")
-    if isinstance(annotation, type) and issubclass(annotation, Enum):
-        text += f" One of: {', '.join(f'`{choice.value}`' for choice in annotation)}."
-    default = getattr(parameter.default, "value", parameter.default)
+    if typing.get_origin(annotation) is typing.Literal:
+        text += f" One of: {', '.join(f'`{choice}`' for choice in typing.get_args(annotation))}."
+    default = parameter.default
     shown = f"`{default}`" if isinstance(default, str | int | float) and default not in ("", False) else ""
     return f"`{name}`", text, "required" if parameter.required else shown
 

@@ -245,19 +245,14 @@ def test_a_label_outside_the_named_classes_tells_where_they_come_from(run, tmp_p
     names, file = tmp_path / "names.txt", tmp_path / "p.csv"
     names.write_text("ant\nbee\n")
     file.write_text("label,prediction\ncat,ant\n")
-    words = ("'cat' in row 1", "not among the classes ant, bee (from --class-names)")
+    words = ("'cat' in row 1", "not among the classes ant, bee (from class_names)")
     assert_refused(run("audit", file, "--class-names", names), "p.csv", *words)
     file.write_text("label,logit_0,logit_1\ncat,0.5,0.5\n")
     assert_refused(run("audit", file), "not among the classes 0, 1 (from the logit_<class> columns)")
 
 
-def test_a_number_of_classes_that_contradicts_the_file_is_named_as_option(run, predictions):
-    assert_refused(run("audit", predictions(), "--num-classes", 7), "model.npz", "7 from --num-classes, 5 from")
-
-
-def test_names_inside_a_file_are_not_taken_for_an_option(run, predictions):
-    outcome = run("audit", predictions(class_names=np.array(["a"])))
-    assert_refused(outcome, "1 from class_names")
+def test_a_number_of_classes_that_contradicts_the_file_is_named(run, predictions):
+    assert_refused(run("audit", predictions(), "--num-classes", 7), "model.npz", "7 from num_classes, 5 from")
 
 
 def test_unfinished_runs_say_how_to_finish_them(run, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from classmargin.cli import main as module
-from classmargin.cli._options import as_command
+from classmargin.cli._shared import as_command
 
 
 def test_help_names_every_verb(run):

@@ -266,7 +266,7 @@ def test_predictions_alone_need_no_torch(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "--data must be a data set, or --baseline"),
+        ([], "data must be a data set, or baseline a run folder"),
         (["--data", "TOY", "--budget", "2 runs"], "budget must be at least 3 runs"),
         (["--data", "TOY", "--budget", "soon"], "budget must be a time like 30m"),
         (["--data", "TOY", "--remedies", "mr3"], "did you mean 'mr2'"),
@@ -306,16 +306,16 @@ def test_a_time_that_one_run_uses_up_is_said_and_the_run_is_kept(features, tmp_p
 
 
 def test_features_get_a_perceptron_and_images_the_default_network(features):
-    config = improving._baseline_config(str(features), None, NOTHING, {}, None, features.parent)
+    config = improving._baseline_config(str(features), None, NOTHING, {}, None)
     assert (config.backbone.name, config.optimizer.name) == ("mlp", "adamw")
-    config = improving._baseline_config("fashion-mnist-mini", None, NOTHING, {}, None, features.parent)
+    config = improving._baseline_config("fashion-mnist-mini", None, NOTHING, {}, None)
     assert config.backbone.name == "small-cnn"
     assert not config.machine.report
 
 
-def test_a_run_folder_gives_settings_and_data(searched, tmp_path):
+def test_a_run_folder_gives_settings_and_data(searched):
     _, folder = searched
     run = runs_of(folder, "label-smoothing")[0]
-    config = improving._baseline_config(None, run, NOTHING, {}, None, tmp_path)
+    config = improving._baseline_config(None, run, NOTHING, {}, None)
     assert config.method.options["label_smoothing"] == 0.1
     assert config.loop.epochs in (1, 2)

@@ -153,11 +153,11 @@ def test_offsets_lift_a_class_that_is_hidden_behind_another():
     labels = np.repeat([0, 1, 2], 200)
     scores = np.eye(3)[labels] * 2 + rng.normal(size=(600, 3)) - np.array([0, 0, 2.0])
     before = (scores.argmax(1) == labels)[labels == 2].mean()
-    shift = fit_offsets(scores, labels, "worst", None)
+    shift = fit_offsets(scores, labels, Aim("worst"))
     after = ((scores + shift).argmax(1) == labels)[labels == 2].mean()
     assert shift[2] == max(shift)
     assert after > before + 0.2
-    held_out = held_out_offsets(scores, labels, "worst", None)
+    held_out = held_out_offsets(scores, labels, Aim("worst"))
     assert (held_out.argmax(1) == labels)[labels == 2].mean() > before + 0.2
 
 

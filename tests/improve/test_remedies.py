@@ -9,10 +9,8 @@ import torch
 from classmargin.data import load_data
 from classmargin.recipes.improve.remedies import (
     REMEDIES,
-    Remedy,
     find_remedies,
     lay,
-    register,
     tuning_steps,
 )
 from classmargin.recipes.run_options import gather_config
@@ -35,11 +33,6 @@ def images():
 
 def test_every_remedy_says_what_it_changes_and_risks():
     assert all(remedy.changes and remedy.risk and remedy.cost >= 0 for remedy in REMEDIES.values())
-
-
-def test_a_name_cannot_be_taken_twice():
-    with pytest.raises(ValueError, match="remedy 'mr2' is registered twice"):
-        register(Remedy("mr2", "Again", "nothing", "none"))
 
 
 def test_names_keep_the_order_of_the_ladder_and_unknown_ones_suggest_the_nearest():

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Option
 
-from classmargin.cli import _options as options
-from classmargin.cli import _shared
-from classmargin.cli._options import OutputFormat
+from classmargin.cli import _shared as shared
 
 if TYPE_CHECKING:
     from classmargin.evaluation.audit_result import Audit
@@ -20,39 +17,35 @@ if TYPE_CHECKING:
 
 # Pictures that are measured for slices; of more it would take many minutes.
 MOST_MEASURED = 50_000
-
-
-class Ranking(str, Enum):
-    """Which model and which samples decide the thirds of classes."""
-
-    corrected, own, reference, crossfit = "corrected", "own", "reference", "crossfit"
+# Which model and which samples decide the thirds of classes.
+Ranking = Literal["corrected", "own", "reference", "crossfit"]
 
 
 def audit(
-    predictions: options.PredictionsFile,
+    predictions: Path,
     *,
     baseline: Annotated[Path | None, Option(metavar="OTHER")] = None,
-    out: options.OutOption = None,
-    output: options.FormatOption = OutputFormat.table,
-    class_names: options.ClassNamesOption = None,
-    num_classes: options.NumClassesOption = None,
-    top: options.TopOption = 10,
-    ranking: Ranking = Ranking.corrected,
-    confidence: options.ConfidenceOption = 0.95,
-    bootstrap: options.BootstrapOption = 2000,
-    seed: options.SeedOption = 0,
+    out: shared.OutOption = None,
+    output: shared.FormatOption = "table",
+    class_names: shared.ClassNamesOption = None,
+    num_classes: shared.NumClassesOption = None,
+    top: shared.TopOption = 10,
+    ranking: Ranking = "corrected",
+    confidence: float = 0.95,
+    bootstrap: shared.BootstrapOption = 2000,
+    seed: int = 0,
     costs: Annotated[Path | None, Option(metavar="COSTS.csv")] = None,
     mean_margin: float = 1.0,
     norm_order: float = 2.0,
     feature_map: Annotated[bool, Option("--map/--no-map")] = True,
     train: Annotated[Path | None, Option(metavar="PREDICTIONS")] = None,
-    samples: options.SamplesOption = None,
+    samples: shared.SamplesOption = None,
     images: Annotated[Path | None, Option(metavar="FOLDER")] = None,
     texts: Annotated[Path | None, Option(metavar="FILE")] = None,
     metadata: Annotated[Path | None, Option(metavar="FILE.csv")] = None,
     groups: Annotated[Path | None, Option(metavar="FILE.csv")] = None,
     full: bool = False,
-    max_memory: options.MaxMemoryOption = None,
+    max_memory: shared.MaxMemoryOption = None,
 ) -> None:
     """Find the classes that a classifier leaves behind: which samples, how sure that is, why, and what to do next.
 
@@ -72,50 +65,40 @@ def audit(
         groups: Super-classes: a table with the columns class and group.
         full: Print all tables, not only headlines and failing classes.
     """
+    from classmargin.evaluation.comparison import compare
+    from classmargin.evaluation.prediction_files import read_costs
+    from classmargin.evaluation.samples import write_samples
     from classmargin.report import audit_tables, comparison_tables
+    from classmargin.report.html_pages import write_audit_html
 
-    _shared.check_html_path(out)
-    _shared.check_place("--samples", samples)
-    if ranking is Ranking.reference and baseline is None:
+    shared.check_html_path(out)
+    shared.check_place("--samples", samples)
+    if ranking == "reference" and baseline is None:
         raise ValueError("--ranking reference ranks the classes by another model: give it with --baseline")
     intervals: dict[str, Any] = {"confidence": confidence, "bootstrap": bootstrap, "seed": seed}
     common = {"num_classes": num_classes, "mean_margin": mean_margin, "norm_order": norm_order, **intervals}
-    other = None if baseline is None else _shared.audit_file(baseline, class_names, **common)
-    trained = None if train is None else _shared.audit_file(train, class_names, **{**common, "bootstrap": 0})
-    read = _shared.read(predictions, class_names)
+    other = None if baseline is None else shared.read(baseline, class_names).audit(**common)
+    trained = None if train is None else shared.read(train, class_names).audit(**{**common, "bootstrap": 0})
+    read = shared.read(predictions, class_names)
     if costs is not None:
-        from classmargin.evaluation.prediction_files import read_costs
-
         common["costs"] = read_costs(costs, read.class_names)
-    if ranking is Ranking.reference:
-        common["reference"] = other
-    with _shared.options_in_messages(names_given=class_names is not None):
-        result = read.audit(ranking=ranking.value, train=trained, **common)
+    reference = other if ranking == "reference" else None
+    result = read.audit(ranking=ranking, reference=reference, train=trained, **common)
     faces = _faces(read, result, images, texts)
     slices = _slices(result, metadata, groups, faces["images"] if images is not None else None)
     comparison = None
     if other is not None and baseline is not None:
-        from classmargin.evaluation.comparison import compare
-
-        old, new = _shared.model_names([baseline, predictions])
+        old, new = shared.model_names([baseline, predictions])
         comparison = compare(other, result, names=(old, new), **intervals)
     if samples is not None:
-        from classmargin.evaluation.samples import write_samples
-
-        _shared.announce(write_samples(samples, result.samples), "samples")
+        shared.announce(write_samples(samples, result.samples), "samples")
     if out is not None:
-        from classmargin.report.html_pages import write_audit_html
-
-        title = f"Class audit of {predictions.name}"
-        write_audit_html(
-            result, out, other, comparison=comparison, title=title, feature_map=feature_map, tables=slices, **faces
-        )  # fmt: skip
-        _shared.announce(out)
-    narrow = output is OutputFormat.table
-    tables = [*audit_tables.report_tables(result, top, full=full, narrow=narrow), *slices]
-    verdict = result.verdict
+        more = {"title": f"Class audit of {predictions.name}", "feature_map": feature_map, "tables": slices, **faces}
+        write_audit_html(result, out, other, comparison=comparison, **more)
+        shared.announce(out)
+    tables = [*audit_tables.report_tables(result, top, full=full, narrow=output == "table"), *slices]
+    verdict, notes = result.verdict, list(result.notes)
     data = {"verdict": verdict, **result.to_dict()}
-    notes = list(result.notes)
     if comparison is not None:
         tables += comparison_tables.report_tables(comparison, top)
         data["comparison"] = comparison.to_dict()
@@ -123,7 +106,7 @@ def audit(
         verdict = f"{verdict} {comparison.verdict}"
     if slices:
         data["slices"] = [dict(row) for table in slices for row in table.rows]
-    _shared.show(output, verdict=verdict, tables=tables, notes=notes, data=data)
+    shared.show(output, verdict=verdict, tables=tables, notes=notes, data=data)
 
 
 def _faces(read: Predictions, result: Audit, images: Path | None, texts: Path | None) -> dict[str, Any]:
@@ -132,12 +115,15 @@ def _faces(read: Predictions, result: Audit, images: Path | None, texts: Path | 
     from classmargin.report.sample_view import Pictures
 
     words = read.text if texts is None else read_texts(texts, result)
+    # Paths of a file from elsewhere are never opened by themselves: --images says where pictures may be read.
+    pictures: Any
     if images is None:
-        # Paths of a file from elsewhere are never opened by themselves: --images says where pictures may be read.
-        return {"images": read.images, "texts": words}
-    if read.image_path is not None and images.is_dir():
-        return {"images": Pictures(read.image_path, result).inside(images), "texts": words}
-    return {"images": Pictures(images, result), "texts": words}
+        pictures = read.images
+    elif read.image_path is not None and images.is_dir():
+        pictures = Pictures(read.image_path, result).inside(images)
+    else:
+        pictures = Pictures(images, result)
+    return {"images": pictures, "texts": words}
 
 
 def _slices(result: Audit, metadata: Path | None, groups: Path | None, pictures: Pictures | None) -> list[Table]:

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument
 
-from classmargin.cli import _options as options
-from classmargin.cli import _shared
-from classmargin.cli._options import OutputFormat
+from classmargin.cli import _shared as shared
 
 if TYPE_CHECKING:
     from classmargin.evaluation.audit_result import Audit
@@ -18,17 +16,17 @@ if TYPE_CHECKING:
 def compare(
     models: Annotated[list[str], Argument(metavar="A B [C …]")],
     *,
-    out: options.OutOption = None,
-    output: options.FormatOption = OutputFormat.table,
-    class_names: options.ClassNamesOption = None,
-    num_classes: options.NumClassesOption = None,
-    top: options.TopOption = 10,
+    out: shared.OutOption = None,
+    output: shared.FormatOption = "table",
+    class_names: shared.ClassNamesOption = None,
+    num_classes: shared.NumClassesOption = None,
+    top: shared.TopOption = 10,
     alpha: float = 0.05,
-    confidence: options.ConfidenceOption = 0.95,
-    bootstrap: options.BootstrapOption = 2000,
-    seed: options.SeedOption = 0,
-    samples: options.SamplesOption = None,
-    max_memory: options.MaxMemoryOption = None,
+    confidence: float = 0.95,
+    bootstrap: shared.BootstrapOption = 2000,
+    seed: int = 0,
+    samples: shared.SamplesOption = None,
+    max_memory: shared.MaxMemoryOption = None,
 ) -> None:
     """Compare models on the same test set: who gained, who lost, and what is noise.
 
@@ -42,18 +40,18 @@ def compare(
     from classmargin.report import comparison_tables
     from classmargin.report.html_pages import write_comparison_html
 
-    _shared.check_html_path(out)
-    _shared.check_place("--samples", samples)
+    shared.check_html_path(out)
+    shared.check_place("--samples", samples)
     if len(models) < 2:
         raise ValueError("compare needs at least two models, got one")
     runs = [_runs(words) for words in models]
     names = [
         f"{name} and {len(paths) - 1} more" if len(paths) > 1 else name
-        for name, paths in zip(_shared.model_names([paths[0] for paths in runs]), runs, strict=True)
+        for name, paths in zip(shared.model_names([paths[0] for paths in runs]), runs, strict=True)
     ]
     intervals: dict[str, Any] = {"confidence": confidence, "bootstrap": bootstrap, "seed": seed}
     audits: dict[str, list[Audit]] = {
-        name: [_shared.audit_file(path, class_names, num_classes=num_classes, **intervals) for path in paths]
+        name: [shared.read(path, class_names).audit(num_classes=num_classes, **intervals) for path in paths]
         for name, paths in zip(names, runs, strict=True)
     }
     several = compare_many(audits, alpha=alpha, **intervals)
@@ -61,16 +59,11 @@ def compare(
         _write_flips(samples, audits)
     if out is not None:
         write_comparison_html(several, out)
-        _shared.announce(out)
-    data = {
-        "verdict": several.verdict,
-        "names": several.names,
-        "summary": several.summary.to_dict("records"),
-        "comparisons": [comparison.to_dict() for comparison in several.comparisons],
-        "notes": several.notes,
-    }
+        shared.announce(out)
+    about = {"verdict": several.verdict, "names": several.names, "summary": several.summary}
+    data = {**about, "comparisons": [one.to_dict() for one in several.comparisons], "notes": several.notes}
     tables = comparison_tables.report_tables(several, top)
-    _shared.show(output, verdict=several.verdict, tables=tables, notes=several.notes, data=data)
+    shared.show(output, verdict=several.verdict, tables=tables, notes=several.notes, data=data)
 
 
 def _write_flips(path: Path, audits: dict[str, list[Audit]]) -> None:
@@ -79,12 +72,8 @@ def _write_flips(path: Path, audits: dict[str, list[Audit]]) -> None:
     from classmargin.evaluation.samples import flipped_samples, write_samples
 
     (_, (baseline, *_)), *candidates = audits.items()
-    frames = []
-    for name, (candidate, *_) in candidates:
-        frame = flipped_samples(baseline, candidate)
-        frame.insert(0, "model", name)
-        frames.append(frame)
-    _shared.announce(write_samples(path, pd.concat(frames)), "samples")
+    frames = {name: flipped_samples(baseline, candidate) for name, (candidate, *_) in candidates}
+    shared.announce(write_samples(path, pd.concat(frames, names=["model"]).reset_index("model")), "samples")
 
 
 def _runs(words: str) -> list[Path]:

@@ -5,29 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
-from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from typer import Option
 
-from classmargin.cli import _options as options
-from classmargin.cli import _shared
+from classmargin.cli import _shared as shared
 
 # The answers of a gate that is not passed; bad input is 2.
 EXIT_CODES = {"PASS": 0, "FAIL": 1, "CANNOT TELL": 3}
 MOST_REASONS = 5
-
-
-class GateFormat(str, Enum):
-    """How the decision is printed."""
-
-    table, json, markdown, latex, github = "table", "json", "markdown", "latex", "github"
+GateFormat = Literal["table", "json", "markdown", "latex", "github"]
 
 
 def gate(
-    candidate: options.PredictionsFile,
+    candidate: Path,
     *,
     baseline: Path | None = None,
     max_drop: float = 0.02,
@@ -36,17 +29,19 @@ def gate(
     must_see: float | None = None,
     allow_blind: bool = False,
     no_drop_beyond: float | None = None,
-    output: Annotated[GateFormat, Option("--format")] = GateFormat.table,
-    class_names: options.ClassNamesOption = None,
-    num_classes: options.NumClassesOption = None,
-    top: options.TopOption = 10,
-    max_memory: options.MaxMemoryOption = None,
+    output: Annotated[GateFormat, Option("--format")] = "table",
+    class_names: shared.ClassNamesOption = None,
+    num_classes: shared.NumClassesOption = None,
+    top: shared.TopOption = 10,
+    max_memory: shared.MaxMemoryOption = None,
     junit: Annotated[Path | None, Option(metavar="FILE.xml")] = None,
     summary: Annotated[Path | None, Option(metavar="FILE.md")] = None,
 ) -> None:
     """PASS (exit code 0), FAIL (1) on drops beyond the limit that the data show, CANNOT TELL (3) where samples are too few.
 
     Options:
+        candidate: Predictions: .npz (labels and logits, probabilities or predictions), .parquet or .csv (columns label and
+            logit_<class> or p_<class> for every class, or prediction), or a run folder.
         baseline: Predictions of the model in use, same samples; without them only --min-worst decides.
         max_drop: Largest tolerated drop of accuracy (0.02 = 2 points).
         min_worst: Fail if a class is below this accuracy and its samples support that; others below it are named in a note.
@@ -64,42 +59,36 @@ def gate(
 
     if baseline is None and min_worst is None:
         raise ValueError("give --baseline or --min-worst, got neither")
-    old = None if baseline is None else _shared.audit_file(baseline, class_names, num_classes=num_classes)
-    new = _shared.audit_file(candidate, class_names, num_classes=num_classes)
+    old = None if baseline is None else shared.read(baseline, class_names).audit(num_classes=num_classes)
+    new = shared.read(candidate, class_names).audit(num_classes=num_classes)
     result = decide(
         new, old, max_drop=max_drop, min_worst=min_worst, must_see=must_see,
         no_drop_beyond=no_drop_beyond, allow_blind=allow_blind, alpha=alpha,
     )  # fmt: skip
+    page = summary or (os.environ.get("GITHUB_STEP_SUMMARY") if output == "github" else None)
     if junit is not None:
         pages.write_junit(result, junit)
-    if summary is not None:
-        pages.append_summary(result, summary, top)
+    if page:
+        pages.append_summary(result, page, top)
     verdict = result.verdict + (f": {_in_short(result.reasons)}" if result.reasons else "")
-    if output is GateFormat.github:
+    if output == "github":
         for line in pages.github_annotations(result):
             typer.echo(line)
-        step_summary = os.environ.get("GITHUB_STEP_SUMMARY")
-        if step_summary and summary is None:
-            pages.append_summary(result, step_summary, top)
-        elif summary is None:
+        if not page:
             typer.echo(pages.github_summary(result, top))
         typer.echo(verdict)
     else:
-        _shared.show(
-            options.OutputFormat(output.value),
-            verdict=verdict,
-            tables=pages.gate_tables(result, top),
-            notes=[result.power, *result.notes],
-            # The sentence for people; the field "verdict" of the result is the one for programs.
-            data={**result.to_dict(), "sentence": verdict},
-        )
+        # The sentence is for people; the field "verdict" of the result is the one for programs.
+        data = {**result.to_dict(), "sentence": verdict}
+        tables, notes = pages.gate_tables(result, top), [result.power, *result.notes]
+        shared.show(output, verdict=verdict, tables=tables, notes=notes, data=data)
     if EXIT_CODES[result.verdict]:
         raise typer.Exit(EXIT_CODES[result.verdict])
 
 
 def _in_short(reasons: Sequence[str]) -> str:
     rest = len(reasons) - MOST_REASONS
-    return "; ".join(reasons[:MOST_REASONS]) + (f"; and {rest} more" if rest > 0 else "")
+    return "; ".join([*reasons[:MOST_REASONS], *([f"and {rest} more"] if rest > 0 else [])])
 
 
 def plan(
@@ -112,7 +101,7 @@ def plan(
     run_deviation: float = 1.0,
     alpha: float = 0.05,
     power: float = 0.8,
-    output: options.FormatOption = options.OutputFormat.table,
+    output: shared.FormatOption = "table",
 ) -> None:
     """Say how many samples per class, and how many seeds, it takes to see a difference.
 
@@ -127,25 +116,20 @@ def plan(
         power: Probability of seeing what is there.
     """
     from classmargin.evaluation.release_gate import plan as make_plan
-    from classmargin.report.tables import Column, Table
+    from classmargin.report.tables import Table, columns
 
     found = make_plan(
         classes, accuracy=accuracy, see=see / 100, max_drop=max_drop / 100, churn=churn,
         run_deviation=run_deviation / 100, alpha=alpha, power=power,
     )  # fmt: skip
-    aims = (
-        (f"interval of a class accuracy of ± {see:g} points", f"{found.interval_samples} samples per class"),
-        (
-            f"gate that catches a drop of {see:g} points in one class",
-            f"{found.gate_samples} samples per class",
-        ),
-        (f"comparison of two methods that sees {see:g} points", f"{found.seeds} seeds of each"),
+    needs = {
+        f"interval of a class accuracy of ± {see:g} points": f"{found.interval_samples} samples per class",
+        f"gate that catches a drop of {see:g} points in one class": f"{found.gate_samples} samples per class",
+        f"comparison of two methods that sees {see:g} points": f"{found.seeds} seeds of each",
+    }
+    rows = [{"aim": aim, "need": need} for aim, need in needs.items()]
+    verdict = (
+        f"To see {see:g} points with {classes} classes: {found.gate_samples} samples per class, {found.seeds} seeds."
     )
-    rows = [{"aim": aim, "need": need} for aim, need in aims]
-    _shared.show(
-        output,
-        verdict=f"To see {see:g} points with {classes} classes: {found.gate_samples} samples per class, {found.seeds} seeds.",
-        tables=[Table("Plan", (Column("aim", "For"), Column("need", "It takes")), rows)],
-        notes=found.notes,
-        data=asdict(found),
-    )
+    table = Table("Plan", columns("aim | For\nneed | It takes"), rows)
+    shared.show(output, verdict=verdict, tables=[table], notes=found.notes, data=asdict(found))

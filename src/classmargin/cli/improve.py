@@ -1,13 +1,11 @@
 """``classmargin improve``: which remedy lifts the weak classes without hurting the rest, and how sure that is.
 
-``classmargin demo`` is the same on the embedded data set with a small budget, in a few minutes on two cores: nothing is downloaded,
-and a finished demo shows its answer again. Its settings were chosen on the validation samples of cross-entropy alone, so that the
-baseline gets the benefit and need not be tuned here.
+``classmargin demo`` is the same on the embedded data set with a small budget. Its settings were chosen on the validation samples of
+cross-entropy alone, so that the baseline gets the benefit and need not be tuned here.
 """
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,9 +13,7 @@ import typer
 from typer import Option
 
 from classmargin._printable import printable
-from classmargin.cli import _options as options
-from classmargin.cli._options import OutputFormat, TrainingFlags
-from classmargin.cli._shared import show
+from classmargin.cli import _shared as shared
 
 if TYPE_CHECKING:
     from classmargin.recipes.improve.improvement import Improvement
@@ -45,12 +41,12 @@ def improve(
     budget: Annotated[str, Option(metavar="30m|'20 runs'")] = "30m",
     remedies: Annotated[str, Option(metavar="default|all|A,B")] = "default",
     embeddings: bool = False,
-    jobs: options.JobsOption = 1,
-    engine: options.EngineOption = options.Engine.local,
+    jobs: shared.JobsOption = 1,
+    engine: shared.Engine = "local",
     out: Annotated[Path, Option(metavar="DIR")] = Path("runs/improve"),
-    flags: TrainingFlags,
-    output: options.FormatOption = OutputFormat.table,
-    max_memory: options.MaxMemoryOption = None,
+    flags: shared.TrainingFlags,
+    output: shared.FormatOption = "table",
+    max_memory: shared.MaxMemoryOption = None,
 ) -> None:
     """Try remedies for weak classes, choose on validation, test once, and say whether it is better, a trade, or nothing.
 
@@ -70,27 +66,15 @@ def improve(
     from classmargin.recipes.improve.improving import improve as search
     from classmargin.training.config_reader import merge, parse_overrides
 
-    if data is None and baseline is None:
-        raise ValueError("--data must be a data set, or --baseline a run or predictions; got neither")
     if data is not None or "," not in str(baseline):  # two prediction files need no torch
         from classmargin.recipes.launched_ranks import serve_if_helper
 
         serve_if_helper()
+    settings = merge(flags.tables(backbone=None), parse_overrides(flags.overrides or ()))
     found = search(
-        data,
-        baseline=baseline,
-        objective=objective,
-        keep=keep,
-        budget=budget,
-        remedies=remedies,
-        backbone=flags.backbone,
-        embeddings=embeddings,
-        settings=merge(flags.tables(backbone=None), parse_overrides(flags.overrides or ())),
-        preset=flags.preset,
-        jobs=jobs,
-        engine=engine.value,
-        out=out,
-    )
+        data, baseline=baseline, objective=objective, keep=keep, budget=budget, remedies=remedies,
+        embeddings=embeddings, backbone=flags.backbone, settings=settings, preset=flags.preset, jobs=jobs, engine=engine, out=out,
+    )  # fmt: skip
     _tell(found, output)
     typer.echo(f"written to {out}", err=True)
 
@@ -101,25 +85,19 @@ def demo(*, out: Path = Path("runs/demo")) -> None:
     Options:
         out: Folder of the runs; a second call resumes there.
     """
-    from classmargin._checks import require_extra
-
-    # Asked for before anything is trained: the page comes last.
-    for package in ("lightning", "plotly", "jinja2"):
-        require_extra(package, "demo", "classmargin demo")
     from classmargin.recipes.improve.improvement_page import PAGE_FILE
     from classmargin.recipes.improve.improving import improve as search
 
-    begin = time.monotonic()
     plan = f"{', '.join(DEMO_REMEDIES)} for {DEMO_DATA}: {DEMO_BUDGET}, {DEMO_JOBS} side by side"
     typer.echo(printable(f"{plan}; folder {out}"), err=True)
     found = search(
         DEMO_DATA, settings=DEMO_SETTINGS, remedies=DEMO_REMEDIES, budget=DEMO_BUDGET, jobs=DEMO_JOBS, out=out
     )
-    _tell(found, OutputFormat.table)
-    typer.echo(printable(f"{time.monotonic() - begin:.0f} s; the page is {out / PAGE_FILE}"), err=True)
+    _tell(found, "table")
+    typer.echo(printable(f"the page is {out / PAGE_FILE}"), err=True)
 
 
-def _tell(found: Improvement, output: OutputFormat) -> None:
+def _tell(found: Improvement, output: shared.OutputFormat) -> None:
     from classmargin.recipes.improve.improvement_page import tables_of
 
-    show(output, verdict=found.verdict, tables=tables_of(found), notes=found.notes, data=found.to_dict())
+    shared.show(output, verdict=found.verdict, tables=tables_of(found), notes=found.notes, data=found.to_dict())

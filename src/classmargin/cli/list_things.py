@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument
 
-from classmargin.cli._options import described
+from classmargin.cli import _shared as shared
 
 Rows = list[dict[str, Any]]
 
@@ -30,28 +30,25 @@ def _methods() -> Rows:
 def _recipes() -> Rows:
     from classmargin.recipes.recipe import list_recipes
 
-    fixed = (
-        ("demo", "A remedy for the weak classes of the embedded data set", "make demo"),
-        (
-            "compare-methods",
-            "Several methods and seeds on one data set, with a paired verdict",
-            "classmargin compare-methods --methods erm,mr2 --seeds 3 --out DIR",
-        ),
-    )
-    rows: Rows = [{"name": name, "title": title, "command": command} for name, title, command in fixed]
-    for recipe in list_recipes():
-        rows.append(
-            {
-                "name": recipe.name,
-                "title": recipe.source,
-                "question": recipe.question,
-                "command": f"classmargin reproduce {recipe.name}",
-                "scales": {name: scale.note for name, scale in recipe.scales.items()},
-                "grid": {block.title: [row.key for row in block.rows] for block in recipe.blocks},
-                "doubts": list(recipe.doubts),
-            }
-        )
-    return rows
+    demo = {"name": "demo", "title": "A remedy for the weak classes of the embedded data set", "command": "make demo"}
+    several = {
+        "name": "compare-methods",
+        "title": "Several methods and seeds on one data set, with a paired verdict",
+        "command": "classmargin compare-methods --methods erm,mr2 --seeds 3 --out DIR",
+    }
+    recipes = [
+        {
+            "name": recipe.name,
+            "title": recipe.source,
+            "question": recipe.question,
+            "command": f"classmargin reproduce {recipe.name}",
+            "scales": {name: scale.note for name, scale in recipe.scales.items()},
+            "grid": {block.title: [row.key for row in block.rows] for block in recipe.blocks},
+            "doubts": list(recipe.doubts),
+        }
+        for recipe in list_recipes()
+    ]
+    return [demo, several, *recipes]
 
 
 def _settings() -> Rows:
@@ -60,7 +57,7 @@ def _settings() -> Rows:
 
     rows: Rows = []
     for part, default in vars(RunConfig()).items():
-        meanings = _MEANINGS | described(type(default).__doc__ or "", "Attributes")
+        meanings = _MEANINGS | shared.described(type(default).__doc__ or "", "Attributes")
         rows += [
             {"name": f"{part}.{key}", "default": value, "meaning": meanings.get(key, "")}
             for key, value in vars(default).items()
@@ -91,30 +88,25 @@ KINDS = {
 def rows_of(kind: str) -> Rows:
     """Return a record for each thing of a kind (see :data:`KINDS`)."""
     from classmargin._checks import check_choice
+    from classmargin.backbones import list_backbones
+    from classmargin.data import list_data
+    from classmargin.recipes.improve.remedies import REMEDIES
+    from classmargin.training.presets import PRESETS
 
     match check_choice("kind", kind, KINDS):
         case "data":
-            from classmargin.data import list_data
-
             return _fields(list_data(), "name", "title", "kind", "classes", "licence", "embedded")
         case "backbones":
-            from classmargin.backbones import list_backbones
-
             return _fields(list_backbones(), "name", "title", "kind", "parameters", "weights", "extra")
         case "presets":
-            from classmargin.training.presets import PRESETS
-
             return _fields(PRESETS.values(), "name", "title", "values", "mr2", "notes")
         case "remedies":
-            from classmargin.recipes.improve.remedies import REMEDIES
-
             return _fields(REMEDIES.values(), "name", "title", "kind", "cost", "changes", "risk", "default")
         case "methods":
             return _methods()
         case "recipes":
             return _recipes()
-        case _:
-            return _settings()
+    return _settings()
 
 
 def _fields(records: Iterable[Any], *names: str) -> Rows:

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import typer
 
 from classmargin._printable import printable
-from classmargin.cli._options import as_command
+from classmargin.cli import _shared as shared
 from classmargin.cli.audit import audit
 from classmargin.cli.compare import compare
 from classmargin.cli.gate import gate, plan
@@ -72,17 +72,14 @@ def build_app() -> typer.Typer:
     )
     app.callback()(_options)
     for name, verb in VERBS.items():
-        app.command(name)(as_command(verb))
+        app.command(name)(shared.as_command(verb))
     return app
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code.
+    """Run the command with words, those of the process when left out, and return its exit code (:data:`EXIT_CODES`).
 
-    The codes are :data:`EXIT_CODES`; 128 + n is 143 for the SIGTERM of a scheduler and 130 for Ctrl-C, with the state saved.
-
-    Args:
-        arguments: Words after the program's name; those of the process when left out.
+    128 + n is 143 for the SIGTERM of a scheduler and 130 for Ctrl-C, with the state saved.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
     session = SimpleNamespace(debug=False)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
 
-from classmargin.cli import _options as options
-from classmargin.cli._options import OutputFormat, RecipeFlags
-from classmargin.cli._shared import show, show_record
+from classmargin.cli import _shared as shared
 
 if TYPE_CHECKING:
     from classmargin.recipes.recipe_plan import RecipePlan
@@ -25,13 +23,13 @@ def reproduce(
     seeds: Annotated[int, Option(min=1, max=10_000)] = 3,
     out: Annotated[Path | None, Option(metavar="DIR")] = None,
     jobs: Annotated[int | None, Option(min=1, max=1024)] = None,
-    engine: options.EngineOption = options.Engine.local,
+    engine: shared.Engine = "local",
     data: Annotated[str | None, Option(metavar="NAME|PATH")] = None,
     download: bool | None = None,
     backbone: Annotated[str | None, Option(metavar="NAME")] = None,
     epochs: Annotated[int | None, Option(min=1)] = None,
-    flags: RecipeFlags,
-    equal_footing: options.EqualFootingOption = 0,
+    flags: shared.RecipeFlags,
+    equal_footing: shared.EqualFootingOption = 0,
     checkpoint: Annotated[list[str] | None, Option(metavar="BACKBONE=FILE")] = None,
     mr2_preset: Annotated[str, Option(metavar="NAME")] = "",
     objective: Annotated[str, Option(metavar="A,B,…")] = "",
@@ -42,8 +40,8 @@ def reproduce(
     from_runs: Annotated[list[Path] | None, Option(metavar="DIR")] = None,
     note: str = "",
     render: Annotated[list[Path] | None, Option(metavar="RECORD")] = None,
-    output: options.FormatOption = OutputFormat.table,
-    max_memory: options.MaxMemoryOption = None,
+    output: shared.FormatOption = "table",
+    max_memory: shared.MaxMemoryOption = None,
 ) -> None:
     """Run a table or figure of the paper again (finished runs are skipped, interrupted ones resume).
 
@@ -56,7 +54,6 @@ def reproduce(
         out: Folder (default: runs/NAME-SCALE).
         jobs: Runs side by side, one thread each (default: 2, or 1 at scale paper).
         data: Data set: a name (classmargin list data), a file or a folder. Default: the recipe's.
-        download: Allow a download where there is a source.
         backbone: Network (classmargin list backbones). Default: the recipe's.
         epochs: Passes over the training set. Default: the scale's.
         checkpoint: Pretrained weights of a network.
@@ -86,7 +83,7 @@ def reproduce(
     recipe = None if title == CUSTOM else find_recipe(title)
     command = ["reproduce", *_words_after("reproduce")]
     kind = CUSTOM if from_runs else scale
-    folder = out if out is not None else Path("runs", title if title == kind else f"{title}-{kind}")
+    folder = out or Path("runs", title if title == kind else f"{title}-{kind}")
     if from_runs:
         with out_folder.removed_unless_begun(folder):
             out_folder.claim_record_folder(folder, title)
@@ -98,26 +95,26 @@ def reproduce(
             raise ValueError("--select and --equal-footing are two ways to choose settings; give one of them")
         tables = flags.tables(data=data, backbone=backbone, epochs=epochs)
         methods = {row.method for block in recipe.blocks for row in block.rows}
-        shared, own = split_overrides(flags.overrides or (), methods)
+        common, own = split_overrides(flags.overrides or (), methods)
         changes = Changes(
-            merge(tables, parse_overrides(shared)), own, _files(checkpoint or []), mr2_preset,
+            merge(tables, parse_overrides(common)), own, _files(checkpoint or []), mr2_preset,
             rows=_list(rows), blocks=_list(blocks), objectives=_list(objective),
         )  # fmt: skip
         if dry_run:
             plan = plan_recipe(recipe, scale, seeds=seeds, folder=folder, changes=changes, must_run=False)
             _show_plan(plan, output, equal_footing)
             return
-        side_by_side = jobs if jobs is not None else (1 if scale == "paper" else 2)
-        how: dict[str, Any] = {"engine": engine.value, "jobs": side_by_side}
-        fetch = bool(download)
-        plan = plan_recipe(recipe, scale, seeds=seeds, folder=folder, changes=changes, download=fetch)
+        side_by_side = jobs or (1 if scale == "paper" else 2)
+        plan = plan_recipe(recipe, scale, seeds=seeds, folder=folder, changes=changes, download=bool(download))
         folder = out_folder.results_folder(folder, recipe.name, scale)
-        outcome = run_recipe.run_plan(plan, folder, search=select, trials=equal_footing, command=command, **how)
+        outcome = run_recipe.run_plan(
+            plan, folder, search=select, trials=equal_footing, command=command, engine=engine, jobs=side_by_side
+        )
     record_pages.write_outputs(outcome.record, folder, outcome.measured)
-    show_record(output, outcome.record, folder, outcome.record.to_dict())
+    shared.show_record(output, outcome.record, folder, outcome.record.to_dict())
 
 
-def _show_plan(plan: RecipePlan, output: OutputFormat, equal_footing: int) -> None:
+def _show_plan(plan: RecipePlan, output: shared.OutputFormat, equal_footing: int) -> None:
     from classmargin.recipes.gpu_hours import plan_table, verdict_of
     from classmargin.recipes.validation_search import fair_rows
 
@@ -127,7 +124,7 @@ def _show_plan(plan: RecipePlan, output: OutputFormat, equal_footing: int) -> No
         notes.append(f"The search on validation trains {equal_footing} more runs of each row.")
     table = plan_table(plan)
     data = {"recipe": plan.recipe.name, "scale": plan.scale, "rows": table.rows, "basis": table.note}
-    show(output, verdict=verdict_of(plan), tables=[table], notes=notes, data=data)
+    shared.show(output, verdict=verdict_of(plan), tables=[table], notes=notes, data=data)
 
 
 def _words_after(verb: str) -> list[str]:

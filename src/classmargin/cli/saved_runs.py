@@ -9,9 +9,9 @@ import typer
 from typer import Argument, Option
 
 from classmargin._printable import printable
-from classmargin.cli._options import MaxMemoryOption
+from classmargin.cli import _shared as shared
 
-RunArgument = Annotated[Path, Argument(metavar="RUN", help="Run folder.", exists=True, file_okay=False)]
+RunArgument = Annotated[Path, Argument(metavar="RUN", exists=True, file_okay=False)]
 
 
 def predict(
@@ -22,7 +22,7 @@ def predict(
     out: Annotated[Path | None, Option(metavar="FILE.npz")] = None,
     root: Path | None = None,
     download: bool | None = None,
-    max_memory: MaxMemoryOption = None,
+    max_memory: shared.MaxMemoryOption = None,
 ) -> None:
     """Write the scores of a trained network on a data set, ready for classmargin audit.
 
@@ -30,8 +30,6 @@ def predict(
         data: Data set: a name, a file or a folder.
         split: Which samples.
         out: Predictions (default: RUN/predictions-DATA.npz).
-        root: Folder of data sets (default: $CLASSMARGIN_DATA).
-        download: Allow a download where there is a source.
     """
     from classmargin._checks import check_choice
     from classmargin.recipes.saved_model import SPLITS, load_model
@@ -72,7 +70,7 @@ def ensemble(
     out: Annotated[Path, Option(metavar="DIR")] = Path("runs/ensemble"),
     distill: bool = False,
     method: Annotated[str | None, Option(metavar="NAME")] = None,
-    overrides: Annotated[list[str] | None, Option("--set", metavar="PART.KEY=VALUE")] = None,
+    overrides: shared.OverridesOption = None,
     temperature: float = 1.0,
     onnx: Annotated[bool, Option("--onnx/--no-onnx")] = True,
     report: Annotated[bool, Option("--report/--no-report")] = True,
@@ -84,7 +82,6 @@ def ensemble(
         out: Folder for predictions, audit, ONNX file and student.
         distill: Also train one network on the averaged probabilities.
         method: Method of the student (default: that of the first run).
-        overrides: Any other setting (classmargin list settings), e.g. method.mean_margin=2.
         temperature: Of the probabilities that the student learns from.
         onnx: Write the ensemble as one ONNX file.
         report: Write an HTML report.

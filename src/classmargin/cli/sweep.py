@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from typer import Option
 
-from classmargin.cli import _options as options
-from classmargin.cli._options import OutputFormat, RunFlags
-from classmargin.cli._shared import SOME_FAILED, show
+from classmargin.cli import _shared as shared
 
-
-class SweepEngine(str, Enum):
-    """Where trials are trained; ``optuna`` is what ``local`` was called."""
-
-    local, ray, optuna = "local", "ray", "optuna"
-
-
-class Sampler(str, Enum):
-    """What chooses the values of a trial."""
-
-    tpe, random, grid = "tpe", "random", "grid"
-
-
-class Pruner(str, Enum):
-    """What stops trials that fall behind."""
-
-    median, none = "median", "none"
+# ``optuna`` is what ``local`` was called.
+SweepEngine = Literal["local", "ray", "optuna"]
+Sampler = Literal["tpe", "random", "grid"]
+Pruner = Literal["median", "none"]
 
 
 def sweep(
@@ -39,20 +23,20 @@ def sweep(
     search: Annotated[list[str] | None, Option(metavar="KEY=VALUES")] = None,
     objective: Annotated[str, Option(metavar="NAME")] = "hard",
     trials: Annotated[int, Option(min=1, max=1_000_000)] = 30,
-    jobs: options.JobsOption = 1,
+    jobs: shared.JobsOption = 1,
     storage: Annotated[str | None, Option(metavar="URL")] = None,
     study: str | None = None,
     keep_easy: Annotated[bool, Option("--keep-easy/--free-easy")] = True,
     easy_slack: Annotated[float, Option(min=0.0)] = 0.0,
     reference: Annotated[Path | None, Option(metavar="RUN")] = None,
-    pruner: Pruner = Pruner.median,
+    pruner: Pruner = "median",
     test: Annotated[bool, Option("--test/--no-test")] = True,
-    sampler: Sampler = Sampler.tpe,
-    engine: SweepEngine = SweepEngine.local,
+    sampler: Sampler = "tpe",
+    engine: SweepEngine = "local",
     seed: Annotated[int, Option(min=0, max=2**32 - 1)] = 0,
-    flags: RunFlags,
-    output: options.FormatOption = OutputFormat.table,
-    max_memory: options.MaxMemoryOption = None,
+    flags: shared.RunFlags,
+    output: shared.FormatOption = "table",
+    max_memory: shared.MaxMemoryOption = None,
 ) -> None:
     """Search hyper-parameters on validation samples; the test set is looked at once, for the chosen trial.
 
@@ -90,26 +74,19 @@ def sweep(
     run = flags.gather(flags.tables(method=method))
     parameters = parse_search(search or (), run)
     plan = SweepPlan(
-        config=run,
-        parameters=parameters,
-        objective=wanted,
-        trials=trials,
+        config=run, parameters=parameters, objective=wanted, trials=trials, seed=seed,
         study=study or study_name(run, parameters, wanted),
         storage=storage or f"sqlite:///{(out / 'study.db').resolve()}",
-        seed=seed,
-        pruner=pruner.value,
-        keep_easy=keep_easy,
-        easy_slack=easy_slack / 100,
-        sampler=sampler.value,
-    )
+        pruner=pruner, sampler=sampler, keep_easy=keep_easy, easy_slack=easy_slack / 100,
+    )  # fmt: skip
     if flags.download:
         download_data(run)
-    where = "ray" if engine is SweepEngine.ray else "local"
+    where = "ray" if engine == "ray" else "local"
     with removed_unless_begun(out):
         result = run_sweep(plan, out, engine=where, jobs=jobs, reference=reference, test=test)
     pages.write_result(result, out)
     tables, notes, data = pages.tables_of(result), pages.notes_of(result), pages.to_dict(result)
-    show(output, verdict=pages.verdict_of(result), tables=tables, notes=notes, data=data)
+    shared.show(output, verdict=pages.verdict_of(result), tables=tables, notes=notes, data=data)
     typer.echo(f"written to {out}", err=True)
     if result.best is None:
-        raise typer.Exit(SOME_FAILED)
+        raise typer.Exit(shared.SOME_FAILED)

@@ -12,9 +12,7 @@ import typer
 from typer import Option
 
 from classmargin._printable import printable
-from classmargin.cli import _options as options
-from classmargin.cli._options import OutputFormat, RunFlags
-from classmargin.cli._shared import show_record
+from classmargin.cli import _shared as shared
 
 DIVERGED = 3
 
@@ -22,14 +20,14 @@ DIVERGED = 3
 def train(
     *,
     method: Annotated[str | None, Option(metavar="NAME")] = None,
-    flags: RunFlags,
+    flags: shared.RunFlags,
     seed: Annotated[int | None, Option(min=0)] = None,
     threads: Annotated[int | None, Option(min=0)] = None,
     compile_network: Annotated[bool | None, Option("--compile")] = None,
     skip_corrupt: bool | None = None,
     out: Annotated[Path | None, Option(metavar="RUN")] = None,
     resume: bool = False,
-    max_memory: options.MaxMemoryOption = None,
+    max_memory: shared.MaxMemoryOption = None,
 ) -> None:
     """Train a network on a data set with a method, and audit what came out.
 
@@ -65,15 +63,14 @@ def train(
         typer.echo(f"classmargin: error: {printable(str(error))}", err=True)
         raise typer.Exit(DIVERGED) from error
     except StoppedError as error:
-        if not is_helper_process():
-            typer.echo(f"classmargin: {printable(str(error))}", err=True)
-        raise typer.Exit(exit_code_of_rank(error.exit_code)) from error
+        if is_helper_process():
+            raise typer.Exit(exit_code_of_rank(error.exit_code)) from error
+        raise
     if is_helper_process():
         return
     # A third without classes (of two, or where test samples lack) has no accuracy.
-    values = "  ".join(
-        f"{name} {100 * value:.1f}" if value == value else f"{name} –" for name, value in summary["test"].items()
-    )
+    shown = {name: f"{100 * value:.1f}" if value == value else "–" for name, value in summary["test"].items()}
+    values = "  ".join(f"{name} {value}" for name, value in shown.items())
     typer.echo(f"{printable(str(folder))}: {values}")
 
 
@@ -82,12 +79,12 @@ def compare_methods(
     out: Annotated[Path, Option(metavar="DIR")],
     methods: Annotated[str, Option(metavar="A,B,…")] = "erm,mr2",
     seeds: Annotated[int, Option(min=1, max=10_000)] = 3,
-    jobs: options.JobsOption = 1,
-    engine: options.EngineOption = options.Engine.local,
-    equal_footing: options.EqualFootingOption = 0,
-    flags: RunFlags,
-    output: options.FormatOption = OutputFormat.table,
-    max_memory: options.MaxMemoryOption = None,
+    jobs: shared.JobsOption = 1,
+    engine: shared.Engine = "local",
+    equal_footing: shared.EqualFootingOption = 0,
+    flags: shared.RunFlags,
+    output: shared.FormatOption = "table",
+    max_memory: shared.MaxMemoryOption = None,
 ) -> None:
     """Train methods with several seeds (finished runs are skipped, interrupted ones resume) and compare them.
 
@@ -109,11 +106,11 @@ def compare_methods(
     names = method_names(methods)
     if not names:
         raise ValueError(f"--methods must name at least one method, got {methods!r}")
-    shared, own = split_overrides(flags.overrides or (), names)
-    run = flags.gather(flags.tables(), shared)
+    common, own = split_overrides(flags.overrides or (), names)
+    run = flags.gather(flags.tables(), common)
     plan = plan_comparison(run, names, seeds, out, own)
     if flags.download:
         download_data(run)
-    outcome = run_plan(plan, out, trials=equal_footing, engine=engine.value, jobs=jobs)
+    outcome = run_plan(plan, out, trials=equal_footing, engine=engine, jobs=jobs)
     write_comparison(outcome, out, title=f"Methods on {run.data.name}")
-    show_record(output, outcome.record, out, comparison_dict(outcome))
+    shared.show_record(output, outcome.record, out, comparison_dict(outcome))

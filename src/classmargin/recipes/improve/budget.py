@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,25 +26,20 @@ class Budget:
     """A number of runs as long as one of the baseline, or a time."""
 
     runs: float | None = None
-    seconds: float | None = None
+    seconds: float = 0.0
 
     @staticmethod
     def parse(words: str) -> Budget:
-        """Return the budget that words like ``30m``, ``2h`` or ``20 runs`` describe.
-
-        Example:
-            >>> Budget.parse("20 runs").runs, Budget.parse("1.5h").seconds
-            (20.0, 5400.0)
-        """
+        """Return the budget that words like ``30m``, ``2h`` or ``20 runs`` describe."""
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", str(words).lower())
-        if match and match[2] in ("run", "runs"):
-            if float(match[1]) < FEWEST_RUNS:
-                raise ValueError(
-                    f"budget must be at least {FEWEST_RUNS} runs (the baseline, a remedy, and the baseline again), got {words!r}"
-                )
-            return Budget(runs=float(match[1]))
-        if match and match[2] in _SECONDS and float(match[1]) > 0:
-            return Budget(seconds=float(match[1]) * _SECONDS[match[2]])
+        number, unit = (float(match[1]), match[2]) if match else (0.0, "")
+        if unit in ("run", "runs"):
+            if number < FEWEST_RUNS:
+                what = "the baseline, a remedy, and the baseline again"
+                raise ValueError(f"budget must be at least {FEWEST_RUNS} runs ({what}), got {words!r}")
+            return Budget(runs=number)
+        if unit in _SECONDS and number > 0:
+            return Budget(seconds=number * _SECONDS[unit])
         raise ValueError(f"budget must be a time like 30m or 2h, or a number like '20 runs', got {words!r}")
 
 
@@ -52,18 +47,14 @@ class Journal:
     """What was spent and decided by a command, kept in its folder."""
 
     def __init__(self, folder: Path, budget: Budget, jobs: int, remedies: Sequence[str] = ()) -> None:
-        self._file, self.budget, self._jobs = folder / JOURNAL_FILE, budget, jobs
-        asked = {"runs": budget.runs, "seconds": budget.seconds, "remedies": list(remedies)}
-        found: dict[str, Any] = {}
-        if self._file.exists():
-            found = read_json(self._file)
-            if not isinstance(found, dict):
-                raise ValueError(
-                    f"{self._file} is damaged; delete it, and the same command resumes with the runs that are there"
-                )
+        self.folder, self.budget, self._jobs, self._file = folder, budget, jobs, folder / JOURNAL_FILE
+        asked = {**asdict(budget), "remedies": list(remedies)}
+        found = read_json(self._file) if self._file.exists() else {}
+        if not isinstance(found, dict):
+            raise ValueError(f"{self._file} is damaged; delete it, and the same command resumes with the runs there")
         if found.get("asked") != asked:  # runs stay, what was decided for another budget does not
             found = {"asked": asked, "elapsed": 0.0, "runs": found.get("runs", {}), "decisions": {}}
-        self._state = found
+        self._state: dict[str, Any] = found
         self._last = time.monotonic()
         self.spent = 0.0
 
@@ -81,9 +72,7 @@ class Journal:
         self._write()
 
     def _write(self) -> None:
-        now = time.monotonic()
-        self._state["elapsed"] += now - self._last
-        self._last = now
+        self._state["elapsed"], self._last = self.elapsed, time.monotonic()
         write_json(self._file, self._state, durable=True)
 
     @property
@@ -102,16 +91,14 @@ class Journal:
         """How many runs of the baseline's length can still be made."""
         if self.budget.runs is not None:
             return self.budget.runs - self.spent
-        assert self.budget.seconds is not None
         each = self.seconds_per_run
-        if each is None:
-            return float("inf")
-        return (PLANNED_SHARE * self.budget.seconds - self.elapsed) * self._jobs / each
+        return (
+            float("inf") if each is None else (PLANNED_SHARE * self.budget.seconds - self.elapsed) * self._jobs / each
+        )
 
     @property
     def words(self) -> str:
         """What is left, for people."""
         if self.budget.runs is not None:
             return f"{max(self.left, 0):.0f} of {self.budget.runs:.0f} runs left"
-        assert self.budget.seconds is not None
         return f"{max(self.budget.seconds - self.elapsed, 0) / 60:.0f} of {self.budget.seconds / 60:.0f} min left"

@@ -1,4 +1,7 @@
-"""What can be chosen: settings, the runs made with them, averages of runs, with class offsets or without; and their predictions."""
+"""What can be chosen: settings, the runs made with them, averages of runs, with class offsets or without; and their predictions.
+
+Also what is made of predictions on folds: those of one network on all samples, and the training samples whose labels they doubt.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
+from classmargin.data import DataBundle
+from classmargin.evaluation.auditing import audit
 from classmargin.evaluation.prediction_files import read_predictions
+from classmargin.evaluation.samples import write_samples
 from classmargin.recipes.improve.judging import (
     Aim,
     Array,
@@ -58,20 +66,35 @@ class Candidate:
         groups = self._scores("validation")
         if not self.offsets:
             return groups
-        labels = self.samples("validation").labels
-        return [held_out_offsets(scores, labels, aim.objective, aim.costs) for scores in groups]
+        return [held_out_offsets(scores, self.samples("validation").labels, aim) for scores in groups]
 
     def test_scores(self, aim: Aim) -> list[Array]:
         """Return log-probabilities on the test set; offsets are those of all validation samples."""
-        shifts = self.fitted_offsets(aim)
-        return [scores + shift for scores, shift in zip(self._scores("test"), shifts, strict=True)]
+        groups = self._scores("test")
+        if not self.offsets:
+            return groups
+        return [scores + shift for scores, shift in zip(groups, self.fitted_offsets(aim), strict=True)]
 
     def fitted_offsets(self, aim: Aim) -> list[Array]:
-        """Return the offsets of each repetition ``[K]``, zero where there are none."""
-        labels, groups = self.samples("validation").labels, self._scores("validation")
-        if not self.offsets:
-            return [np.zeros(scores.shape[1]) for scores in groups]
-        return [fit_offsets(scores, labels, aim.objective, aim.costs) for scores in groups]
+        """Return the offsets of each repetition ``[K]``."""
+        labels = self.samples("validation").labels
+        return [fit_offsets(scores, labels, aim) for scores in self._scores("validation")]
+
+
+class ShiftedModel(nn.Module):
+    """A network with an offset for each class on its log-probabilities, as they were fitted."""
+
+    shift: Tensor
+
+    def __init__(self, model: nn.Module, offsets: Sequence[float]) -> None:
+        super().__init__()
+        self.model = model
+        self.register_buffer("shift", torch.tensor(offsets, dtype=torch.float32))
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return scores ``[B, K]`` and features."""
+        scores, features = self.model(inputs)
+        return scores.log_softmax(dim=1) + self.shift, features
 
 
 def pooled_file(run: RunFolder) -> Path:
@@ -89,6 +112,37 @@ def _file(run: RunFolder, part: str) -> Path:
     return validation_file(run) if part == "validation" else run.predictions_file
 
 
+@functools.lru_cache(maxsize=256)
+def read_scores(file: Path) -> tuple[Samples, Array]:
+    """Return who was predicted and the log-probabilities ``[N, K]`` of a prediction file."""
+    found = read_predictions(file)
+    scores = log_probabilities(found)
+    return Samples.of(found, scores), scores
+
+
+def share_right(run: RunFolder) -> float:
+    """Return the share of validation samples that a run has right."""
+    samples, scores = read_scores(validation_file(run))
+    return float((scores.argmax(axis=1) == samples.labels).mean())
+
+
+def is_made(run: PlannedRun) -> bool:
+    """Whether nothing is left to do for a run."""
+    return run.folder.done if run.test else validation_file(run.folder).exists()
+
+
+def averaged(name: str, title: str, remedy: Remedy, models: Sequence[Candidate]) -> Candidate:
+    """Return the ensemble of all runs of some models."""
+    runs = tuple(run for model in models for run in model.runs)
+    cost = sum(model.cost * len(model.members) for model in models)
+    return replace(models[0], name=name, title=title, remedy=remedy, members=(runs,), cost=cost)
+
+
+def digest(runs: Iterable[RunFolder]) -> str:
+    """Return what tells files made from some runs from those made from others."""
+    return hashlib.sha256("\n".join(run.path.name for run in runs).encode()).hexdigest()[:8]
+
+
 def pool(files: Sequence[Path], target: Path) -> None:
     """Write what networks predict for the folds they have not seen as predictions of one network, in the order of the samples."""
     found = [read_predictions(file) for file in files]
@@ -102,31 +156,32 @@ def pool(files: Sequence[Path], target: Path) -> None:
     write_predictions(target, {**joined, "class_names": np.array(found[0].class_names, dtype=np.str_)})
 
 
-@functools.lru_cache(maxsize=256)
-def read_scores(file: Path) -> tuple[Samples, Array]:
-    """Return who was predicted and the log-probabilities ``[N, K]`` of a prediction file."""
-    found = read_predictions(file)
-    return Samples.of(found), log_probabilities(found)
+def without_doubt(bundle: DataBundle, pooled: Path, *, relabel: bool) -> tuple[int, dict[str, str]]:
+    """Return how many training samples are doubted by the rule of the audit, and the settings that relabel or drop them.
 
+    ``pooled`` holds the predictions of networks that have not seen them; what the settings name is written beside it.
+    """
+    import pandas as pd
 
-def averaged(name: str, title: str, remedy: Remedy, models: Sequence[Candidate]) -> Candidate:
-    """Return the ensemble of all runs of some models."""
-    runs = tuple(run for model in models for run in model.runs)
-    cost = sum(model.cost * len(model.members) for model in models)
-    return replace(models[0], name=name, title=title, remedy=remedy, members=(runs,), cost=cost)
-
-
-def digest(runs: Iterable[RunFolder]) -> str:
-    """Return what tells files made from some runs from those made from others."""
-    names = "\n".join(run.path.name for run in runs)
-    return hashlib.sha256(names.encode()).hexdigest()[:8]
-
-
-def overall(samples: Samples, scores: Array) -> float:
-    """Return the share of samples that are right."""
-    return float((scores.argmax(axis=1) == samples.labels).mean())
-
-
-def is_made(run: PlannedRun) -> bool:
-    """Whether nothing is left to do for a run."""
-    return run.folder.done if run.test else validation_file(run.folder).exists()
+    found = read_predictions(pooled)
+    assert found.probabilities is not None
+    index, labels, names = (
+        bundle.train.index.numpy(),
+        bundle.train.labels.numpy(),
+        np.array(bundle.class_names, dtype=np.str_),
+    )
+    order = np.argsort(np.argsort(index))  # the file is in the order of the index
+    probabilities = np.asarray(found.probabilities)[order]
+    seen = audit(labels, probabilities=probabilities, class_names=bundle.class_names, bootstrap=0, ranking="own")
+    doubted = np.sort(seen.samples.loc[seen.samples["kind"] == "doubted label", "position"].to_numpy())
+    if not len(doubted):
+        return 0, {}
+    if not relabel:
+        file = pooled.with_name(f"left-out-{pooled.stem.removeprefix('folds-')}.csv")
+        write_samples(file, pd.DataFrame({"sample_id": index[doubted], "class_name": names[labels[doubted]]}))
+        return len(doubted), {"left_out": str(file)}
+    file = pooled.with_name(f"labels-{pooled.stem.removeprefix('folds-')}.npz")
+    targets = np.eye(bundle.num_classes, dtype=np.float32)[labels]
+    targets[doubted] = probabilities[doubted]
+    write_predictions(file, {"labels": labels, "sample_id": index, "class_names": names, "probabilities": targets})
+    return len(doubted), {"soft_labels": str(file)}

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from classmargin.evaluation.audit_result import Audit
-from classmargin.evaluation.comparison import Comparison, points
+from classmargin.evaluation.comparison import Comparison, Delta, points
 from classmargin.evaluation.json_values import to_plain
-from classmargin.evaluation.prediction_files import Predictions
 from classmargin.evaluation.samples import flipped_samples
 from classmargin.recipes.improve.judging import (
     CONFIDENCE,
@@ -21,12 +20,11 @@ from classmargin.recipes.improve.judging import (
     METRICS,
     SHOWN,
     Aim,
-    Delta,
+    Deltas,
     Row,
     Samples,
     answer_of,
     changes,
-    log_probabilities,
     simultaneous,
 )
 
@@ -34,8 +32,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TUNED, GIVEN = "the tuned baseline", "the given baseline"
-# Samples of a class that gained, shown in tables.
-MOST_SAMPLES = 5
 
 
 @dataclass(frozen=True)
@@ -66,8 +62,8 @@ class Improvement:
     verdict: str
     choice: str | None
     table: pd.DataFrame
-    validation: Mapping[str, Delta]
-    test: Mapping[str, Delta]
+    validation: Deltas
+    test: Deltas
     comparisons: Mapping[str, Comparison]
     audits: Mapping[str, Audit]
     flipped: pd.DataFrame
@@ -88,13 +84,14 @@ class Improvement:
             ValueError: Nothing was trained: the answer came from predictions.
         """
         from classmargin.recipes.ensemble import EnsembleModel
+        from classmargin.recipes.improve.candidates import ShiftedModel
         from classmargin.recipes.saved_model import DeployedModel, load_model
 
         if not self.winner:
             raise ValueError("there is no model: the answer came from predictions alone; see offsets")
         models = [load_model(run) for run in self.winner]
         model = DeployedModel(models[0]) if len(models) == 1 else EnsembleModel(models)
-        return (_with_offsets(model, self.offsets) if any(self.offsets) else model).eval()
+        return (ShiftedModel(model, self.offsets) if any(self.offsets) else model).eval()
 
     def to_html(self, path: str | os.PathLike[str]) -> Path:
         """Write one self-contained page that opens offline."""
@@ -111,29 +108,15 @@ class Improvement:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; audits and comparisons in short."""
-        plain: dict[str, Any] = to_plain(
-            {
-                "answer": self.answer,
-                "verdict": self.verdict,
-                "choice": self.choice,
-                "facts": dict(self.facts),
-                "validation": dict(self.validation),
-                "test": dict(self.test),
-                "accuracies": {
-                    name: {key: float(getattr(audit, key)) for key in METRICS} for name, audit in self.audits.items()
-                },
-                "against": {
-                    name: {"deltas": dict(pair.deltas), "gained": pair.gained, "lost": pair.lost}
-                    for name, pair in self.comparisons.items()
-                },
-                "remedies": self.table.to_dict("records"),
-                "advice": self.advice.to_dict("records"),
-                "commands": self.commands,
-                "winner": [run.name for run in self.winner],
-                "offsets": self.offsets,
-                "notes": self.notes,
-            }
-        )
+        said = {name: getattr(self, name) for name in ("answer", "verdict", "choice", "facts", "validation", "test")}
+        accuracies = {name: {key: float(getattr(audit, key)) for key in METRICS} for name, audit in self.audits.items()}
+        against = {
+            name: {"deltas": pair.deltas, "gained": pair.gained, "lost": pair.lost}
+            for name, pair in self.comparisons.items()
+        }
+        tables = {"remedies": self.table, "advice": self.advice, "commands": self.commands}
+        winner = {"winner": [run.name for run in self.winner], "offsets": self.offsets, "notes": self.notes}
+        plain: dict[str, Any] = to_plain({**said, "accuracies": accuracies, "against": against, **tables, **winner})
         return plain
 
     def __str__(self) -> str:
@@ -143,174 +126,103 @@ class Improvement:
         return self.to_markdown()
 
 
-def _with_offsets(model: Any, offsets: Sequence[float]) -> Any:
-    import torch
-    from torch import Tensor, nn
-
-    class Shifted(nn.Module):
-        """Scores plus one number per class."""
-
-        shift: Tensor
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = model
-            self.register_buffer("shift", torch.tensor(offsets, dtype=torch.float32))
-
-        def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-            scores, features = self.inner(inputs)
-            # Offsets were fitted on logarithms of probabilities.
-            return scores.log_softmax(dim=1) + self.shift, features
-
-    return Shifted()
-
-
-def frame_of(rows: Sequence[Any]) -> pd.DataFrame:
+def frame_of(rows: Sequence[Row]) -> pd.DataFrame:
     """Return the rows of a search as a table, the best objective first within each stage."""
     import pandas as pd
 
-    stages = ("combined", "finalist", "screened", "tuning", "not tried")
+    # Finalists and their combinations are compared with one another.
+    stages = {"combined": 0, "finalist": 0, "screened": 1, "tuning": 2, "not tried": 3}
     records = []
-    for row in rows:
+    for row in sorted(rows, key=lambda one: (stages[one.stage], -one.deltas.get("objective", (-np.inf,))[0])):
         record = {name: getattr(row, name) for name in ("title", "remedy", "stage", "runs", "cost", "members")}
         for name in (*METRICS, "objective"):
-            value, low, high = row.deltas.get(name, (float("nan"),) * 3)
+            value, low, high = row.deltas.get(name, (np.nan,) * 3)
             record |= {name: value, f"{name}_low": low, f"{name}_high": high}
         records.append({**record, "note": row.note})
-    frame = pd.DataFrame.from_records(records, columns=None if records else ["title", "stage", "objective"])
-    order = frame["stage"].map({name: place for place, name in enumerate(stages)})
-    final = order.where(order > 0, 1)  # finalists and their combinations are compared with one another
-    return (
-        frame.assign(final=final, gain=-frame["objective"].astype(float))
-        .sort_values(["final", "gain"], kind="stable", na_position="last")
-        .drop(columns=["final", "gain"])
-        .reset_index(drop=True)
-    )
+    return pd.DataFrame.from_records(records, columns=None if records else ["title", "stage", "objective"])
 
 
 def verdict_of(
-    aim: Aim,
-    choice: str | None,
-    validation: Mapping[str, Delta],
-    test: Mapping[str, Delta],
-    tried: int,
-    *,
-    baseline: str = "the tuned baseline",
-    trade: bool = False,
+    aim: Aim, choice: str | None, validation: Deltas, test: Deltas, tried: int, base: str = TUNED, trade: bool = False
 ) -> tuple[str, str]:
     """Return the answer and the sentence that says it with its numbers."""
     what = aim.words
     if choice is None:
         words = f"none of {tried} candidates raises the {what} on validation by more than half its standard error"
-        return (
-            "no clear gain",
-            f"No clear gain: {words}; {baseline} stays, and more data for the classes that lag is the next step.",
-        )
+        then = f"{base} stays, and more data for the classes that lag is the next step"
+        return "no clear gain", f"No clear gain: {words}; {then}."
     answer = answer_of(aim, test, trade=trade)
-    gain, there = test["objective"], validation["objective"]
+    gain, low, high = map(points, test["objective"])
     numbers = (
-        f"{points(gain[0])} points on the {what} of the test set "
-        f"({100 * CONFIDENCE:g} % interval {points(gain[1])} to {points(gain[2])}; {points(there[0])} on validation)"
+        f"{gain} points on the {what} of the test set ({100 * CONFIDENCE:g} % interval {low} to {high}; "
+        f"{points(validation['objective'][0])} on validation)"
     )
     others = [name for name in SHOWN if name != aim.objective]
-    rest = ", ".join(
-        f"{name} {points(test[name][0])} ({points(test[name][1])} to {points(test[name][2])})" for name in others
-    )
-    begin = {"better": "Better", "a trade": "A trade", "no clear gain": "No clear gain"}[answer]
+    rest = ", ".join(f"{name} {with_interval(test[name])}" for name in others)
     clear = [name for name in others if test[name][1] > 0] if answer == "no clear gain" else []
     beside = f" What is clear is the gain in {' and '.join(clear)} accuracy." if clear else ""
-    return answer, f"{begin}: {choice} gives {numbers} against {baseline}; {rest}.{beside}"
+    return answer, f"{answer.capitalize()}: {choice} gives {numbers} against {base}; {rest}.{beside}"
 
 
-def still_lagging(audit: Audit, gained: Sequence[str]) -> pd.DataFrame:
-    """Return the classes that lag although the choice was made, with what to do about them."""
-    frame = audit.by_class
-    left = frame[frame["lags"].astype(bool) & ~frame["class_name"].isin(list(gained))]
-    return left[["class_name", "n", "accuracy", "reason", "next_step"]].sort_values("accuracy").reset_index(drop=True)
-
-
-def scores_of(given: Predictions) -> Any:
-    """Return scores of the given baseline; certain ones where it has only predictions."""
-    if given.logits is not None or given.probabilities is not None:
-        return log_probabilities(given)
-    count = len(given.class_names or ())
-    return np.log(np.maximum(np.eye(count)[np.asarray(given.predictions, dtype=np.int64)], 1e-6))
+def with_interval(delta: Delta) -> str:
+    """Return a change in points with its interval."""
+    value, low, high = map(points, delta)
+    return f"{value} ({low} to {high})"
 
 
 def assemble(
-    aim: Aim,
-    samples: Samples,
-    scores: Mapping[str, list[Any]],
-    others: Mapping[str, list[Any]],
-    rows: Sequence[Row],
-    chosen: tuple[str | None, Row | None],
-    *,
-    facts: Mapping[str, Any],
-    notes: Sequence[str],
-    folder: Path | None,
-    winner: tuple[Path, ...],
-    commands: tuple[str, ...],
-    offsets: Any,
-    images: Any,
-    trade: bool,
-    baseline: str = TUNED,
-) -> Improvement:
-    """Read the test set for the baselines and the choice, and say what came out."""
-    title, row = chosen
-    lean = {name: [samples.lean_audit(one) for one in runs] for name, runs in {**scores, **others}.items()}
-    audits = {name: samples.full_audit(runs[0]) for name, runs in scores.items()}
+    aim: Aim, samples: Samples, scores: Mapping[str, list[Any]], rows: Sequence[Row], chosen: Row | None, *,
+    facts: Mapping[str, Any], notes: Sequence[str], folder: Path, winner: tuple[Path, ...] = (),
+    offsets: Sequence[float] = (), images: Any = None, tuned: str = TUNED,
+) -> Improvement:  # fmt: skip
+    """Compare scores on the test set: those of the ``baseline``, of the ``choice`` and of the given baseline, where there are."""
+    title = None if chosen is None else chosen.title
+    judged = "baseline" if title is None else "choice"
+    lean = {name: [samples.lean_audit(one) for one in runs] for name, runs in scores.items()}
+    audits = {name: samples.full_audit(runs[0]) for name, runs in scores.items() if name != GIVEN}
+    against = {} if title is None else {tuned: "baseline"}
+    against |= {GIVEN: GIVEN} if GIVEN in scores else {}
     comparisons: dict[str, Comparison] = {}
     test: dict[str, Delta] = {}
-    judged = "choice" if title is not None else "baseline"
-    pairs = {baseline: "baseline", **{name: name for name in others}}
-    if title is None:
-        pairs.pop(baseline)
     said = ""
-    for name, key in pairs.items():
-        deltas, pair = changes(
-            aim,
-            lean[key],
-            lean[judged],
-            bootstrap=FINAL_BOOTSTRAP,
-            names=(name, title or baseline),
-        )
-        deltas = simultaneous(deltas, len(pairs))
+    for name, key in against.items():
+        found, pair = changes(aim, lean[key], lean[judged], bootstrap=FINAL_BOOTSTRAP, names=(name, title or tuned))
+        deltas = simultaneous(found, len(against))
         comparisons[name] = _widened(pair, deltas)
-        if name == baseline:
-            test = deltas
+        if name == GIVEN:
+            said = f" Against {name}: {with_interval(deltas['objective'])}."
         else:
-            value, low, high = deltas["objective"]
-            said = f" Against {name}: {points(value)} ({points(low)} to {points(high)})."
-    validation = {} if row is None else dict(row.deltas)
+            test = deltas
+    validation = {} if chosen is None else dict(chosen.deltas)
     tried = sum(one.stage != "not tried" for one in rows)
-    answer, words = verdict_of(aim, title, validation, test, tried, baseline=baseline, trade=trade)
-    flipped = flipped_samples(audits["baseline"], audits[judged])
-    gained = comparisons[baseline].gained if baseline in comparisons else ()
+    # Offsets take from one class what they give another.
+    answer, words = verdict_of(aim, title, validation, test, tried, tuned, trade=bool(offsets))
+    gained = comparisons[tuned].gained if tuned in comparisons else ()
+    classes = audits[judged].by_class
+    lagging = classes[classes["lags"].astype(bool) & ~classes["class_name"].isin(gained)].sort_values("accuracy")
     return Improvement(
-        answer=answer,
-        verdict=words + said,
-        choice=title,
-        table=frame_of(rows),
-        validation=validation,
-        test=test,
-        comparisons=comparisons,
-        audits=audits,
-        flipped=flipped,
-        advice=still_lagging(audits[judged], gained),
-        commands=commands,
-        folder=folder,
-        winner=winner,
-        offsets=tuple(float(one) for one in offsets),
-        facts=facts,
-        notes=tuple(notes),
-        images=images,
-    )
+        answer, words + said, title, frame_of(rows), validation, test, comparisons, audits,
+        flipped=flipped_samples(audits["baseline"], audits[judged]),
+        advice=lagging[["class_name", "n", "accuracy", "reason", "next_step"]].reset_index(drop=True),
+        commands=_commands(winner, folder), folder=folder, winner=winner, offsets=tuple(offsets),
+        facts=facts, notes=tuple(notes), images=images,
+    )  # fmt: skip
 
 
-def _widened(pair: Comparison, deltas: Mapping[str, Delta]) -> Comparison:
+def _widened(pair: Comparison, deltas: Deltas) -> Comparison:
     """Return a comparison with the intervals of ``deltas``."""
     summary = pair.summary.copy()
     for place, name in enumerate(summary["metric"]):
         if name in deltas:
             summary.loc[place, ["low", "high"]] = deltas[name][1:]
     return replace(pair, deltas={**pair.deltas, **{name: deltas[name] for name in METRICS}}, summary=summary)
+
+
+def _commands(runs: Sequence[Path], folder: Path) -> tuple[str, ...]:
+    """Return the commands that train a winner anew from the settings of its runs."""
+    places = [folder / (f"winner/{number}" if len(runs) > 1 else "winner") for number in range(len(runs))]
+    pairs = zip(runs, places, strict=True)
+    lines = [f"classmargin train --config {run / 'config.toml'} --out {place}" for run, place in pairs]
+    if len(runs) > 1:
+        lines.append(f"classmargin ensemble {' '.join(map(str, places))} --out {folder / 'winner/ensemble'}")
+    return tuple(lines)

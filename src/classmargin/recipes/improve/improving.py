@@ -16,10 +16,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from classmargin.evaluation.prediction_files import Predictions, read_predictions
-from classmargin.recipes.improve.improvement import GIVEN, Improvement, assemble, scores_of
+from classmargin._checks import require_extra
+from classmargin.evaluation.prediction_files import read_predictions
+from classmargin.recipes.improve.improvement import GIVEN, Improvement, assemble
 from classmargin.recipes.improve.improvement_page import write_improvement
-from classmargin.recipes.improve.judging import Aim, make_aim
+from classmargin.recipes.improve.judging import (
+    Array,
+    Row,
+    Samples,
+    changes,
+    fit_offsets,
+    held_out_offsets,
+    log_probabilities,
+    make_aim,
+)
 
 if TYPE_CHECKING:
     from classmargin.data import DataBundle
@@ -27,6 +37,7 @@ if TYPE_CHECKING:
     from classmargin.recipes.improve.ladder import Search
     from classmargin.training.config import RunConfig
 
+Tables = dict[str, dict[str, Any]]
 # Validation samples of a class below which a fifth of the training samples is held out instead of a tenth. Where a fifth has fewer
 # too, features are chosen on by cross-validation, unless the budget is a smaller number of runs.
 FEW_VALIDATION = 20
@@ -34,7 +45,7 @@ LARGER_SHARE = 0.2
 FOLDS = 5
 RUNS_FOR_FOLDS = 40
 # Where the data are features and nothing was asked for: a perceptron that is trained in seconds.
-FEATURE_SETTINGS: dict[str, dict[str, Any]] = {
+FEATURE_SETTINGS: Tables = {
     "backbone": {"name": "mlp"},
     "optimizer": {"name": "adamw", "learning_rate": 1e-3, "weight_decay": 1e-2},
     "loop": {"epochs": 20, "batch_size": 128},
@@ -101,11 +112,7 @@ def improve(
                 "data must be left out with a baseline of two prediction files: nothing is trained then; with data, give the "
                 "predictions on the test set alone"
             )
-        from classmargin.recipes.improve.posthoc import improve_predictions
-
-        return improve_predictions(files[0], files[1], objective=objective, keep=keep, out=out)
-    from classmargin._checks import require_extra
-
+        return _shifted(files[0], files[1], objective, keep, Path(out))
     # Asked for before anything is trained: the page comes last.
     for package in ("lightning", "plotly", "jinja2"):
         require_extra(package, "demo", "classmargin improve")
@@ -121,21 +128,22 @@ def improve(
     spend, wanted = Budget.parse(budget), find_remedies(remedies)
     tables = {part: dict(table) for part, table in (settings or {}).items()}
     with removed_unless_begun(folder):
-        config = _baseline_config(data, model, (backbone, embeddings, preset), tables, config, folder)
+        if data is not None and not isinstance(data, (str, os.PathLike)):
+            data = _written(data, folder)
+        config = _baseline_config(data, model, (backbone, embeddings, preset), tables, config)
         config, bundle, folds = _with_validation(config, spend)
         aim = make_aim(objective, keep, bundle.class_names)
         if bundle.num_classes < 3 and aim.objective in ("easy", "medium", "hard"):
-            raise ValueError(
-                f"objective {aim.objective!r} needs at least three classes, got {bundle.num_classes}; use worst or overall"
-            )
-        given = None if model is None else _given_predictions(model, bundle)
+            few = f"needs at least three classes, got {bundle.num_classes}"
+            raise ValueError(f"objective {aim.objective!r} {few}; use worst or overall")
+        given = None if model is None else _given_scores(model, bundle)
         question = Question("improve", {"objective": objective, "keep": keep}, {"baseline": effective(config)})
         claim_folder(folder, question, [], results=("improvement.json",))
         with hold_lock(folder / ".lock"):
             journal = Journal(folder, spend, jobs, [remedy.name for remedy in wanted])
-            search = Search(config, bundle, wanted, aim, journal, folder, folds)
+            search = Search(config, bundle, wanted, aim, journal, folds)
             run_from(search, engine=engine, jobs=jobs, devices=config.machine.devices, show=show)
-            found = _trained_improvement(search, bundle, aim, given, {"keep": keep, "budget": budget}, folder)
+            found = _outcome(search, given, {"keep": keep, "budget": budget})
             write_improvement(found, folder)
     return found
 
@@ -149,13 +157,11 @@ def _files(baseline: Any) -> list[Path]:
     return [Path(one) for one in baseline]
 
 
+# Before the search: settings, data, predictions of the user
+
+
 def _baseline_config(
-    data: Any,
-    baseline: Path | None,
-    asked: tuple[str | None, bool, str | None],
-    flags: dict[str, dict[str, Any]],
-    config: RunConfig | None,
-    out: Path,
+    data: Any, run: Path | None, asked: tuple[str | None, bool, str | None], flags: Tables, config: RunConfig | None
 ) -> RunConfig:
     """Return the settings of the baseline: those of a given run, or the defaults for the kind of data with what was asked for."""
     from classmargin.data import load_data
@@ -163,11 +169,8 @@ def _baseline_config(
     from classmargin.training.config_reader import with_values
     from classmargin.training.run_folder import RunFolder
 
-    run = None if baseline is None or not baseline.is_dir() else RunFolder(baseline)
-    if run is not None and config is None:
-        config = run.read_config()
-    if data is not None and not isinstance(data, (str, os.PathLike)):
-        data = _written(data, out)
+    if config is None and run is not None and run.is_dir():
+        config = RunFolder(run).read_config()
     if config is None:
         if data is None:
             raise ValueError("data must be a data set, or baseline a run folder that names one; got neither")
@@ -191,8 +194,8 @@ def _baseline_config(
 
 def _written(data: Any, out: Path) -> Path:
     """Write arrays as a data set and return where it is."""
-    from classmargin._atomic import atomic_path
     from classmargin.recipes.out_folder import make_folder
+    from classmargin.training.evaluate import write_predictions
 
     if isinstance(data, Mapping):
         arrays = {str(name): np.asarray(values) for name, values in data.items()}
@@ -207,8 +210,7 @@ def _written(data: Any, out: Path) -> Path:
             arrays[name] = values.astype(np.float32)
     file = out.with_name(f"{out.name}-data.npz")
     make_folder(out.parent)
-    with atomic_path(file) as temporary:
-        np.savez(temporary, allow_pickle=False, **arrays)
+    write_predictions(file, arrays)
     return file
 
 
@@ -220,25 +222,16 @@ def _with_validation(config: RunConfig, budget: Budget) -> tuple[RunConfig, Data
     from classmargin.recipes.run_parts import load_bundle
     from classmargin.training.config_reader import with_values
 
-    bundle = load_bundle(config)
+    bundle, asked = load_bundle(config), config.data.validation
     held_out = not np.isin(bundle.validation.index.numpy(), bundle.train.index.numpy()).any()
     own = bundle.validation.full_size != bundle.train.full_size or not held_out
-    few = float(bundle.validation.class_counts.float().median()) < FEW_VALIDATION
-    asked = config.data.validation
-    if (asked is None and few and not own) or asked == 0.0:
+    if (asked is None and _has_few(bundle) and not own) or asked == 0.0:
         config = with_values(config, {"data": {"validation": LARGER_SHARE}})
         bundle = load_bundle(config)
-        few = float(bundle.validation.class_counts.float().median()) < FEW_VALIDATION
         affordable = budget.runs is None or budget.runs >= RUNS_FOR_FOLDS
         enough = int(bundle.train.class_counts.min()) >= FOLDS
-        if (
-            asked is None
-            and few
-            and affordable
-            and enough
-            and bundle.kind == "features"
-            and config.loop.select == "last"
-        ):
+        suited = bundle.kind == "features" and config.loop.select == "last"
+        if asked is None and _has_few(bundle) and affordable and enough and suited:
             config = with_values(config, {"data": {"validation": 0.0}})
             return config, load_bundle(config), FOLDS
     if len(bundle.validation) == 0:
@@ -246,96 +239,105 @@ def _with_validation(config: RunConfig, budget: Budget) -> tuple[RunConfig, Data
     return config, bundle, 0
 
 
-def _given_predictions(baseline: Path, bundle: DataBundle) -> Predictions | None:
-    """Return the user's predictions on the test set; None for a run folder that was never tested.
+def _has_few(bundle: DataBundle) -> bool:
+    return float(bundle.validation.class_counts.float().median()) < FEW_VALIDATION
 
-    Raises:
-        ValueError: They are about other samples.
+
+def _given_scores(baseline: Path, bundle: DataBundle) -> Array | None:
+    """Return log-probabilities of the user's model in the order of the test set, certain ones where it only has predictions.
+
+    None for a run folder that was never tested; predictions about other samples are refused.
     """
     if baseline.is_dir() and not (baseline / "predictions.npz").exists():
         return None
     found = read_predictions(baseline)
-    labels = np.asarray(found.labels, dtype=np.int64)
-    index, truth = bundle.test.index.numpy(), bundle.test.labels.numpy()
-    if found.sample_id is None:
-        same = np.array_equal(labels, truth)
-        found = replace(found, sample_id=index) if same else found
-    else:
-        here = np.argsort(np.asarray(found.sample_id), kind="stable")
-        there = np.argsort(index, kind="stable")
-        same = np.array_equal(np.asarray(found.sample_id)[here], index[there]) and np.array_equal(
-            labels[here], truth[there]
-        )
-    if not same:
+    labels, index, truth = np.asarray(found.labels), bundle.test.index.numpy(), bundle.test.labels.numpy()
+    rows, same = np.arange(len(labels)), len(labels) == len(truth)
+    if same and found.sample_id is not None:
+        rows[np.argsort(index, kind="stable")] = np.argsort(found.sample_id, kind="stable")
+        same = np.array_equal(found.sample_id[rows], index)
+    if not (same and np.array_equal(labels[rows], truth)):
         raise ValueError(
             f"baseline {baseline} was not tested on the test samples of {bundle.name}: {len(labels)} labels there, {len(truth)} here, "
             "and they must be the same in the same order (or have the same sample_id)"
         )
     if found.class_names is not None and tuple(found.class_names) != tuple(bundle.class_names):
         raise ValueError(f"baseline {baseline} names its classes otherwise than {bundle.name}")
-    return replace(found, class_names=tuple(bundle.class_names))
+    if found.logits is not None or found.probabilities is not None:
+        return log_probabilities(found)[rows]
+    predicted = np.asarray(found.predictions, dtype=np.int64)[rows]
+    return np.log(np.maximum(np.eye(bundle.num_classes)[predicted], 1e-6))
 
 
-def _trained_improvement(
-    search: Search,
-    bundle: DataBundle,
-    aim: Aim,
-    given: Predictions | None,
-    asked: Mapping[str, str],
-    out: Path,
-) -> Improvement:
-    from classmargin.recipes.improve.improvement_page import commands_of
+# After the search
+
+
+def _outcome(search: Search, given: Array | None, asked: Mapping[str, str]) -> Improvement:
+    """Return what a search that has ended found."""
     from classmargin.recipes.train_run import pictures_of
 
-    base, choice = search.baseline, search.choice
-    samples, base_scores = base.samples("test"), base.test_scores(aim)
-    scores = {"baseline": base_scores}
+    bundle, aim, base, tuned = search.bundle, search.aim, search.baseline, search.tuned
+    choice, row = search.choice or (None, None)
+    samples, winner = base.samples("test"), choice or base
+    scores = {"baseline": base.test_scores(aim)}
     if choice is not None:
         scores["choice"] = choice.test_scores(aim)
-    others = {} if given is None else {GIVEN: [scores_of(given)]}
-    winner = choice or base
-    single = len(winner.members[0]) == 1
-    runs = tuple(run.path for run in (winner.members[0] if not single else winner.runs[:1]))
+    if given is not None:
+        scores[GIVEN] = [given]
     parts = {name: len(bundle.split(name)) for name in ("train", "validation", "test")}
-    facts = {
-        "data": bundle.name,
-        "objective": aim.words,
-        **asked,
-        "samples": parts,
-        "classes": bundle.num_classes,
-        "seeds": search.seeds,
-        "folds": search.folds,
-        "baseline": search.tuned.title,
-    }
-    images = pictures_of(bundle.test, np.asarray(samples.sample_id)) if bundle.kind == "images" else None
-    chosen_on = (
-        f"cross-validated predictions of the training samples ({search.folds} folds)" if search.folds else "validation"
-    )
+    size = {"samples": parts, "classes": bundle.num_classes, "seeds": search.seeds, "folds": search.folds}
+    facts = {"data": bundle.name, "objective": aim.words, **asked, **size, "baseline": tuned.title}
+    folds = f"cross-validated predictions of the training samples ({search.folds} folds)"
+    where = folds if search.folds else "validation"
+    sizes = f"{parts['train']:,} training, {parts['validation']:,} validation and {parts['test']:,} test samples"
+    terms = f"the guard is {asked['keep']}, the budget was {asked['budget']}"
     notes = [
-        (
-            f"{parts['train']:,} training, {parts['validation']:,} validation and {parts['test']:,} test samples of {bundle.num_classes} "
-            "classes; the split is stratified and the same for all runs."
-        ),
-        (
-            f"Everything was chosen on {chosen_on}: the objective is the {aim.words}, the guard is {asked['keep']}, the budget was "
-            f"{asked['budget']}; finalists and baseline have {search.seeds} seeds."
-        ),
-        f"The tuned baseline: {search.tuned.title} ({search.tuned.config.method.name}).",
+        f"{sizes} of {bundle.num_classes} classes; the split is stratified and the same for all runs.",
+        f"Everything was chosen on {where}: the objective is the {aim.words}, {terms}; finalists and baseline have {search.seeds} seeds.",
+        f"The tuned baseline: {tuned.title} ({tuned.config.method.name}).",
         *(f"Failed: {title} ({words})." for title, words in search.failed.items()),
     ]
+    offsets = winner.fitted_offsets(aim)[0].tolist() if winner.offsets else ()
+    images = pictures_of(bundle.test, np.asarray(samples.sample_id)) if bundle.kind == "images" else None
+    runs = tuple(run.path for run in winner.members[0])
     return assemble(
-        aim,
-        samples,
-        scores,
-        others,
-        search.rows,
-        (None if choice is None else choice.title, search.choice_row),
-        facts=facts,
-        notes=notes,
-        folder=out,
-        winner=runs,
-        commands=commands_of(runs, out),
-        offsets=winner.fitted_offsets(aim)[0] if winner.offsets else np.zeros(0),
-        images=images,
-        trade=winner.offsets,
-    )
+        aim, samples, scores, search.rows, row,
+        facts=facts, notes=notes, folder=search.folder, winner=runs, offsets=offsets, images=images,
+    )  # fmt: skip
+
+
+def _shifted(validation: Path, test: Path, objective: str, keep: str, out: Path) -> Improvement:
+    """Fit class offsets on the predictions of any model on validation, and test them once: no training, no torch."""
+    if os.path.lexists(out) and not os.path.isdir(out):
+        raise ValueError(f"--out must be a folder, got the file {str(out)!r}")
+    files = [read_predictions(validation), read_predictions(test)]
+    there, scores = map(log_probabilities, files)
+    seen, samples = Samples.of(files[0], there), Samples.of(files[1], scores)
+    if seen.class_names != samples.class_names:
+        classes = f"got {there.shape[1]} and {scores.shape[1]}"
+        raise ValueError(f"{validation} and {test} must have the same classes, {classes}")
+    aim = make_aim(objective, keep, seen.class_names)
+    goals = ["cost"] if aim.objective == "cost" else ["hard", "worst"]
+    rows = {}
+    for goal in goals:
+        after = held_out_offsets(there, seen.labels, replace(aim, objective=goal))
+        deltas, _ = changes(aim, [seen.lean_audit(there)], [seen.lean_audit(after)])
+        row = Row(f"Class offsets for {goal}", "offsets", "finalist", runs=1)
+        rows[goal] = row.judged(aim, deltas, len(goals))
+    able = [goal for goal in goals if rows[goal].able]
+    best = max(able, key=lambda goal: rows[goal].gain, default=None)
+    tested, offsets = {"baseline": [scores]}, np.zeros(0)
+    if best is not None:
+        offsets = fit_offsets(there, seen.labels, replace(aim, objective=best))
+        tested["choice"] = [scores + offsets]
+    notes = [
+        f"{len(seen.labels):,} validation and {len(samples.labels):,} test samples; nothing was trained.",
+        "Offsets are chosen by what those fitted on one half of validation do on the other; those that are given are fitted on all of it.",
+    ]
+    facts = {"data": test.stem, "objective": aim.words, "keep": keep, "seeds": 1}
+    found = assemble(
+        aim, samples, tested, list(rows.values()), None if best is None else rows[best],
+        facts=facts, notes=notes, folder=out, offsets=offsets.tolist(), tuned="the model as it is",
+    )  # fmt: skip
+    write_improvement(found, out)
+    return found

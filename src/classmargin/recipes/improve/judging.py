@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +19,11 @@ from numpy.typing import NDArray
 from classmargin._checks import check_choice
 from classmargin.evaluation.audit_result import Audit
 from classmargin.evaluation.auditing import audit
-from classmargin.evaluation.comparison import Comparison, compare, points
+from classmargin.evaluation.comparison import Comparison, Delta, compare, points
 from classmargin.evaluation.prediction_files import Predictions, read_costs
 
 Array = NDArray[np.float64]
-Delta = tuple[float, float, float]
+Deltas = Mapping[str, Delta]
 METRICS = ("overall", "easy", "medium", "hard", "worst")
 SHOWN = ("overall", "easy", "hard", "worst")
 CONFIDENCE = 0.95
@@ -43,18 +44,14 @@ class Aim:
     @property
     def words(self) -> str:
         """What rises, in a sentence."""
-        names = {"overall": "overall accuracy", "cost": "mean cost (a rise is a saving)"}
-        return names.get(self.objective, f"{self.objective} {'class' if self.objective == 'worst' else 'third'}")
+        names = {"overall": "overall accuracy", "cost": "mean cost (a rise is a saving)", "worst": "worst class"}
+        return names.get(self.objective, f"{self.objective} third")
 
 
 def make_aim(objective: str = "hard", keep: str = "easy:0.5", class_names: Sequence[str] | None = None) -> Aim:
-    """Return the aim that words describe.
+    """Return the aim that words describe: ``keep`` is ``NAME:POINTS``, several separated by commas, or ``none``.
 
-    A file of costs is read once its classes are given; ``keep`` is ``NAME:POINTS``, several separated by commas, or ``none``.
-
-    Example:
-        >>> make_aim("worst", "easy:0.5,overall:0").keep
-        {'easy': 0.005, 'overall': 0.0}
+    A file of costs is read once its classes are given.
     """
     guard: dict[str, float] = {}
     for word in keep.split(",") if keep.strip() not in ("", "none") else []:
@@ -74,11 +71,7 @@ def make_aim(objective: str = "hard", keep: str = "easy:0.5", class_names: Seque
 
 
 def log_probabilities(found: Predictions) -> Array:
-    """Return the logarithm of class probabilities ``[N, K]``.
-
-    Raises:
-        ValueError: There are no scores.
-    """
+    """Return the logarithm of class probabilities ``[N, K]``; predictions without scores are refused."""
     if found.probabilities is not None:
         return np.log(np.maximum(np.asarray(found.probabilities, dtype=np.float64), SMALLEST))
     if found.logits is None:
@@ -89,38 +82,27 @@ def log_probabilities(found: Predictions) -> Array:
 
 
 def mean_scores(members: Sequence[Array]) -> Array:
-    """Return the logarithm of the mean of the members' probabilities.
-
-    Example:
-        >>> mean_scores([np.log([[0.9, 0.1]]), np.log([[0.5, 0.5]])]).round(3).tolist()
-        [[-0.357, -1.204]]
-    """
+    """Return the logarithm of the mean of the members' probabilities."""
     if len(members) == 1:
         return members[0]
     return np.asarray(np.log(np.maximum(np.mean([np.exp(scores) for scores in members], axis=0), SMALLEST)))
 
 
 def better_without(labels: NDArray[np.int64], kept: Array, dropped: Array) -> NDArray[np.int64]:
-    """Return the classes that are more often right without something, by more than the standard error of the paired difference.
-
-    Example:
-        >>> right, wrong = np.tile([1.0, 0.0], (4, 1)), np.tile([0.0, 1.0], (4, 1))
-        >>> better_without(np.zeros(4, dtype=np.int64), wrong, right).tolist()
-        [0]
-    """
+    """Return the classes that are more often right without something, by more than the standard error of the paired difference."""
     before, after = (scores.argmax(axis=1) == labels for scores in (kept, dropped))
     gained = np.bincount(labels, after & ~before, minlength=kept.shape[1])
     lost = np.bincount(labels, before & ~after, minlength=kept.shape[1])
     return np.flatnonzero(gained - lost > np.sqrt(gained + lost))
 
 
-def fit_offsets(scores: Array, labels: NDArray[np.int64], objective: str, costs: Array | None) -> Array:
+def fit_offsets(scores: Array, labels: NDArray[np.int64], aim: Aim) -> Array:
     """Return one offset per class ``[K]``: half overall accuracy, half the objective, on the given samples."""
     from classmargin.integrations.sklearn_offsets import best_offsets
 
     counts = np.bincount(labels, minlength=scores.shape[1])
-    lowest = 1 if objective == "worst" else max(len(counts) // 3, 1)
-    missed = None if costs is None else (costs.sum(axis=1) / max(costs.shape[1] - 1, 1))
+    lowest = 1 if aim.objective == "worst" else max(len(counts) // 3, 1)
+    missed = None if aim.costs is None else (aim.costs.sum(axis=1) / max(aim.costs.shape[1] - 1, 1))
 
     def value(right: Array) -> Array:
         overall = right.sum(axis=-1) / counts.sum()
@@ -133,17 +115,15 @@ def fit_offsets(scores: Array, labels: NDArray[np.int64], objective: str, costs:
     return np.asarray(best_offsets(scores, labels, value, np.zeros(scores.shape[1])))
 
 
-def held_out_offsets(scores: Array, labels: NDArray[np.int64], objective: str, costs: Array | None) -> Array:
+def held_out_offsets(scores: Array, labels: NDArray[np.int64], aim: Aim) -> Array:
     """Return scores with offsets that were fitted on the other half of the samples of each class."""
     order = np.argsort(np.random.default_rng(0).permutation(len(labels)), kind="stable")
     half = np.zeros(len(labels), dtype=np.int64)
     for label in np.unique(labels):
-        rows = order[labels[order] == label]
-        half[rows[1::2]] = 1
+        half[order[labels[order] == label][1::2]] = 1
     shifted = scores.copy()
     for side in (0, 1):
-        offsets = fit_offsets(scores[half != side], labels[half != side], objective, costs)
-        shifted[half == side] += offsets
+        shifted[half == side] += fit_offsets(scores[half != side], labels[half != side], aim)
     return shifted
 
 
@@ -156,37 +136,22 @@ class Samples:
     class_names: tuple[str, ...]
 
     @staticmethod
-    def of(found: Predictions) -> Samples:
-        """Return those of a prediction file."""
-        labels = np.asarray(found.labels, dtype=np.int64)
-        scores = found.logits if found.logits is not None else found.probabilities
-        count = int(labels.max()) + 1 if scores is None else np.asarray(scores).shape[1]
-        names = tuple(found.class_names or map(str, range(count)))
-        return Samples(labels, found.sample_id, names)
+    def of(found: Predictions, scores: Array) -> Samples:
+        """Return those of a prediction file with its scores ``[N, K]``."""
+        names = tuple(found.class_names or map(str, range(scores.shape[1])))
+        return Samples(np.asarray(found.labels, dtype=np.int64), found.sample_id, names)
 
     def lean_audit(self, scores: Array) -> Audit:
         """Return an audit that knows who is right on which sample, and no more."""
-        return audit(
-            self.labels,
-            predictions=scores.argmax(axis=1),
-            class_names=self.class_names,
-            sample_id=self.sample_id,
-            bootstrap=0,
-            ranking="own",
-        )
+        return audit(**vars(self), predictions=scores.argmax(axis=1), bootstrap=0, ranking="own")
 
     def full_audit(self, scores: Array) -> Audit:
         """Return an audit with samples and reasons."""
-        return audit(self.labels, logits=scores, class_names=self.class_names, sample_id=self.sample_id, bootstrap=200)
+        return audit(**vars(self), logits=scores, bootstrap=200)
 
 
 def changes(
-    aim: Aim,
-    baseline: Sequence[Audit],
-    candidate: Sequence[Audit],
-    *,
-    bootstrap: int = BOOTSTRAP,
-    names: tuple[str, str] = ("baseline", "candidate"),
+    aim: Aim, baseline: Sequence[Audit], candidate: Sequence[Audit], *, bootstrap: int = BOOTSTRAP, **options: Any
 ) -> tuple[dict[str, Delta], Comparison]:
     """Return the paired changes of all accuracies and of the ``objective``, and the comparison behind them.
 
@@ -194,7 +159,7 @@ def changes(
     training noise of the baseline.
     """
     runs = list(candidate) * (len(baseline) if len(candidate) == 1 else 1)
-    found = compare(baseline, runs, names=names, confidence=CONFIDENCE, bootstrap=bootstrap)
+    found = compare(baseline, runs, confidence=CONFIDENCE, bootstrap=bootstrap, **options)
     deltas = {name: found.delta(name) for name in METRICS}
     cost = aim.objective == "cost"
     deltas["objective"] = _cost_change(aim, baseline, candidate) if cost else deltas[aim.objective]
@@ -210,13 +175,8 @@ def _cost_change(aim: Aim, baseline: Sequence[Audit], candidate: Sequence[Audit]
     return value, value - Z * error, value + Z * error
 
 
-def simultaneous(deltas: Mapping[str, Delta], candidates: int) -> dict[str, Delta]:
-    """Return changes with intervals that hold for so many candidates at once (Bonferroni).
-
-    Example:
-        >>> simultaneous({"hard": (0.02, 0.01, 0.03)}, 1)
-        {'hard': (0.02, 0.01, 0.03)}
-    """
+def simultaneous(deltas: Deltas, candidates: int) -> dict[str, Delta]:
+    """Return changes with intervals that hold for so many candidates at once (Bonferroni)."""
     wider = NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / max(candidates, 1) / 2) / Z
     return {
         name: (value, value - (value - low) * wider, value + (high - value) * wider)
@@ -228,35 +188,35 @@ def simultaneous(deltas: Mapping[str, Delta], candidates: int) -> dict[str, Delt
 class Row:
     """What came of one candidate on validation, against the tuned baseline."""
 
-    name: str
     title: str
     remedy: str
     stage: str  # tuning, screened, finalist, combined or not tried
     runs: int = 0  # repetitions that were compared
     cost: float = 0.0
     members: int = 1  # networks that make one prediction
-    deltas: Mapping[str, Delta] = field(default_factory=dict)
+    deltas: Deltas = field(default_factory=dict)
     note: str = ""  # what it lost beyond the guard, or why it was not tried
-    broken: bool = False  # whether it lost beyond the guard
     gain: float = float("-inf")  # of the objective, less half its standard error
 
+    @property
+    def able(self) -> bool:
+        """Whether it kept the guard and gained, so that it can be chosen."""
+        return not self.note and self.gain > 0
 
-def broken_guard(aim: Aim, deltas: Mapping[str, Delta]) -> str:
-    """Return what a candidate loses beyond noise and beyond what it may; empty if nothing.
-
-    Example:
-        >>> broken_guard(Aim(), {"easy": (-0.02, -0.03, -0.01)})
-        'easy -2.0'
-    """
-    lost = [
-        f"{name} {points(deltas[name][0])}"
-        for name, share in aim.keep.items()
-        if deltas[name][0] < -share and deltas[name][2] < 0
-    ]
-    return ", ".join(lost)
+    def judged(self, aim: Aim, deltas: Deltas, candidates: int) -> Row:
+        """Return the row with what came of its candidate, one of so many."""
+        lost = broken_guard(aim, deltas)
+        note = f"loses {lost}" if lost else ""
+        return replace(self, deltas=simultaneous(deltas, candidates), note=note, gain=sure_gain(deltas))
 
 
-def sure_gain(deltas: Mapping[str, Delta]) -> float:
+def broken_guard(aim: Aim, deltas: Deltas) -> str:
+    """Return what a candidate loses beyond noise and beyond what it may; empty if nothing."""
+    lost = [name for name, share in aim.keep.items() if deltas[name][0] < -share and deltas[name][2] < 0]
+    return ", ".join(f"{name} {points(deltas[name][0])}" for name in lost)
+
+
+def sure_gain(deltas: Deltas) -> float:
     """Return the gain of the objective minus half its standard error: what candidates are ranked by.
 
     Above zero a gain is about twice as likely as a loss.
@@ -265,28 +225,9 @@ def sure_gain(deltas: Mapping[str, Delta]) -> float:
     return value - 0.5 * (high - low) / 2 / Z
 
 
-def judged(aim: Aim, row: Row, deltas: Mapping[str, Delta], candidates: int) -> Row:
-    """Return the row with what came of its candidate, one of so many."""
-    lost = broken_guard(aim, deltas)
-    return replace(
-        row,
-        deltas=simultaneous(deltas, candidates),
-        note=f"loses {lost}" if lost else "",
-        broken=bool(lost),
-        gain=sure_gain(deltas),
-    )
-
-
-def answer_of(aim: Aim, deltas: Mapping[str, Delta], *, trade: bool) -> str:
-    """Return ``better``, ``a trade`` or ``no clear gain`` for changes on the test set.
-
-    Example:
-        >>> up, flat, down = (0.02, 0.01, 0.03), (0.0, -0.01, 0.01), (-0.02, -0.03, -0.01)
-        >>> answer_of(Aim(), {"objective": up, "overall": flat, "easy": down}, trade=False)
-        'a trade'
-    """
+def answer_of(aim: Aim, deltas: Deltas, *, trade: bool) -> str:
+    """Return ``better``, ``a trade`` or ``no clear gain`` for changes on the test set."""
     if not deltas["objective"][1] > 0:
         return "no clear gain"
-    watched = {"overall", *aim.keep}
-    loses = any(deltas[name][2] < 0 for name in watched if name in deltas)
+    loses = any(deltas[name][2] < 0 for name in {"overall", *aim.keep})
     return "a trade" if trade or loses else "better"
