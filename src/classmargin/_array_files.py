@@ -221,7 +221,7 @@ def _check_header(stream: IO[bytes], where: str, size: int) -> None:
     try:
         shape, _, dtype = _header(stream)
     except Exception as error:  # a Python literal: broken ones raise from SyntaxError to MemoryError
-        raise ArrayFileError(f"{where} is not a NumPy array ({_words(error)[:200]})") from error
+        raise ArrayFileError(f"{where} is not a NumPy array ({first_line(error)[:200]})") from error
     if dtype.hasobject:
         raise ArrayFileError(f"{where} holds pickled Python objects, which are never loaded")
     if dtype.itemsize == 0:  # any number of them fits into no bytes at all
@@ -272,7 +272,8 @@ def check_pickle(packed: bytes) -> None:
             raise ArrayFileError("the pickle nests tuples, which a file of arrays has no need of: refused")
 
 
-def _words(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, or its kind if it has none."""
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
@@ -280,14 +281,14 @@ def read_parquet_table(path: Path, *, max_bytes: int, columns: Callable[[Any], S
     """Return an Arrow table of all columns, or of those that ``columns`` names, given the Arrow schema."""
     parquet = require_extra("pyarrow.parquet", "data", "reading .parquet files")
     arrow = require_extra("pyarrow", "data", "reading .parquet files")
-    with _in_words(path):
+    with _infirst_line(path):
         stream = open_regular(path)
     with stream:
-        with _in_words(path):
+        with _infirst_line(path):
             file = parquet.ParquetFile(stream)
             schema = file.schema_arrow
         names = list(schema.names if columns is None else columns(schema))
-        with _in_words(path):
+        with _infirst_line(path):
             _check_declared(path, file.metadata, set(names), os.fstat(stream.fileno()).st_size, max_bytes)
             plain = all(arrow.types.is_primitive(schema.field(name).type) for name in names)
             batches, size = [], 0
@@ -302,7 +303,7 @@ def read_parquet_table(path: Path, *, max_bytes: int, columns: Callable[[Any], S
 
 
 @contextlib.contextmanager
-def _in_words(path: Path) -> Iterator[None]:
+def _infirst_line(path: Path) -> Iterator[None]:
     """Turn what Arrow raises (its own kinds, and OSError, ValueError or MemoryError for damage) into our error."""
     try:
         yield
@@ -311,7 +312,7 @@ def _in_words(path: Path) -> Iterator[None]:
     except (UnfitFileError, FileNotFoundError, PermissionError) as error:
         raise ArrayFileError(str(error)) from error
     except Exception as error:
-        raise ArrayFileError(f"{path} is not a readable .parquet table ({_words(error)[:300]})") from error
+        raise ArrayFileError(f"{path} is not a readable .parquet table ({first_line(error)[:300]})") from error
 
 
 def _check_declared(path: Path, metadata: Any, names: set[str], on_disk: int, max_bytes: int) -> None:

@@ -5,10 +5,9 @@
 Formats: safetensors, ``torch.save`` files (``weights_only``), TorchScript archives, and folders that hold
 one of them under the names the Hugging Face hub uses.
 
-OpenAI publishes CLIP as TorchScript archives (``RN50.pt``, ``ViT-B-32.pt``). ``torch.jit.load`` would compile and
-prepare the program inside; only its weights are wanted. Such an archive is a zip file whose ``data.pkl`` names modules,
-their attributes and where the bytes of each tensor lie. The unpickler below knows exactly the names such a file needs,
-builds plain attribute holders for modules, and refuses everything else.
+OpenAI publishes CLIP as TorchScript archives (``RN50.pt``, ``ViT-B-32.pt``). ``torch.jit.load`` would compile the program
+inside; only its weights are wanted. The ``data.pkl`` of such a zip file names modules, their attributes and where the bytes
+of each tensor lie; the unpickler below knows the names such a file needs, and refuses everything else.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from classmargin._array_files import check_archive, check_pickle, is_suspicious
+from classmargin._array_files import check_archive, check_pickle, first_line
 from classmargin._files import check_regular, memory_budget, open_regular, read_json
 from classmargin.backbones.contract import Backbone
 
@@ -118,9 +117,8 @@ def _read_torch(path: Path) -> object:
     except OSError:
         raise
     except Exception as error:  # a damaged file makes the reader raise nearly anything
-        words = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(
-            f"{path} cannot be read as plain weights ({words}). Files with other Python "
+            f"{path} cannot be read as plain weights ({first_line(error)}). Files with other Python "
             "objects are refused because reading them can run code; save the weights alone as safetensors."
         ) from error
     return content
@@ -156,8 +154,7 @@ def convert_own(state: StateDict) -> Weights:
 def load_weights(backbone: Backbone, weights: Weights, *, source: str, own: bool = False) -> bool:
     """Load an encoder, and return whether the head was loaded too: one of another kind or for other classes stays fresh.
 
-    ``own`` weights, saved from a :class:`Backbone`, are taken as they are where they fit. (Positions of 2 x 8 patches could
-    be those of 4 x 4 in a published file, which would have to be interpolated.)
+    ``own`` weights that fit are not adapted: positions of 2 x 8 patches could be those of 4 x 4 in a published file.
     """
     adapt: Callable[[StateDict], StateDict] | None = getattr(backbone.encoder, "adapt_state", None)
     fits_already = own and _misfit(backbone.encoder, weights.encoder) is None
@@ -194,13 +191,9 @@ def _misfit(module: nn.Module, state: StateDict) -> str | None:
 
 
 _STORAGES = {
-    f"{name}Storage": dtype
-    for dtype, name in (
-        *((torch.float64, "Double"), (torch.float32, "Float"), (torch.float16, "Half")),
-        *((torch.bfloat16, "BFloat16"), (torch.int64, "Long"), (torch.int32, "Int"), (torch.int16, "Short")),
-        *((torch.int8, "Char"), (torch.uint8, "Byte"), (torch.bool, "Bool")),
-    )
-}
+    f"{name}Storage": getattr(torch, name.lower())
+    for name in ("Double", "Float", "Half", "BFloat16", "Long", "Int", "Short")
+} | {"CharStorage": torch.int8, "ByteStorage": torch.uint8, "BoolStorage": torch.bool}
 
 
 def is_torchscript(path: Path) -> bool:
@@ -221,8 +214,7 @@ def read_torchscript(path: Path) -> dict[str, Tensor]:
     except OSError:
         raise
     except Exception as error:  # a broken archive can raise nearly anything
-        words = str(error) or type(error).__name__
-        raise ValueError(f"{path} is not a TorchScript archive of plain tensors: {words}") from error
+        raise ValueError(f"{path} is not a TorchScript archive of plain tensors: {first_line(error)}") from error
 
 
 class _Module:
@@ -241,11 +233,10 @@ class _TensorUnpickler(pickle.Unpickler):
     """An unpickler that can only make attribute holders, ordered dictionaries, lists and tensors."""
 
     def __init__(self, archive: zipfile.ZipFile, root: str) -> None:
-        packed = _read_member(archive, root + "data.pkl")
+        packed = archive.read(root + "data.pkl")
         check_pickle(packed)
         super().__init__(io.BytesIO(packed))
-        self.archive = archive
-        self.root = root
+        self.archive, self.root = archive, root
 
     def find_class(self, module: str, name: str) -> Any:
         if module == "__torch__" or module.startswith("__torch__."):
@@ -262,7 +253,7 @@ class _TensorUnpickler(pickle.Unpickler):
 
     def persistent_load(self, pid: Any) -> Tensor:
         _, dtype, key, _device, _length = pid
-        content = bytearray(_read_member(self.archive, f"{self.root}data/{key}"))
+        content = bytearray(self.archive.read(f"{self.root}data/{key}"))
         return torch.frombuffer(content, dtype=dtype) if content else torch.empty(0, dtype=dtype)
 
 
@@ -271,10 +262,3 @@ def _rebuild_tensor(storage: Tensor, offset: int, size: tuple[int, ...], stride:
     if math.prod(size) > storage.numel():
         raise pickle.UnpicklingError(f"a tensor of shape {size} in a storage of {storage.numel()} values")
     return torch.as_strided(storage, size, stride, offset).clone()
-
-
-def _read_member(archive: zipfile.ZipFile, name: str) -> bytes:
-    info = archive.getinfo(name)
-    if is_suspicious(info.file_size, info.compress_size):
-        raise pickle.UnpicklingError(f"{name} unpacks to {info.file_size} bytes: a possible zip bomb")
-    return archive.read(info)

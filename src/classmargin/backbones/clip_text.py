@@ -10,10 +10,7 @@ Class names, prompts (templates), tokens, text tower, mean of length 1: the rows
 
 from __future__ import annotations
 
-import gzip
-import json
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -161,11 +158,10 @@ def start_head_from_prompts(
     """Give the cosine head the scale of the checkpoint and, if class names are given, their text embeddings.
 
     Names of the K classes, in order, and prompt templates (sentences with ``{}`` where the name goes, whose embeddings are
-    averaged) may be text files with one on each line; ``"ensemble"`` stands for seven of OpenAI's templates. The tokenizer is a
-    folder with a saved CLIP tokenizer (``tokenizer.json``, or ``vocab.json`` and ``merges.txt``; left out: that of the checkpoint),
-    or OpenAI's ``bpe_simple_vocab_16e6.txt.gz``. The activation of the text tower is ``quick_gelu`` or ``gelu``; left out: what the
-    settings beside the checkpoint say. A ``scale`` among the head options is kept. Without class names the head starts at random,
-    which ``head_start="prompts"`` refuses.
+    averaged) may be text files with one on each line; ``"ensemble"`` stands for seven of OpenAI's templates. The tokenizer is the
+    folder of a saved CLIP tokenizer; left out: that of the checkpoint. The activation of the text tower is ``quick_gelu`` or
+    ``gelu``; left out: what the settings beside the checkpoint say. A ``scale`` among the head options is kept. Without class
+    names the head starts at random, which ``head_start="prompts"`` refuses.
     """
     head = backbone.head
     tensors = state or {}
@@ -196,9 +192,7 @@ def start_head_from_prompts(
         found = any((folder / name).exists() for name in ("tokenizer.json", "vocab.json"))
         source = folder if found else None
     if source is None:
-        raise ValueError(
-            "class_names need tokenizer=: the folder of a saved CLIP tokenizer, or bpe_simple_vocab_16e6.txt.gz"
-        )
+        raise ValueError("class_names need tokenizer=: the folder of a saved CLIP tokenizer")
     tower = load_text_tower(text_state, clip_activation(activation, checkpoint, "text"))
     templates = ENSEMBLE if prompt_templates == "ensemble" else _texts(prompt_templates)
     head.weight.data.copy_(_embed(names, templates, tower, load_tokenizer(source)))
@@ -251,33 +245,9 @@ def load_text_tower(text_state: StateDict, activation: str = OPENAI_ACTIVATION) 
     return tower.eval()
 
 
-def load_tokenizer(path: Path) -> Any:
-    """Return CLIP's tokenizer from a folder, or from OpenAI's list of merges."""
+def load_tokenizer(folder: Path) -> Any:
+    """Return CLIP's tokenizer from a folder (``tokenizer.json``, or ``vocab.json`` and ``merges.txt``)."""
     transformers = require_extra("transformers", "pretrained", "the tokenizer of CLIP")
-    if not path.exists():
-        raise FileNotFoundError(f"tokenizer {path} does not exist")
-    if path.is_dir():
-        return transformers.CLIPTokenizer.from_pretrained(str(path), local_files_only=True)
-    with tempfile.TemporaryDirectory() as folder:
-        write_vocabulary(path, Path(folder))
-        return transformers.CLIPTokenizer.from_pretrained(folder, local_files_only=True)
-
-
-def write_vocabulary(merges_file: Path, folder: Path) -> None:
-    """Write ``vocab.json`` and ``merges.txt`` from OpenAI's compressed list of byte-pair merges.
-
-    The vocabulary is implied by the merges: 256 byte symbols, the same ending a word, one entry for each
-    merge, and two marks. Of the published list the first 48 894 merges count (49 408 entries in all).
-    """
-    opener = gzip.open if merges_file.suffix == ".gz" else open
-    with opener(merges_file, "rt", encoding="utf-8") as file:
-        lines = file.read().split("\n")[1:]
-    merges = [line for line in lines if len(line.split()) == 2][: 49152 - 256 - 2]
-    # Byte-level BPE gives each byte a printable character, printable bytes first.
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    symbols = [*map(chr, printable), *(chr(256 + k) for k in range(256 - len(printable)))]
-    entries = [*symbols, *(symbol + "</w>" for symbol in symbols), *("".join(m.split()) for m in merges)]
-    entries += ["<|startoftext|>", "<|endoftext|>"]
-    vocabulary = {entry: number for number, entry in enumerate(entries)}
-    (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
-    (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges) + "\n", encoding="utf-8")
+    if not folder.is_dir():
+        raise FileNotFoundError(f"tokenizer {folder} must be the folder of a saved CLIP tokenizer")
+    return transformers.CLIPTokenizer.from_pretrained(str(folder), local_files_only=True)

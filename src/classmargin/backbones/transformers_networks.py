@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from classmargin._checks import require_extra
 from classmargin._files import check_folder, read_json
 from classmargin.backbones.checkpoints import StateDict, Weights
-from classmargin.backbones.registry import colour_adapter, patch_grid, register_backbone
+from classmargin.backbones.registry import colour_adapter, register_backbone
 
 
 def load_model(name: str, folder: Path | None) -> Any:
@@ -57,20 +57,19 @@ def load_model(name: str, folder: Path | None) -> Any:
 class TransformersImageEncoder(nn.Module):
     """Images to the pooled output of a ``transformers`` vision model, or to the mean of its tokens.
 
-    Of a model of images and text (CLIP, SigLIP) the tower of images is taken. A masked autoencoder sees all patches. The
-    ``preprocessor_config.json`` beside the weights gives the input statistics.
+    Of a model of images and text (CLIP, SigLIP) the tower of images is taken. The ``preprocessor_config.json`` beside the
+    weights gives the input statistics.
     """
 
     def __init__(self, checkpoint: Path | None, input_size: tuple[int, ...], in_channels: int = 3) -> None:
         super().__init__()
         model = load_model("hf-image", checkpoint)
         self.model = model.vision_model if hasattr(model.config, "vision_config") else model
-        # Masked autoencoders hide most patches at random, in evaluation too, unless told otherwise.
-        self.masked = bool(getattr(self.model.config, "mask_ratio", None))
-        # Features kept with hidden patches must not be found again.
-        self.found_options = {"mask_ratio": 0.0} if self.masked else {}
-        if self.masked:
-            self.model.config.mask_ratio = 0.0
+        if getattr(self.model.config, "mask_ratio", None):
+            raise ValueError(
+                f"checkpoint {checkpoint} of 'hf-image' is a masked autoencoder, which hides patches at random; "
+                "load it as 'mae-vit-b16'"
+            )
         self.input_mean, self.input_std = _statistics(checkpoint)
         mean, std = self.input_mean or (0.0, 0.0, 0.0), self.input_std or (1.0, 1.0, 1.0)
         self.colour = colour_adapter("hf-image", in_channels, mean, std)
@@ -85,12 +84,7 @@ class TransformersImageEncoder(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return features ``[B, d]``."""
-        order = {}
-        if self.masked:  # keeps a masked autoencoder from shuffling patches with the global random state
-            height, width = patch_grid(inputs.shape[2:], self.model.config.patch_size)
-            patches = torch.arange(height * width, device=inputs.device)
-            order["noise"] = patches.expand(inputs.shape[0], -1)
-        output = self.model(pixel_values=self.colour(inputs), **order)
+        output = self.model(pixel_values=self.colour(inputs))
         pooled: Tensor | None = getattr(output, "pooler_output", None)
         if pooled is not None:
             return pooled.flatten(1)
