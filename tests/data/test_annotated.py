@@ -232,7 +232,7 @@ def test_a_listed_image_that_is_not_there_is_named_when_read(tmp_path):
     write_pets(tmp_path / "oxford-pets")
     (tmp_path / "oxford-pets" / "images" / "Bengal_4.jpg").unlink()
     loader = make_loader(load_data("oxford-pets", root=tmp_path), "test", batch_size=6, training=False)
-    with pytest.raises(DataError, match=r"1 of 6 images cannot be read: Bengal_4\.jpg"):
+    with pytest.raises(DataError, match=r"images cannot be read: Bengal_4\.jpg"):
         next(loader.epoch(0))
 
 
