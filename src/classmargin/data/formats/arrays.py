@@ -1,12 +1,10 @@
 """Arrays of images or features: ``.npz`` files, ``.npy`` files side by side, and the idx files of MNIST.
 
 Keys (or file names): ``x_train, y_train, x_val, y_val, x_test, y_test, class_names``, or ``inputs, labels``
-for one set from which validation and test are taken. Two dimensions are features ``[N, d]``; three are grey
-images ``[N, H, W]``; four are images with channels last or first. Pickled (object) arrays are refused.
+for one set from which validation and test are taken. Two dimensions are features ``[N, d]``, or integers for the tokens of
+texts; three are grey images ``[N, H, W]``; four are images with channels last or first. Pickled (object) arrays are refused.
 
-The data set inside the package is such a file: ``embedded/fashion_mnist_mini.npz.xz``, 1 000 images per class of
-Fashion-MNIST with unchanged pixels, packed with xz (smaller than PNG-style filtering of these images) by
-``scripts/make_fashion_mnist_mini.py``.
+The data set inside the package, ``embedded/fashion_mnist_mini.npz.xz``, is made by ``scripts/make_fashion_mnist_mini.py``.
 """
 
 from __future__ import annotations
@@ -92,7 +90,7 @@ def arrays_to_raw(content: Mapping[str, Array], place: str) -> RawData:
     """Return the parts that named arrays describe."""
     class_names = _class_names(content.get("class_names"), place)
     if "inputs" in content and "labels" in content:
-        return RawData(train=_part(content["inputs"], content["labels"], place), class_names=class_names)
+        return RawData(_part(content["inputs"], content["labels"], place), class_names=class_names)
     parts: dict[str, RawPart] = {}
     for name, ending in ((name, ending) for name, endings in _PART_KEYS.items() for ending in endings):
         inputs, labels = content.get(f"x_{ending}"), content.get(f"y_{ending}")
@@ -104,7 +102,7 @@ def arrays_to_raw(content: Mapping[str, Array], place: str) -> RawData:
     if "train" not in parts:
         found = ", ".join(content) or "none of them"
         raise DataError(f"{place} must hold x_train and y_train (or inputs and labels), got {found}")
-    return RawData(**parts, class_names=class_names, notes=())
+    return RawData(**parts, class_names=class_names)
 
 
 def _class_names(names: Array | None, place: str) -> tuple[str, ...] | None:
