@@ -57,11 +57,10 @@ def load_data(
 ) -> DataBundle:
     """Load a data set by name or path, split it, and thin its training part if asked.
 
-    Splits are deterministic. Validation samples are the data set's own; where it has none, a tenth of every
-    training class is held out by a rule that does not know the seed. A set without test part is judged on its
-    own validation part, or, having neither, on a fifth of every class. ``fraction`` and ``imbalance`` touch
-    the training part only, after validation has been held out; ``validation=0`` trains on everything, the data
-    set's own validation part included (the setting of the paper's tables), and leaves nothing to select models on.
+    Splits are deterministic and do not know the seed. Validation samples are the data set's own; where it has none, a tenth
+    of every training class. A set without test part is judged on its own validation part, or, having neither, on a fifth of
+    every class. ``validation=0`` trains on everything, the data set's own validation part included (the setting of the
+    paper's tables), and leaves nothing to select models on.
 
     Args:
         name_or_path: A name of the catalogue, ``hf:owner/name`` on the Hugging Face hub, or a file or folder

@@ -1,12 +1,8 @@
 """RandAugment (Cubuk et al., 2020) and AutoAugment (Cubuk et al., 2019) for batches, every image on its own.
 
-Drawing and applying are two steps: the numbers for a whole global batch are drawn first, so that each process
-can apply its share and the union is what one process would have made.
-
-The operations follow Pillow, in which the two methods were published, to within one grey level (tests compare
-them). They are written here because Kornia, the torch library for this, draws one operation for a whole batch
-from the global random state: neither would survive splitting a batch over processes or resuming in the middle
-of an epoch.
+The numbers for a whole global batch are drawn first; each process then applies its share of them. The operations follow
+Pillow, in which the two methods were published, to within one grey level (tests compare them). Kornia draws one operation
+for a whole batch from the global random state, which survives neither a split over processes nor resuming.
 """
 
 from __future__ import annotations

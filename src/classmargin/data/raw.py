@@ -1,8 +1,4 @@
-"""What a reader of a file format hands over, the check that refuses what cannot be trained on, and the errors.
-
-Data flow: ``formats`` read files into :class:`RawData`; ``load`` decodes small images; ``check_raw`` refuses bad
-data in words that name the part, the class or the row at fault; ``sampling`` chooses rows; ``load`` builds the bundle.
-"""
+"""What a reader of a file format hands over, the check that refuses what cannot be trained on, and the errors."""
 
 from __future__ import annotations
 
@@ -146,15 +142,11 @@ def _check_part(name: str, part: RawPart) -> RawPart:
 
 
 def _check_alike(parts: dict[str, RawPart]) -> None:
-    arrays = {name: part.inputs for name, part in parts.items() if part.inputs is not None}
     # Bytes count as numbers in [0, 1], other numbers as they are: parts of two types would not fit together.
-    for what, found in (
-        ("shape", {name: array.shape[1:] for name, array in arrays.items()}),
-        ("type", {name: array.dtype for name, array in arrays.items()}),
-    ):
-        if len(set(found.values())) > 1:
-            text = ", ".join(f"{name} {value}" for name, value in found.items())
-            raise DataError(f"all parts must have inputs of one {what}, got {text}")
+    kinds = {name: f"{p.inputs.dtype} {p.inputs.shape[1:]}" for name, p in parts.items() if p.inputs is not None}
+    if len(set(kinds.values())) > 1:
+        text = ", ".join(f"{name} {kind}" for name, kind in kinds.items())
+        raise DataError(f"all parts must have inputs of one type and shape, got {text}")
 
 
 def _different_names(names: tuple[str, ...]) -> tuple[tuple[str, ...], list[str]]:

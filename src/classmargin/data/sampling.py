@@ -1,14 +1,11 @@
 """Which samples are trained on, which choose models, which judge, and in which order they come.
 
-All randomness of the input pipeline is a pure function of named numbers: a stream is addressed by (seed, epoch, step,
-view, position), so that a run resumed at any step, with any number of workers or processes, draws exactly what the
-uninterrupted run drew. Nothing touches the global random states.
+A random stream is addressed by (seed, epoch, step, view, position), so that a run resumed at any step, with any number of
+workers or processes, draws exactly what the uninterrupted run drew. Nothing touches the global random states.
 
-``hold_out_rows`` takes validation (and, where a data set has none, test) samples out of the training part by a rule that
-does not know the seed, so that two runs with different seeds are judged on the same samples. ``subset_rows`` then thins
-the rest: ``fraction`` first, the long tail second, both as prefixes of one order per class, so that a smaller fraction is
-always contained in a larger one. A sampler turns (seed, epoch) into the whole plan of the epoch, a list of rows per step;
-any step can be produced on its own, by a worker, by one of several processes, or by a run that resumes there.
+``hold_out_rows`` does not know the seed, so that runs with different seeds are judged on the same samples. ``subset_rows``
+keeps prefixes of one order per class, so that a smaller fraction is contained in a larger one. A sampler turns (seed,
+epoch) into the plan of the epoch, a list of rows per step, any of which can be produced on its own.
 """
 
 from __future__ import annotations
@@ -71,10 +68,7 @@ def subset_rows(
 
 
 def long_tail_counts(largest: int, num_classes: int, imbalance: float) -> IntArray:
-    """Return how many samples each class keeps, ``[K]``: ``n_k = n_max * R^(-k / (K - 1))``, rounded down, at least 1.
-
-    ``R >= 1`` is how many times rarer the last class is than the first, in the order of the labels.
-    """
+    """Return how many samples each class keeps, ``[K]``: ``n_k = n_max * R^(-k / (K - 1))``, rounded down, at least 1."""
     position = np.arange(num_classes) / max(num_classes - 1, 1)
     # A tiny amount is added because 500 * 0.01 ** 1.0 may come out as 4.999999999.
     counts = np.floor(largest * float(imbalance) ** -position + 1e-9).astype(np.int64)
@@ -102,10 +96,7 @@ class InOrder:
 
 
 class Shuffled:
-    """Every row once in a new order each epoch (or as often as ``rows`` repeats it).
-
-    The incomplete batch at the end is left out, unless it is the only one.
-    """
+    """Every row once (or as often as ``rows`` repeats it) in a new order each epoch; an incomplete last batch is left out."""
 
     def __init__(self, rows: IntArray, batch_size: int, *, seed: int) -> None:
         self._rows, self._batch_size, self._seed = rows, batch_size, seed
@@ -118,13 +109,10 @@ class Shuffled:
 
 
 class ClassBalanced:
-    """Batches of ``P = batch_size / M`` slots, each of ``M`` samples of one class (P x M sampling).
+    """Batches of ``P = batch_size / M`` slots, each of ``M`` samples of one class side by side (P x M sampling).
 
-    All classes come equally often, whatever their size. No class comes twice in a batch as long as ``P <=
-    K``; with fewer classes than slots each class gets ``P / K`` slots, give or take one. The samples of a
-    class are visited in random rounds without repetition; only classes with fewer than ``M`` samples repeat
-    one inside a slot. The samples of a slot lie side by side, so that contiguous shards of a multiple of
-    ``M`` keep them on one process. ``labels`` are those of ``rows``; ``samples_per_class`` is ``M``.
+    All classes come equally often, none twice in a batch as long as ``P <= K``. The samples of a class are visited in random
+    rounds; only classes with fewer than ``M = samples_per_class`` samples repeat one inside a slot.
     """
 
     def __init__(self, rows: IntArray, labels: IntArray, *, batch_size: int, samples_per_class: int, seed: int) -> None:
@@ -181,11 +169,7 @@ Sampler = InOrder | Shuffled | ClassBalanced
 
 
 def repeated_rows(count: int, multiplicity: Tensor | None, index: Tensor, full_size: int) -> IntArray:
-    """Return the rows of a split, each as often as its multiplicity.
-
-    ``multiplicity`` holds one number for each sample of the split, or one for each position of the full set, which are
-    looked up by the stable ``index``.
-    """
+    """Return the rows of a split as often as its multiplicity says: one for each row, or each position of the full set."""
     if multiplicity is None:
         return np.arange(count, dtype=np.int64)
     if multiplicity.is_floating_point() or multiplicity.dim() != 1 or multiplicity.shape[0] not in (count, full_size):
