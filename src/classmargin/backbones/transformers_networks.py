@@ -1,7 +1,6 @@
 """Encoders of ``transformers``: images (DINOv2, Swin, ConvNeXt, ViT …) and text from a folder, and MiniLM.
 
-Text is token numbers ``[B, T]``, padded on the right, as :meth:`SentenceEncoder.tokenize` makes them. The padding
-number marks what is not text, so that a batch stays one tensor like any other.
+Text is token numbers ``[B, T]``, padded on the right, as :meth:`SentenceEncoder.tokenize` makes them.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from classmargin._array_files import ArrayFileError
 from classmargin._checks import LARGEST_SIDE, check_int, check_number
 from classmargin._files import UnfitFileError
 from classmargin.data import catalog, images
@@ -135,7 +134,7 @@ def _read(name_or_path: str, root: Path, *, download: bool) -> tuple[DataInfo | 
     try:
         raw = read(place)
         return info, raw if info is None else replace(raw, class_names=raw.class_names or info.class_names)
-    except (ArrayFileError, UnfitFileError) as error:
+    except UnfitFileError as error:
         raise DataError(str(error)) from error
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         if info is None or isinstance(error, (DataError, OSError)):

@@ -1,7 +1,6 @@
 """Readers of file formats, and the one that finds out which of them understands a path.
 
-A folder or file that is refused before it is read (a pipe, a bomb) ends in the error of ``_files`` or ``_array_files``, which
-``load_data`` turns into a :class:`~classmargin.data.raw.DataError`.
+What is refused before it is read (a pipe, a bomb) raises ``UnfitFileError``, which ``load_data`` turns into a ``DataError``.
 """
 
 from __future__ import annotations

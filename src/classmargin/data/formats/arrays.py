@@ -102,7 +102,7 @@ def arrays_to_raw(content: Mapping[str, Array], place: str) -> RawData:
     if "train" not in parts:
         found = ", ".join(content) or "none of them"
         raise DataError(f"{place} must hold x_train and y_train (or inputs and labels), got {found}")
-    return RawData(**parts, class_names=class_names)
+    return RawData(parts["train"], parts.get("validation"), parts.get("test"), class_names)
 
 
 def _class_names(names: Array | None, place: str) -> tuple[str, ...] | None:
