@@ -174,17 +174,20 @@ def load_weights(backbone: Backbone, weights: Weights, *, source: str, own: bool
 def _misfit(module: nn.Module, state: StateDict) -> str | None:
     """Return in words what is missing, unexpected or of another shape; None if everything fits."""
     # Counters of batch norm are absent from old checkpoints and change nothing here.
-    own = {key: value for key, value in module.state_dict().items() if not key.endswith(_COUNTER)}
-    missing = [key for key in own if key not in state]
-    unexpected = [key for key in state if key not in own and not key.endswith(_COUNTER)]
-    shapes = [
-        f"{key}: file {tuple(state[key].shape)}, network {tuple(own[key].shape)}"
-        for key in own
-        if key in state and state[key].shape != own[key].shape
-    ]
+    own, given = (
+        {key: tuple(value.shape) for key, value in tensors.items() if not key.endswith(_COUNTER)}
+        for tensors in (module.state_dict(), state)
+    )
+    faults = {
+        "missing": [key for key in own if key not in given],
+        "unexpected": [key for key in given if key not in own],
+        "of another shape": [
+            f"{key}: file {given[key]}, network {own[key]}" for key in own if given.get(key, own[key]) != own[key]
+        ],
+    }
     words = [
         f"{len(keys)} {what} ({', '.join(keys[:_SHOWN])}{', …' if len(keys) > _SHOWN else ''})"
-        for what, keys in (("missing", missing), ("unexpected", unexpected), ("of another shape", shapes))
+        for what, keys in faults.items()
         if keys
     ]
     return "; ".join(words) or None

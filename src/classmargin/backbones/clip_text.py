@@ -34,33 +34,29 @@ _BLOCK_NAMES = {
     "mlp.c_proj": "mlp.fc2",
 }
 _PROJECTIONS = {"proj": "visual_projection.weight", "text_projection": "text_projection.weight"}
-_VISION_NAMES = {
+_MODULES = {
+    "conv1": "embeddings.patch_embedding",
+    "ln_pre": "pre_layrnorm",
+    "ln_post": "post_layernorm",
+    "token_embedding": "embeddings.token_embedding",
+    "ln_final": "final_layer_norm",
+}
+_TENSORS = {
     "class_embedding": "embeddings.class_embedding",
     "positional_embedding": "embeddings.position_embedding.weight",
-    "conv1.weight": "embeddings.patch_embedding.weight",
-    "ln_pre.weight": "pre_layrnorm.weight",
-    "ln_pre.bias": "pre_layrnorm.bias",
-    "ln_post.weight": "post_layernorm.weight",
-    "ln_post.bias": "post_layernorm.bias",
-}
-_TEXT_NAMES = {
-    "token_embedding.weight": "embeddings.token_embedding.weight",
-    "positional_embedding": "embeddings.position_embedding.weight",
-    "ln_final.weight": "final_layer_norm.weight",
-    "ln_final.bias": "final_layer_norm.bias",
 }
 
 
 def vision_to_transformers(state: StateDict) -> StateDict:
     """Return the vision transformer of a checkpoint in either format, named as in ``CLIPVisionModelWithProjection``."""
     openai = with_prefix(state, "visual.")
-    return _renamed(openai, "vision_model", _VISION_NAMES) if openai else _kept(state, "vision_model", "visual")
+    return _renamed(openai, "vision_model") if openai else _kept(state, "vision_model", "visual")
 
 
 def text_to_transformers(state: StateDict) -> StateDict:
     """Return the text tower under the names of ``CLIPTextModelWithProjection``; empty if there is none."""
     if "token_embedding.weight" in state:
-        return _renamed(state, "text_model", _TEXT_NAMES)
+        return _renamed(state, "text_model")
     return _kept(state, "text_model", "text")
 
 
@@ -70,15 +66,18 @@ def _kept(state: StateDict, tower: str, projection: str) -> StateDict:
     return {key: value for key, value in state.items() if key.startswith(mine) and not key.endswith("position_ids")}
 
 
-def _renamed(state: StateDict, tower: str, outer: dict[str, str]) -> StateDict:
+def _renamed(state: StateDict, tower: str) -> StateDict:
     renamed: StateDict = {}
     for key, value in state.items():
         match = _BLOCK.match(key)
         if match is None:
+            module, _, kind = key.rpartition(".")
             if key in _PROJECTIONS:
                 renamed[_PROJECTIONS[key]] = value.T.contiguous()
-            elif key in outer:
-                renamed[f"{tower}.{outer[key]}"] = value
+            elif key in _TENSORS:
+                renamed[f"{tower}.{_TENSORS[key]}"] = value
+            elif module in _MODULES:
+                renamed[f"{tower}.{_MODULES[module]}.{kind}"] = value
             continue
         block, (name, _, kind) = f"{tower}.encoder.layers.{match[1]}", match[2].rpartition(".")
         if kind.startswith("in_proj_"):

@@ -104,10 +104,13 @@ def tolerate_broken_torchvision() -> None:
             _kept_alive.append(library)
 
 
-def load_timm() -> Any:
-    """Return the package, or raise an ImportError that names the extra."""
+def _load(package: str, extra: str) -> Any:
     tolerate_broken_torchvision()
-    return require_extra("timm", "timm", "a timm backbone")
+    return require_extra(package, extra, f"a {package} backbone")
+
+
+# Each returns the package, or raises an ImportError that names the extra.
+load_timm, load_open_clip = partial(_load, "timm", "timm"), partial(_load, "open_clip", "open-clip")
 
 
 class TimmEncoder(nn.Module):
@@ -165,12 +168,6 @@ def describe_timm(name: str) -> BackboneInfo:
 
 
 register_family("timm", describe_timm)
-
-
-def load_open_clip() -> Any:
-    """Return the package, or raise an ImportError that names the extra."""
-    tolerate_broken_torchvision()
-    return require_extra("open_clip", "open-clip", "an open_clip backbone")
 
 
 class OpenClipEncoder(nn.Module):
