@@ -67,10 +67,9 @@ def _archive(path: Path) -> Iterator[zipfile.ZipFile]:
 def read_npz_arrays(
     path: Path, names: Iterable[str], *, max_bytes: int, mapped: Iterable[str] = ()
 ) -> dict[str, AnyArray]:
-    """Return the arrays of ``path`` whose name is in ``names``; other members are not read.
+    """Return the arrays of ``path`` in ``names``; large ones in ``mapped`` are mapped (see :func:`release_pages`).
 
-    Arrays in ``mapped`` are mapped instead of read where they are large (see :func:`release_pages`): those that are not
-    compressed in place, then they do not count for ``max_bytes``, compressed ones from a temporary file.
+    Those that are not compressed are mapped in place and do not count for ``max_bytes``, compressed ones from a temporary file.
     """
     with _archive(path) as archive:
         members: dict[str, zipfile.ZipInfo] = {}
@@ -298,10 +297,8 @@ def _check_declared(path: Path, metadata: Any, names: set[str], on_disk: int, ma
         raise ArrayFileError(over_budget(path, size, max_bytes))
     # Whoever states a budget has allowed that much.
     if size > SMALL_ENOUGH and size > SUSPICIOUS_TABLE_RATIO * on_disk and not os.environ.get(MAX_MEMORY):
-        raise ArrayFileError(
-            f"{path} has {on_disk} bytes and would become {in_units(size)} in memory, which hardly any real table does; "
-            "refused as a possible bomb. If it is one of yours, give --max-memory"
-        )
+        words = f"{path} has {on_disk} bytes and would become {in_units(size)} in memory"
+        raise ArrayFileError(f"{words}; refused as a possible bomb. If it is one of yours, give --max-memory")
 
 
 def _belongs(path: str, names: set[str]) -> bool:

@@ -58,11 +58,7 @@ Converter = Callable[[StateDict], Weights]
 
 
 def read_state_dict(path: str | Path) -> StateDict:
-    """Return the tensors of a checkpoint file or folder, on the CPU.
-
-    Wrappers such as ``{"state_dict": …}`` or ``{"model": …}`` and the prefix ``module.`` of data-parallel training are
-    taken off. Python objects besides tensors and plain values are refused.
-    """
+    """Return the tensors of a checkpoint file or folder, without wrappers (``{"model": …}``) and the prefix ``module.``."""
     source = weights_file(Path(path))
     check_archive(source, max_bytes=memory_budget(LARGEST, share=1.0))
     if source.name.endswith(".index.json"):

@@ -1,11 +1,8 @@
 """What CLIP's files say (tensors under OpenAI's names, the activation that no tensor shows), and a classifier from words.
 
-OpenAI keeps query, key and value in one matrix (``attn.in_proj_weight``) and projections as plain matrices
-that multiply from the right; ``transformers``, whose names are used here, has three linear layers and transposed
-projections. OpenAI trained with ``x * sigmoid(1.702 x)`` (``quick_gelu``), most networks of open_clip (LAION,
-DataComp) with ``gelu``; the wrong one spoils the features, and only the settings beside the weights name it.
-
-Class names, prompts (templates), tokens, text tower, mean of length 1: the rows of a cosine head.
+OpenAI keeps query, key and value in one matrix (``attn.in_proj_weight``) and projections that multiply from the right;
+``transformers``, whose names are used here, has three linear layers and transposed projections. OpenAI trained with
+``quick_gelu``, most networks of open_clip with ``gelu``; only the settings beside the weights name it.
 """
 
 from __future__ import annotations
@@ -93,10 +90,7 @@ ACTIVATIONS = (OPENAI_ACTIVATION, "gelu")
 
 
 def clip_activation(given: str | None, checkpoint: Path | None, tower: Literal["vision", "text"]) -> str:
-    """Return the activation of one tower: the given one, that of the checkpoint's settings, or OpenAI's.
-
-    A file of weights counts with the settings of its folder if it has the name it has on the Hugging Face hub.
-    """
+    """Return the activation of one tower: the given one, that of the settings beside weights of the hub, or OpenAI's."""
     found = given
     if given is None and checkpoint is not None:
         weights = weights_file(checkpoint)
@@ -175,8 +169,8 @@ def start_head_from_prompts(
     numbers = [name for name in names if _NO_WORD.fullmatch(name)]
     if numbers:
         raise ValueError(
-            f"class_names must be words that a sentence can hold, got {numbers[0]!r}: put class_names.txt with one name "
-            "on each line beside the data set, or name such a file as backbone.class_names"
+            f"class_names must be words, got {numbers[0]!r}: put class_names.txt with one name on each line beside the "
+            "data set, or name such a file as backbone.class_names"
         )
     if not isinstance(head, CosineHead):
         raise ValueError(f"class_names start a head of kind 'cosine'; this one is a {type(head).__name__}")

@@ -53,9 +53,6 @@ def extract_features(backbone: Backbone, batches: Iterable[AnyBatch]) -> Feature
         batches: Batches, or sequences ``(inputs, labels)`` or ``(inputs, labels, index)``. Without an index
             rows are numbered as they come.
 
-    Raises:
-        ValueError: No batch at all.
-
     Example:
         >>> backbone = Backbone(nn.Flatten(), feature_dim=4, num_classes=2)
         >>> batches = [(torch.ones(3, 2, 2), torch.tensor([0, 1, 0]))]

@@ -88,10 +88,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """Convolutions 1x1, 3x3, 1x1; the last one widens four times.
-
-    ``pooled`` blocks shrink by an average pool after the 3x3 convolution (CLIP) instead of by its stride.
-    """
+    """Convolutions 1x1, 3x3, 1x1, the last four times as wide; ``pooled`` ones shrink by an average pool (CLIP), not a stride."""
 
     expansion = 4
 
@@ -118,10 +115,7 @@ class Bottleneck(nn.Module):
 
 
 class PreActBlock(nn.Module):
-    """Batch norm, ReLU and 3x3 convolution, twice, added to the inputs, with dropout before the second convolution.
-
-    Where the shape changes, the shortcut starts from the activated inputs.
-    """
+    """Batch norm, ReLU and 3x3 convolution, twice; where the shape changes, the shortcut starts from the activated inputs."""
 
     def __init__(self, in_channels: int, width: int, stride: int, shortcut: Layer, *, dropout: float = 0.0) -> None:
         super().__init__()

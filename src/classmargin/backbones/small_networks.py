@@ -70,9 +70,7 @@ def build_mlp(
 class SmallCNN(nn.Module):
     """Three convolutions and an average: images to 160 features, seconds on a CPU.
 
-    Group norm instead of batch norm: each sample is normalised by itself, so that two data-parallel processes
-    compute exactly what one does. The first convolution sees every pixel, pooling and strides then shrink the
-    image fast; this is what makes it cheap without losing the fine textures that tell a shirt from a coat.
+    Group norm normalises each sample by itself, so that two data-parallel processes compute exactly what one does.
     """
 
     feature_dim = 160

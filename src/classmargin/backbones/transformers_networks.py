@@ -20,10 +20,7 @@ from classmargin.backbones.registry import colour_adapter, register_backbone
 
 
 def load_model(name: str, folder: Path | None) -> Any:
-    """Return the model saved in ``folder``, read from safetensors only, without any download.
-
-    A pooler that the file has no weights for would be random; it is taken off. Other missing weights are refused.
-    """
+    """Return the model saved in ``folder``, without a pooler that has no weights; other missing weights are refused."""
     transformers = require_extra("transformers", "pretrained", f"backbone {name!r}")
     if folder is None:
         raise ValueError(f"backbone {name!r} needs checkpoint=, the folder of a saved transformers model")
@@ -54,21 +51,14 @@ def load_model(name: str, folder: Path | None) -> Any:
     weights="the folder of an image model from the Hugging Face hub (config.json, model.safetensors)",
 )
 class TransformersImageEncoder(nn.Module):
-    """Images to the pooled output of a ``transformers`` vision model, or to the mean of its tokens.
-
-    Of a model of images and text (CLIP, SigLIP) the tower of images is taken. The ``preprocessor_config.json`` beside the
-    weights gives the input statistics.
-    """
+    """Images to the pooled output of a ``transformers`` vision model (or image tower), or to the mean of its tokens."""
 
     def __init__(self, checkpoint: Path | None, input_size: tuple[int, ...], in_channels: int = 3) -> None:
         super().__init__()
         model = load_model("hf-image", checkpoint)
         self.model = model.vision_model if hasattr(model.config, "vision_config") else model
         if getattr(self.model.config, "mask_ratio", None):
-            raise ValueError(
-                f"checkpoint {checkpoint} of 'hf-image' is a masked autoencoder, which hides patches at random; "
-                "load it as 'mae-vit-b16'"
-            )
+            raise ValueError(f"checkpoint {checkpoint} is a masked autoencoder, which must be loaded as 'mae-vit-b16'")
         self.input_mean, self.input_std = _statistics(checkpoint)
         mean, std = self.input_mean or (0.0, 0.0, 0.0), self.input_std or (1.0, 1.0, 1.0)
         self.colour = colour_adapter("hf-image", in_channels, mean, std)
@@ -76,9 +66,7 @@ class TransformersImageEncoder(nn.Module):
             with torch.no_grad():
                 self.feature_dim = self.eval()(torch.zeros(1, in_channels, *input_size)).shape[1]
         except Exception as error:  # models of text or sound raise errors of any kind
-            raise ValueError(
-                f"checkpoint {checkpoint} of 'hf-image' makes no features of images of {input_size}: {error}"
-            ) from error
+            raise ValueError(f"checkpoint {checkpoint} makes no features of images of {input_size}: {error}") from error
         self.train()
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -108,17 +96,13 @@ def _statistics(folder: Path | None) -> tuple[tuple[float, ...] | None, tuple[fl
     return mean, std
 
 
-# The length up to which all-MiniLM-L6-v2 reads a text.
-_LONGEST = 256
+_LONGEST = 256  # tokens that all-MiniLM-L6-v2 reads
 # encoder.layer.0 (BERT and its kin), transformer.layer.0 (DistilBERT), layer.0 (XLNet), layers.0 (ModernBERT)
 _BLOCK = re.compile(r"layers?\.(\d+)\.")
 
 
 class SentenceEncoder(nn.Module):
-    """Token numbers to the mean of the token states of a ``transformers`` text model.
-
-    The tokenizer is the ``tokenizer.json`` beside the weights, if there is one; texts are cut to ``longest`` tokens.
-    """
+    """Token numbers to the mean of the token states of a ``transformers`` text model; texts are cut to ``longest`` tokens."""
 
     def __init__(self, model: nn.Module, checkpoint: Path | None, longest: int = _LONGEST) -> None:
         super().__init__()

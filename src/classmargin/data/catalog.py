@@ -91,11 +91,7 @@ _CATALOG: dict[str, DataInfo] = {}
 
 
 def register(info: DataInfo) -> DataInfo:
-    """Add a data set to the catalogue and return its record.
-
-    Raises:
-        ValueError: the name is taken.
-    """
+    """Add a data set to the catalogue and return its record; a name that is taken is a ``ValueError``."""
     if info.name in _CATALOG:
         raise ValueError(f"name must be new, but the catalogue already has a data set called {info.name!r}")
     _CATALOG[info.name] = info

@@ -115,11 +115,7 @@ class JoinedImages(ImageSource):
 
 @contextlib.contextmanager
 def opened(source: ImageSource, position: int) -> Iterator[Any]:
-    """Open the image at ``position`` with Pillow, header read, pixels not yet.
-
-    Whatever fails until it is closed again is a CorruptImageError with its name: it is missing, no image, damaged, or larger
-    than Pillow's limit against decompression bombs.
-    """
+    """Open the image at ``position`` with Pillow; whatever fails until it is closed again is a CorruptImageError."""
     module = pillow()
     try:
         place = source.open(position)

@@ -225,8 +225,6 @@ def bundle_of(
 def _split(part: RawPart, num_classes: int) -> Split:
     inputs = None
     if part.inputs is not None:
-        if part.inputs.ndim not in (2, 4):
-            raise DataError(f"inputs must have 2 or 4 dimensions, got shape {part.inputs.shape}")
         inputs = torch.from_numpy(np.require(part.inputs, requirements=["C", "W", "O"]))
     labels, index = (torch.from_numpy(rows.astype(np.int64)) for rows in (part.labels, part.index))
     return Split(labels, index, part.full_size, num_classes, inputs, part.images)

@@ -1,8 +1,7 @@
 """Batches for training and evaluation, ready for the network.
 
-Every batch is a pure function of (seed, epoch, step): a run resumed at a step, a different number of workers
-or of processes change neither the samples nor their order nor their augmentation. The global batch comes
-first; processes then take contiguous shards of it.
+Every batch is a pure function of (seed, epoch, step): a run resumed at a step or another number of workers or processes change
+neither samples nor order nor augmentation. Processes take contiguous shards of the global batch.
 """
 
 from __future__ import annotations
@@ -54,13 +53,9 @@ class BatchLoader:
         device: torch.device | str = "cpu",
         memory_format: torch.memory_format = torch.contiguous_format,
     ) -> Iterator[Batch]:
-        """Yield the batches of ``epoch`` from ``start_step`` on.
+        """Yield the batches of ``epoch`` from ``start_step`` on; a streamed file that is corrupt is a CorruptImageError.
 
-        Streamed images are decoded ``workers`` processes ahead; data in memory need no workers. Images travel to
-        ``device`` as bytes, from pinned memory to a CUDA device, and become numbers there, in ``memory_format``.
-
-        Raises:
-            CorruptImageError: a streamed file cannot be decoded.
+        Images travel to ``device`` as bytes, from pinned memory to a CUDA device, and become numbers there, in ``memory_format``.
         """
         check_int("epoch", epoch, minimum=0)
         check_int("start_step", start_step, minimum=0)
@@ -175,10 +170,7 @@ Piece = tuple[IntArray, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class StepMaker(Dataset[Any]):
-    """One epoch as a list: item ``step`` is this process's share of that step's global batch.
-
-    Being a list is what makes worker processes harmless: whichever makes an item, it is the same.
-    """
+    """One epoch as a list, the same whichever worker makes an item: this process's share of that step's global batch."""
 
     augmenter: Augmenter
     views: int

@@ -44,10 +44,7 @@ _CROP_TRIES = 10
 
 @dataclass(frozen=True, eq=False)
 class Augmenter:
-    """Makes augmented pixels (or plain features) of the samples of one split; ``augmentation`` is one of ``AUGMENTATIONS``.
-
-    The classes ``spared`` do without the last step of it: the policy, or crop and mirroring where there is none.
-    """
+    """Makes augmented pixels (or plain features) of one split; classes ``spared`` do without the last step of augmentation."""
 
     bundle: DataBundle
     split: Split

@@ -82,10 +82,7 @@ def equalize(images: Bytes, _strengths: Strengths) -> Bytes:
 
 
 def _warp(images: Bytes, matrices: Strengths) -> Bytes:
-    """Read each target pixel from the nearest source pixel; outside is black.
-
-    ``matrices`` ``[B, 2, 3]`` lead from target to source coordinates of pixel centres (x, y, 1).
-    """
+    """Read each target pixel from the nearest source pixel, to whose centre ``matrices`` ``[B, 2, 3]`` lead; outside is black."""
     count, _channels, height, width = images.shape
     rows, columns = np.mgrid[0:height, 0:width] + 0.5
     points = np.stack([columns.ravel(), rows.ravel(), np.ones(height * width)])

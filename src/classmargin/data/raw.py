@@ -40,11 +40,9 @@ def name_some(names: Sequence[object], *, limit: int = 5) -> str:
 
 @dataclass(frozen=True, eq=False)
 class RawPart:
-    """Samples of one part (training, validation or test) of a data set.
+    """Samples of one part: inputs ``[N, C, H, W]`` (uint8 or float), ``[N, d]`` or ``[N, T]`` (int64), or encoded ``images``.
 
-    Labels ``[N]`` are as found. Inputs are images ``[N, C, H, W]`` (uint8 or float), features ``[N, d]`` or token numbers
-    ``[N, T]`` (int64), or encoded ``images`` that are decoded on demand. ``index`` is the position of each sample in the part as
-    distributed, which has ``full_size`` samples.
+    ``index`` is the position of each sample in the part as distributed, which has ``full_size`` samples.
     """
 
     labels: npt.NDArray[Any]
@@ -169,10 +167,8 @@ def _check_classes(name: str, labels: IntArray, class_names: tuple[str, ...]) ->
         )
     bad = np.flatnonzero((labels < 0) | (labels >= num_classes))
     if len(bad):
-        raise DataError(
-            f"labels of the {name} part must lie in [0, {num_classes}); {len(bad)} do not, the first "
-            f"at row {bad[0]} is {labels[bad[0]]}"
-        )
+        first = f"the first at row {bad[0]} is {labels[bad[0]]}"
+        raise DataError(f"labels of the {name} part must lie in [0, {num_classes}); {len(bad)} do not, {first}")
     if num_classes < 2:
         raise DataError(f"classification needs at least 2 classes, got {num_classes}: {class_names}")
     empty = np.flatnonzero(np.bincount(labels, minlength=num_classes) == 0)

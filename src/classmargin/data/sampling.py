@@ -39,10 +39,9 @@ def stream(
 
 
 def hold_out_rows(labels: IntArray, share: float, *, num_classes: int, part: int = 0) -> tuple[IntArray, IntArray]:
-    """Split rows into kept and held-out ones, both ascending; every class gives the same share.
+    """Split rows into kept and held-out ones, ascending; each ``part`` (0 validation, 1 test) holds out others.
 
-    With a positive ``share`` (below 1) every class of two or more samples gives at least one and keeps at least one.
-    Another number ``part`` (0 validation, 1 test) holds out other samples.
+    With a positive ``share`` every class of two or more samples gives at least one and keeps at least one.
     """
     kept, held_out = [], []
     for rows in _rows_of_classes(labels, num_classes, stream(Purpose.HOLD_OUT, step=part)):
@@ -55,10 +54,7 @@ def hold_out_rows(labels: IntArray, share: float, *, num_classes: int, part: int
 def subset_rows(
     labels: IntArray, *, num_classes: int, fraction: float = 1.0, imbalance: float = 1.0, seed: int = 0
 ) -> IntArray:
-    """Return the rows that stay in training, ascending: a share of every class, then the exponential long tail.
-
-    At least one sample of each class stays. The seed chooses which samples stay, never how many.
-    """
+    """Return the rows that stay, ascending: a share (at least one) of every class, then the exponential long tail."""
     classes = _rows_of_classes(labels, num_classes, stream(Purpose.SUBSET, seed=seed))
     classes = [rows[: max(round(fraction * len(rows)), min(1, len(rows)))] for rows in classes]
     if imbalance > 1.0:
@@ -118,8 +114,7 @@ class ClassBalanced:
     def __init__(self, rows: IntArray, labels: IntArray, *, batch_size: int, samples_per_class: int, seed: int) -> None:
         if batch_size % samples_per_class:
             raise ValueError(
-                f"batch_size must be a multiple of samples_per_class={samples_per_class} for the "
-                f"class-balanced sampler, got {batch_size}"
+                f"batch_size must be a multiple of samples_per_class={samples_per_class}, got {batch_size}"
             )
         self._members = [rows[labels == label] for label in np.unique(labels)]
         self._per_class, self._slots, self._seed = samples_per_class, batch_size // samples_per_class, seed
@@ -173,10 +168,8 @@ def repeated_rows(count: int, multiplicity: Tensor | None, index: Tensor, full_s
     if multiplicity is None:
         return np.arange(count, dtype=np.int64)
     if multiplicity.is_floating_point() or multiplicity.dim() != 1 or multiplicity.shape[0] not in (count, full_size):
-        raise ValueError(
-            f"multiplicity must hold integers of shape ({count},) or ({full_size},), got "
-            f"{multiplicity.dtype} of shape {tuple(multiplicity.shape)}"
-        )
+        found = f"{multiplicity.dtype} of shape {tuple(multiplicity.shape)}"
+        raise ValueError(f"multiplicity must hold integers of shape ({count},) or ({full_size},), got {found}")
     # With both lengths equal the split is the whole set in order, and both readings agree.
     times = multiplicity if multiplicity.shape[0] == count else multiplicity[index]
     if int(times.min()) < 0 or int(times.sum()) == 0:

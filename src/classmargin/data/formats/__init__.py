@@ -44,7 +44,6 @@ def read_any(path: Path) -> RawData:
         if looks_right(path):
             return reader(path)
     raise DataError(
-        f"{path} is not a data set that can be read: expected class folders with images (or train/ and "
-        "val/ of them), idx files, CIFAR batches, x_train.npy and y_train.npy, parquet files, or a folder "
-        "written by save_to_disk"
+        f"{path} is not a data set: expected class folders with images (or train/ and val/ of them), idx files, CIFAR "
+        "batches, x_train.npy and y_train.npy, parquet files, or what save_to_disk writes"
     )

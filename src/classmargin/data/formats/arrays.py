@@ -54,10 +54,7 @@ def read_npy(path: Path) -> RawData:
     """Read the ``.npy`` files of a folder, or of the folder that ``path`` lies in."""
     folder = path if path.is_dir() else path.parent
     if path != folder and path.stem not in _KNOWN:
-        raise DataError(
-            f"{path} is one array without labels: call it x_train.npy (or inputs.npy) and put y_train.npy (or "
-            "labels.npy) beside it"
-        )
+        raise DataError(f"{path} is one array without labels: call it x_train.npy and put y_train.npy beside it")
     content: dict[str, Array] = {}
     left = memory_budget(LARGEST)
     for file in (folder / f"{name}.npy" for name in _KNOWN):
@@ -124,16 +121,12 @@ def _as_inputs(inputs: Array, place: str) -> Array:
     shape = inputs.shape
     if inputs.ndim == 2 and inputs.dtype.kind in "iu" and inputs.dtype != np.uint8:
         if inputs.size and not 0 <= int(inputs.min()) <= int(inputs.max()) < LARGEST_VOCABULARY:
-            raise DataError(
-                f"{place}: token numbers must lie in [0, {LARGEST_VOCABULARY}), got {inputs.min()} to {inputs.max()}; "
-                "features are floating point"
-            )
+            limits = f"in [0, {LARGEST_VOCABULARY}), got {inputs.min()} to {inputs.max()}"
+            raise DataError(f"{place}: token numbers must lie {limits}; features are floating point")
         return inputs.astype(np.int64)
     if not (inputs.dtype == np.uint8 or np.issubdtype(inputs.dtype, np.floating)):
-        raise DataError(
-            f"{place}: inputs must be uint8 or floating point, or integers [N, T] for the tokens of texts, got "
-            f"{inputs.dtype} of shape {shape}"
-        )
+        expected = "uint8 or floating point, or integers [N, T] for the tokens of texts"
+        raise DataError(f"{place}: inputs must be {expected}, got {inputs.dtype} of shape {shape}")
     if inputs.dtype != np.uint8 or inputs.ndim == 2:
         with np.errstate(over="ignore"):  # what no float32 holds is infinite, and check_raw names its row
             inputs = inputs.astype(np.float32, copy=False)
@@ -181,10 +174,7 @@ def read_idx_folder(folder: Path) -> RawData:
 
 
 def read_idx(path: Path) -> npt.NDArray[np.uint8]:
-    """Read one idx file of bytes, possibly gzipped.
-
-    The header is two zero bytes, the type, the number of dimensions and one big-endian 32-bit length each.
-    """
+    """Read one idx file of bytes (header: two zeros, type, number of dimensions, their 32-bit lengths), possibly gzipped."""
     try:
         with open_regular(path) as plain:
             zipped = plain.read(2) == _GZIP_MAGIC
@@ -199,9 +189,7 @@ def read_idx(path: Path) -> npt.NDArray[np.uint8]:
                 size = math.prod(shape)
                 # Before memory is taken for it; small differences get the exact message below.
                 if is_suspicious(size, on_disk) or (not zipped and size > on_disk + SMALL_ENOUGH):
-                    raise DataError(
-                        f"{path} claims {size} bytes for shape {shape}, far more than its {on_disk} bytes hold"
-                    )
+                    raise DataError(f"{path} claims {size} bytes for shape {shape}, more than its {on_disk} bytes hold")
                 limit = memory_budget(_LARGEST_IDX)
                 if size > limit:
                     raise DataError(over_budget(path, size, limit))

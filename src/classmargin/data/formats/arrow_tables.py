@@ -53,10 +53,7 @@ def read_saved_dataset(folder: Path) -> RawData:
 
 
 def read_parquet(place: Path) -> RawData:
-    """Read parquet files; the part is in the name of the file or its folder (``train-00000-of-00002``).
-
-    Files that name no part are the training part, unless others name it: then they are ignored.
-    """
+    """Read parquet files; those whose name (or folder) names no part are the training part, or ignored if others name it."""
     arrow = require_extra("pyarrow", "data", _PURPOSE)
 
     def used(schema: Any) -> list[str]:  # all other columns are not even read
