@@ -214,6 +214,8 @@ def _call(function: Callable[..., Any], /, *arguments: Any, **given: Any) -> Any
 
 def _size(info: BackboneInfo, input_size: int | Sequence[int] | None) -> tuple[int, ...] | None:
     if input_size is None:
+        if info.kind == "features":
+            raise ValueError(f"backbone {info.name!r} needs input_size, the number of features of an input")
         return info.input_size
     single = 1 if info.kind == "features" else 2
     given = (input_size,) * single if isinstance(input_size, int) else input_size

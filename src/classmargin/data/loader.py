@@ -62,11 +62,7 @@ class BatchLoader:
         place = torch.device(device)
         maker = replace(self._maker, epoch=epoch, plan=self._sampler.plan(epoch))
         bundle, split, views = maker.augmenter.bundle, maker.augmenter.split, maker.views
-        if bundle.streamed:
-            pieces = _stream_steps(maker, start_step, self._workers)
-        else:
-            pieces = (maker.make(step) for step in range(start_step, len(self)))
-        for rows, pixels in pieces:
+        for rows, pixels in _stream_steps(maker, start_step, self._workers if bundle.streamed else 0):
             chosen = torch.from_numpy(rows)
             labels, index = (column[chosen].repeat(views) for column in (split.labels, split.index))
             parts: tuple[Tensor, ...] = (pixels, labels, index)
