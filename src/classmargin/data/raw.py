@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from classmargin.data.images import ImageSource
 
 IntArray = npt.NDArray[np.int64]
+# Arrays and tables live in memory; what is larger than this belongs into files that are streamed.
+LARGEST = 64 * 2**30
 
 
 class DataNotFoundError(FileNotFoundError, ValueError):

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import hashlib
 import io
 import math
 import os
@@ -25,8 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from classmargin._array_files import SMALL_ENOUGH, is_suspicious, read_npy_array, read_npz_arrays
-from classmargin._files import memory_budget, open_regular, over_budget, read_bytes, read_text
-from classmargin.data.raw import DataError, RawData, RawPart
+from classmargin._files import memory_budget, open_regular, over_budget, read_bytes
+from classmargin.data.raw import LARGEST, DataError, RawData, RawPart
 
 Array = npt.NDArray[Any]
 _PART_KEYS = {"train": ("train",), "validation": ("val", "valid", "validation"), "test": ("test",)}
@@ -37,8 +36,6 @@ _KNOWN = (
     "class_names",
     *(f"{array}_{ending}" for endings in _PART_KEYS.values() for ending in endings for array in "xy"),
 )
-# Arrays live in memory; what is larger than this belongs into files that are streamed.
-LARGEST = 64 * 2**30
 # More token numbers than any tokenizer has; wider integers are something else, such as features in fixed point.
 LARGEST_VOCABULARY = 2**24
 EMBEDDED = Path(__file__).resolve().parent.parent / "embedded"
@@ -65,22 +62,15 @@ def read_npy(path: Path) -> RawData:
 
 
 def read_embedded(path: Path = MINI_FILE) -> RawData:
-    """Read the embedded data set after comparing its checksum with ``SHA256SUMS`` beside it."""
+    """Read the embedded data set; the xz format carries a checksum."""
     import lzma  # late: some minimal Python builds lack it, and only this set needs it
 
-    packed = read_bytes(path)
-    expected = read_checksums(path.with_name("SHA256SUMS")).get(path.name)
-    found = hashlib.sha256(packed).hexdigest()
-    if found != expected:
-        raise DataError(f"{path.name} is damaged (sha256 {found}, not {expected}); reinstall the package")
-    with np.load(io.BytesIO(lzma.decompress(packed)), allow_pickle=False) as archive:
+    try:
+        content = lzma.decompress(read_bytes(path))
+    except lzma.LZMAError as error:
+        raise DataError(f"{path.name} is damaged ({error}); reinstall the package") from error
+    with np.load(io.BytesIO(content), allow_pickle=False) as archive:
         return arrays_to_raw({key: archive[key] for key in archive.files}, path.name)
-
-
-def read_checksums(path: Path) -> dict[str, str]:
-    """Return file name -> sha256 of a ``SHA256SUMS`` file as ``sha256sum`` writes it."""
-    pairs = (line.split() for line in read_text(path).splitlines() if line.strip())
-    return {name.lstrip("*"): digest for digest, name in pairs}
 
 
 def arrays_to_raw(content: Mapping[str, Array], place: str) -> RawData:

@@ -18,7 +18,7 @@ from classmargin._array_files import read_parquet_table
 from classmargin._checks import require_extra
 from classmargin._files import check_folder, memory_budget
 from classmargin.data.images import EncodedImages
-from classmargin.data.raw import DataError, DataNotFoundError, RawData, RawPart, name_some
+from classmargin.data.raw import LARGEST, DataError, DataNotFoundError, RawData, RawPart, name_some
 
 HUB_PREFIX = "hf:"
 _SPLIT_NAMES = {"train": "train", "training": "train", "test": "test"} | dict.fromkeys(
@@ -27,8 +27,6 @@ _SPLIT_NAMES = {"train": "train", "training": "train", "test": "test"} | dict.fr
 _LABEL_NAMES = ("label", "labels", "fine_label", "target", "class", "y")
 _PURPOSE = "reading Hugging Face data sets"
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
-# Tables live in memory; what is larger than this belongs into files that are streamed.
-LARGEST = 64 * 2**30
 
 
 def looks_like_saved_dataset(folder: Path) -> bool:
