@@ -1,10 +1,9 @@
 """Reading NumPy files and Parquet tables from a stranger: nothing is unpickled, nothing is allocated on trust.
 
-Sizes are compared before any memory is taken: what the zip directory declares, what the array headers claim, and how strongly the data
-is packed (real scores and images pack less than a hundred to one; a zip bomb a thousand to one). All members that are wanted count
-together: sixty small bombs are a large one. A Parquet file of some kilobytes can stand for gigabytes, too (a hundred million zeros are
-one number and a count), so its declared values are multiplied by their sizes before anything is decoded; and because metadata need
-not be true, the real size of the rows is summed up as they are read.
+Sizes are compared before any memory is taken: what the zip directory declares, what the array headers claim, and how strongly the
+data is packed (real scores and images pack less than a hundred to one, a zip bomb a thousand to one), all wanted members together. The
+declared values of a Parquet file (a hundred million zeros are one number and a count) are multiplied by their sizes; and because
+metadata need not be true, the real size of the rows is summed up as they are read.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -44,18 +43,10 @@ _BYTES = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96"
 _BYTES_OF_TEXT = 64  # it becomes an object of Python in the end, whatever its length
 # Run lengths pack sorted labels far better than zip does, but not for ever.
 SUSPICIOUS_TABLE_RATIO = 500
-_BROKEN = (
-    zipfile.BadZipFile,
-    zlib.error,
-    EOFError,
-    NotImplementedError,
-    RuntimeError,
-    struct.error,
-    OverflowError,
-)
+_BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, struct.error, OverflowError)
 
 
-class ArrayFileError(ValueError):
+class ArrayFileError(UnfitFileError):
     """A file of arrays cannot be used; the message says which file and why."""
 
 
@@ -65,18 +56,9 @@ def is_suspicious(size: int, packed: int) -> bool:
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
-    try:
-        with open_regular(path) as file:
-            yield file
-    except UnfitFileError as error:
-        raise ArrayFileError(str(error)) from error
-
-
-@contextlib.contextmanager
 def _archive(path: Path) -> Iterator[zipfile.ZipFile]:
     try:
-        with _opened(path) as file, zipfile.ZipFile(file) as archive:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             yield archive
     except _BROKEN as error:
         raise ArrayFileError(f"{path} is not a complete .npz file ({error})") from error
@@ -85,10 +67,9 @@ def _archive(path: Path) -> Iterator[zipfile.ZipFile]:
 def read_npz_arrays(
     path: Path, names: Iterable[str], *, max_bytes: int, mapped: Iterable[str] = ()
 ) -> dict[str, AnyArray]:
-    """Return the arrays of ``path`` whose name is in ``names``; other members are not read.
+    """Return the arrays of ``path`` in ``names``; large ones in ``mapped`` are mapped (see :func:`release_pages`).
 
-    Arrays in ``mapped`` are mapped instead of read where they are large (see :func:`release_pages`): those that are not
-    compressed in place, then they do not count for ``max_bytes``, compressed ones from a temporary file.
+    Those that are not compressed are mapped in place and do not count for ``max_bytes``, compressed ones from a temporary file.
     """
     with _archive(path) as archive:
         members: dict[str, zipfile.ZipInfo] = {}
@@ -121,7 +102,7 @@ def archive_names(path: Path) -> list[str]:
 def check_archive(path: Path, *, max_bytes: int) -> None:
     """Refuse a file of weights that a library would unpack without asking how large it becomes."""
     try:
-        with _opened(path) as file:
+        with open_regular(path) as file:
             size = packed = os.fstat(file.fileno()).st_size
             if zipfile.is_zipfile(file):
                 with zipfile.ZipFile(file) as archive:
@@ -139,15 +120,9 @@ def _check_sizes(path: Path, members: Iterable[zipfile.ZipInfo], max_bytes: int)
     total = packed = 0
     for info in members:
         total, packed = total + info.file_size, packed + info.compress_size
-        if is_suspicious(info.file_size, info.compress_size):
-            raise ArrayFileError(
-                f"{path} declares {info.file_size} bytes for {info.filename!r} in {info.compress_size} packed bytes, "
-                "which no real data need; refused as a possible zip bomb"
-            )
     if is_suspicious(total, packed):
         raise ArrayFileError(
-            f"{path} declares {total} bytes for its arrays in {packed} packed bytes, which no real data need; refused "
-            "as a possible zip bomb"
+            f"{path} declares {total} bytes for its arrays in {packed} packed bytes; refused as a possible zip bomb"
         )
     if total > max_bytes:
         raise ArrayFileError(over_budget(path, total, max_bytes))
@@ -206,7 +181,7 @@ def release_pages(array: AnyArray | None) -> None:
 
 def read_npy_array(path: Path, *, max_bytes: int, mapped: bool = False) -> AnyArray:
     """Return the array of an ``.npy`` file, mapped where it is large and may be."""
-    with _opened(path) as stream:
+    with open_regular(path) as stream:
         size = os.fstat(stream.fileno()).st_size
         if mapped and size > MAPPED_FROM:
             return _map_array(stream, 0, size, str(path))
@@ -221,7 +196,7 @@ def _check_header(stream: IO[bytes], where: str, size: int) -> None:
     try:
         shape, _, dtype = _header(stream)
     except Exception as error:  # a Python literal: broken ones raise from SyntaxError to MemoryError
-        raise ArrayFileError(f"{where} is not a NumPy array ({_words(error)[:200]})") from error
+        raise ArrayFileError(f"{where} is not a NumPy array ({first_line(error)[:200]})") from error
     if dtype.hasobject:
         raise ArrayFileError(f"{where} holds pickled Python objects, which are never loaded")
     if dtype.itemsize == 0:  # any number of them fits into no bytes at all
@@ -256,10 +231,10 @@ MOST_NESTS = 10_000
 
 
 def check_pickle(packed: bytes) -> None:
-    """Refuse two things that a pickle can do to its reader without naming any function.
+    """Refuse what a pickle can do to its reader without naming any function.
 
-    A memo index far beyond the file's size makes the reader fill gigabytes with zeros; a tower of tuples that is
-    used as a key overflows the stack when it is hashed. (Which names a pickle may use is the unpickler's affair.)
+    A memo index far beyond the file's size makes the reader fill gigabytes with zeros; a tower of tuples that is used as a
+    key overflows the stack when it is hashed.
     """
     import pickletools
 
@@ -272,7 +247,8 @@ def check_pickle(packed: bytes) -> None:
             raise ArrayFileError("the pickle nests tuples, which a file of arrays has no need of: refused")
 
 
-def _words(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, or its kind if it has none."""
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
@@ -280,9 +256,7 @@ def read_parquet_table(path: Path, *, max_bytes: int, columns: Callable[[Any], S
     """Return an Arrow table of all columns, or of those that ``columns`` names, given the Arrow schema."""
     parquet = require_extra("pyarrow.parquet", "data", "reading .parquet files")
     arrow = require_extra("pyarrow", "data", "reading .parquet files")
-    with _in_words(path):
-        stream = open_regular(path)
-    with stream:
+    with open_regular(path) as stream:
         with _in_words(path):
             file = parquet.ParquetFile(stream)
             schema = file.schema_arrow
@@ -308,10 +282,8 @@ def _in_words(path: Path) -> Iterator[None]:
         yield
     except ArrayFileError:
         raise
-    except (UnfitFileError, FileNotFoundError, PermissionError) as error:
-        raise ArrayFileError(str(error)) from error
     except Exception as error:
-        raise ArrayFileError(f"{path} is not a readable .parquet table ({_words(error)[:300]})") from error
+        raise ArrayFileError(f"{path} is not a readable .parquet table ({first_line(error)[:300]})") from error
 
 
 def _check_declared(path: Path, metadata: Any, names: set[str], on_disk: int, max_bytes: int) -> None:
@@ -325,10 +297,8 @@ def _check_declared(path: Path, metadata: Any, names: set[str], on_disk: int, ma
         raise ArrayFileError(over_budget(path, size, max_bytes))
     # Whoever states a budget has allowed that much.
     if size > SMALL_ENOUGH and size > SUSPICIOUS_TABLE_RATIO * on_disk and not os.environ.get(MAX_MEMORY):
-        raise ArrayFileError(
-            f"{path} has {on_disk} bytes and would become {in_units(size)} in memory, which hardly any real table does; "
-            "refused as a possible bomb. If it is one of yours, give --max-memory"
-        )
+        words = f"{path} has {on_disk} bytes and would become {in_units(size)} in memory"
+        raise ArrayFileError(f"{words}; refused as a possible bomb. If it is one of yours, give --max-memory")
 
 
 def _belongs(path: str, names: set[str]) -> bool:

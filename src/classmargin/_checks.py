@@ -69,10 +69,7 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
 
 
 def did_you_mean(word: str, options: Iterable[str]) -> str:
-    """Return ``" (did you mean 'x'?)"`` for the nearest option, or an empty string.
-
-    The beginning of an option counts as nearer than a word of similar letters.
-    """
+    """Return ``" (did you mean 'x'?)"`` for an option that begins so, or else the nearest one, or an empty string."""
     known = list(options)
     begun = sorted((option for option in known if len(word) > 1 and option.startswith(word)), key=len)
     near = begun or difflib.get_close_matches(word, known, n=1, cutoff=0.6)
@@ -93,11 +90,7 @@ def check_floating(name: str, tensor: Any, *, dim: int) -> Tensor:
 
 
 def check_hard_labels(name: str, labels: Any, *, batch: int, num_classes: int, ignore_index: int | None = None) -> None:
-    """Check integer class labels of shape ``[B]`` with values in ``[0, K)`` (or ``ignore_index``).
-
-    The range check reads the values, which makes an accelerator wait; it therefore runs on the CPU only and
-    never while ``torch.compile`` traces.
-    """
+    """Check integer class labels ``[B]`` in ``[0, K)`` (or ``ignore_index``); values on the CPU only: an accelerator would wait."""
     import torch
 
     if not isinstance(labels, torch.Tensor):

@@ -48,11 +48,7 @@ def gather_objects(value: Any) -> list[Any]:
 
 
 def global_mean(per_sample: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Return the (weighted) mean of ``per_sample`` ``[B]`` over the samples of all ranks, which may differ in ``B``.
-
-    Its value is the global mean on every rank, its gradient, averaged over ranks as DDP does, the gradient of that mean. No
-    sample with positive weight anywhere gives 0.
-    """
+    """Return the (weighted) mean of ``per_sample`` ``[B]`` over all ranks; no sample with positive weight anywhere gives 0."""
     if weights is None:
         local_sum, local_count = per_sample.sum(), per_sample.new_tensor(float(per_sample.shape[0]))
     else:
@@ -94,17 +90,13 @@ def gather_blocks(block: Tensor) -> Tensor:
 
 
 def gather_rows(rows: Tensor) -> tuple[Tensor, int]:
-    """Return the rows of all ranks, in rank order, and where this rank's rows start.
-
-    Gradients flow back to the rank that a row came from. Ranks may hold different numbers of rows ``[B, ...]`` (the last
-    batch of an epoch): blocks are padded to the longest and the padding is cut out again.
-    """
+    """Return the rows of all ranks, in rank order, and where this rank's start; gradients flow back to a row's rank."""
     if not is_distributed():
         return rows, 0
     counts = torch.zeros(dist.get_world_size(), dtype=torch.long, device=rows.device)
     counts[dist.get_rank()] = rows.shape[0]
     sizes: list[int] = all_reduce_sum(counts).tolist()
-    longest = max(sizes)
+    longest = max(sizes)  # ranks may differ (the last batch): blocks are padded, and the padding is cut out again
     padding = rows.new_zeros((longest - rows.shape[0], *rows.shape[1:]))
     gathered = gather_blocks(torch.cat([rows, padding]))
     parts = [gathered[i * longest : i * longest + size] for i, size in enumerate(sizes)]

@@ -1,8 +1,8 @@
 """Opening files from a stranger: regular files only, opened once, never more bytes than the caller expects.
 
-A link to ``/dev/zero`` in place of a small JSON file has no end, and a named pipe is waited for without end. So every
-reader opens its file here: what was opened is looked at (not the name, which may lead elsewhere by then), and what is
-read is counted. How much memory the contents of a file may take is decided here as well.
+A link to ``/dev/zero`` in place of a JSON file has no end, and a named pipe is waited for without end. So what was opened is looked
+at (not the name, which may lead elsewhere by then), and what is read is counted. How much memory the contents of a file may take is
+decided here as well.
 """
 
 from __future__ import annotations
@@ -30,12 +30,7 @@ _LONGEST_HEADER = 16 * 2**20
 _BYTES_OF_CELL = 16
 _BLOCK = 2**20
 _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-_KINDS = {
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFSOCK: "a socket",
-}
+_KINDS = {stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
 
 
 class UnfitFileError(ValueError):
@@ -43,12 +38,7 @@ class UnfitFileError(ValueError):
 
 
 def open_regular(path: str | os.PathLike[str], *, max_bytes: int | None = None) -> BinaryIO:
-    """Open a regular file for reading; links are followed, and what they lead to is looked at.
-
-    Raises:
-        UnfitFileError: A device, a pipe or a socket, or more than ``max_bytes``.
-        OSError: It cannot be opened (not there, no permission, a folder).
-    """
+    """Open a regular file, also by a link; a device, a pipe, a socket or more than ``max_bytes`` raises an UnfitFileError."""
     file = open(path, "rb", opener=without_waiting)  # noqa: SIM115 - the caller closes it
     try:
         status = os.fstat(file.fileno())
@@ -94,11 +84,7 @@ def read_bytes(path: str | os.PathLike[str], *, max_bytes: int = SMALL_FILE) -> 
 
 
 def read_text(
-    path: str | os.PathLike[str],
-    *,
-    max_bytes: int = SMALL_FILE,
-    encoding: str = "utf-8",
-    errors: str = "strict",
+    path: str | os.PathLike[str], *, max_bytes: int = SMALL_FILE, encoding: str = "utf-8", errors: str = "strict"
 ) -> str:
     """Return the text of a regular file, with the line ends of any system as one; errors as of :func:`read_bytes`."""
     text = read_bytes(path, max_bytes=max_bytes).decode(encoding, errors)
@@ -143,12 +129,7 @@ def _too_large(path: str | os.PathLike[str], max_bytes: int) -> UnfitFileError:
 
 
 def parse_size(name: str, text: str) -> int:
-    """Return the number of bytes that ``text`` stands for.
-
-    Example:
-        >>> parse_size("--max-memory", "2GB"), parse_size("--max-memory", "1.5 MiB"), parse_size("x", "4096")
-        (2000000000, 1572864, 4096)
-    """
+    """Return the number of bytes that ``text`` stands for: ``"2GB"``, ``"1.5 MiB"``, ``"4096"``."""
     found = re.fullmatch(r"(\d{1,20}(?:\.\d{1,20})?)\s*([kmgt]?)(i?)b?", text.strip().lower())
     base = 1024 if found and found[3] else 1000
     size = int(float(found[1]) * base ** _UNITS[found[2]]) if found else 0
@@ -157,12 +138,9 @@ def parse_size(name: str, text: str) -> int:
     return size
 
 
+# Half of it by default, because most readers make a second copy somewhere.
 def memory_budget(cap: int, *, share: float = 0.5) -> int:
-    """Return how many bytes the contents of a file may take in memory.
-
-    Stated by ``--max-memory`` or ``CLASSMARGIN_MAX_MEMORY``; otherwise ``share`` of the memory that is free (half of it, because
-    most readers make a second copy somewhere) and at most ``cap``.
-    """
+    """Return how many bytes the contents of a file may take in memory: as stated, or ``share`` of what is free, at most ``cap``."""
     stated = os.environ.get(MAX_MEMORY)
     if stated:
         return parse_size(MAX_MEMORY, stated)

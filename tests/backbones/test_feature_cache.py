@@ -118,7 +118,8 @@ def test_equal_networks_have_equal_fingerprints(backbone):
 
 def test_head_does_not_change_the_fingerprint(backbone):
     before = encoder_fingerprint(backbone)
-    backbone.replace_head("gaussian")
+    with torch.no_grad():
+        backbone.head.weight.add_(1.0)
     assert encoder_fingerprint(backbone) == before
 
 
@@ -130,74 +131,6 @@ def test_damaged_cache_is_computed_again_and_said_so(backbone, batches, tmp_path
         second = cached_features(backbone, batches, cache_dir=tmp_path, data_key="a")
     assert "damaged" in caplog.text
     assert torch.equal(first.features, second.features)
-
-
-@pytest.fixture
-def many():
-    torch.manual_seed(2)
-    return [
-        Batch(torch.randn(4, 3, 8, 8), torch.arange(4) % 3, torch.arange(start, start + 4)) for start in range(0, 40, 4)
-    ]
-
-
-def test_features_from_shards_equal_those_made_at_once(backbone, many, tmp_path):
-    whole = extract_features(backbone, many)
-    sharded = cached_features(backbone, many, cache_dir=tmp_path, data_key="a", shard_rows=12)
-    again = cached_features(backbone, Once(many, 0), cache_dir=tmp_path, data_key="a", shard_rows=12)
-    for name in ("features", "labels", "index"):
-        assert torch.equal(getattr(whole, name), getattr(sharded, name))
-        assert torch.equal(getattr(whole, name), getattr(again, name))
-    assert [path.suffix for path in tmp_path.iterdir()] == [".safetensors"]
-
-
-class Killed:
-    """Batches whose reading ends with a kill, and which remember from where they were asked for."""
-
-    def __init__(self, batches, after):
-        self.batches, self.after, self.starts, self.read = batches, after, [], 0
-
-    def __call__(self, start):
-        self.starts.append(start)
-        for batch in self.batches[start:]:
-            if self.read == self.after:
-                raise KeyboardInterrupt
-            self.read += 1
-            yield batch
-
-
-def test_a_killed_extraction_loses_at_most_one_shard(backbone, many, tmp_path):
-    options = {"cache_dir": tmp_path, "data_key": "a", "shard_rows": 12}
-    killed = Killed(many, after=8)
-    with pytest.raises(KeyboardInterrupt):
-        cached_features(backbone, killed, **options)
-    killed.after = 100
-    found = cached_features(backbone, killed, **options)
-    assert killed.starts == [0, 6], "two shards of three batches are there"
-    assert killed.read == 8 + 4
-    whole = extract_features(backbone, many)
-    assert all(torch.equal(a, b) for a, b in zip(whole, found, strict=True))
-
-
-def test_rows_without_index_are_numbered_on_after_a_kill(backbone, many, tmp_path):
-    pairs = [(batch.inputs, batch.labels) for batch in many]
-    options = {"cache_dir": tmp_path, "data_key": "a", "shard_rows": 8}
-    killed = Killed(pairs, after=5)
-    with pytest.raises(KeyboardInterrupt):
-        cached_features(backbone, killed, **options)
-    assert cached_features(backbone, pairs, **options).index.tolist() == list(range(40))
-
-
-def test_a_damaged_shard_and_those_after_it_are_made_again(backbone, many, tmp_path):
-    options = {"cache_dir": tmp_path, "data_key": "a", "shard_rows": 8}
-    with pytest.raises(KeyboardInterrupt):
-        cached_features(backbone, Killed(many, after=9), **options)
-    shards = sorted(next(tmp_path.iterdir()).iterdir())
-    assert len(shards) == 4
-    shards[1].write_bytes(shards[1].read_bytes()[:50])
-    again = Killed(many, after=100)
-    found = cached_features(backbone, again, **options)
-    assert again.starts == [2]
-    assert torch.equal(found.features, extract_features(backbone, many).features)
 
 
 def test_interrupted_extraction_leaves_no_file(backbone, batches, tmp_path):

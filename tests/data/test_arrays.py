@@ -130,7 +130,7 @@ def test_float_images_keep_their_values_and_are_standardised(tmp_path):
         ({"y_test": np.arange(8) % 4 - 1}, "2 do not, the first at row 0 is -1"),
         ({"class_names": np.array(["a", "b", "c"])}, r"labels of the train part must lie in \[0, 3\)"),
         ({"class_names": np.array(list("abcde"))}, r"1 of 5 classes have no training sample: 4 \('e'\)"),
-        ({"x_test": random_images(8, 5, 5, 3)}, "inputs of one shape"),
+        ({"x_test": random_images(8, 5, 5, 3)}, "inputs of one type and shape"),
         ({"x_train": np.zeros((40, 6, 6, 7), np.uint8)}, "1, 3 or 4 channels"),
         ({"x_train": np.zeros((40, 6, 6), np.int32)}, "uint8 or floating point"),
         ({"x_train": np.full((40, 6), -1)}, r"token numbers must lie in \[0, 16777216\), got -1 to -1"),
@@ -215,7 +215,7 @@ def test_named_sets_in_the_usual_units_have_the_usual_statistics(tmp_path, dtype
 
 def test_parts_of_bytes_and_of_floats_are_refused(tmp_path):
     write_npz(tmp_path / "set.npz", x_train=random_images(40, 6, 6, 3).astype(np.float32))
-    with pytest.raises(DataError, match="inputs of one type, got train float32, test uint8"):
+    with pytest.raises(DataError, match=r"inputs of one type and shape, got train float32 \(.*\), test uint8"):
         load_data(str(tmp_path / "set.npz"))
 
 

@@ -3,7 +3,6 @@ import io
 import lzma
 import os
 import runpy
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from torch.nn import functional
 
 from classmargin.data import DataError, load_data
 from classmargin.data.catalog import FASHION_CLASSES
-from classmargin.data.formats.arrays import EMBEDDED, MINI_FILE, read_checksums, read_embedded
+from classmargin.data.formats.arrays import EMBEDDED, MINI_FILE, read_embedded
 
 from .conftest import write_idx_set
 
@@ -34,7 +33,7 @@ def test_it_fits_into_the_wheel_with_licence_and_checksum_beside_it():
     assert "MIT" in (EMBEDDED / "LICENSE").read_text(encoding="utf-8")
     assert "Zalando" in (EMBEDDED / "LICENSE").read_text(encoding="utf-8")
     digest = hashlib.sha256(MINI_FILE.read_bytes()).hexdigest()
-    assert read_checksums(EMBEDDED / "SHA256SUMS") == {MINI_FILE.name: digest}
+    assert (EMBEDDED / "SHA256SUMS").read_text(encoding="utf-8").split() == [digest, MINI_FILE.name]
 
 
 def test_it_has_easy_and_hard_classes(mini):
@@ -66,8 +65,6 @@ def test_it_has_easy_and_hard_classes(mini):
 
 
 def test_a_damaged_embedded_file_is_refused(tmp_path):
-    for name in (MINI_FILE.name, "SHA256SUMS"):
-        shutil.copy(EMBEDDED / name, tmp_path / name)
     content = bytearray(MINI_FILE.read_bytes())
     content[1000] ^= 1
     (tmp_path / MINI_FILE.name).write_bytes(content)

@@ -202,17 +202,15 @@ def test_streaming_leaves_the_global_random_state_alone(tmp_path):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_corrupt_file_found_while_streaming_is_named_with_all_others(tmp_path, workers):
+def test_a_corrupt_file_found_while_streaming_is_named_with_what_to_do(tmp_path, workers):
     folder = tmp_path / "set"
     large_tree(folder / "train", per_class=8)
     large_tree(folder / "test", per_class=1)
-    for name in ("cat/5.jpg", "dog/6.jpg"):
-        path = folder / "train" / name
-        path.write_bytes(path.read_bytes()[:400])
+    path = folder / "train" / "cat" / "5.jpg"
+    path.write_bytes(path.read_bytes()[:400])
     bundle = load_data(str(folder), image_size=70, validation=0.0)
     loader = make_loader(bundle, "train", batch_size=4, training=False, workers=workers)
-    message = r"2 of 16 images cannot be read: cat/5\.jpg.*dog/6\.jpg.*skip_corrupt"
-    with pytest.raises(CorruptImageError, match=message):
+    with pytest.raises(CorruptImageError, match=r"images cannot be read: cat/5\.jpg.*skip_corrupt"):
         list(loader.epoch(0))
 
 
@@ -248,22 +246,12 @@ def test_images_of_16_bits_keep_their_grey_levels(tmp_path, ending):
     assert np.array_equal(coloured.train.inputs[0, 2].numpy(), levels)
 
 
-@pytest.mark.parametrize("values", [np.linspace(0.0, 1.0, 64), np.linspace(0.0, 3000.0, 64)])
+@pytest.mark.parametrize("values", [np.linspace(0.0, 1.0, 64), np.linspace(0.0, 3000.0, 64), np.arange(64.0)])
 def test_images_of_32_bits_without_agreed_white_are_refused(tmp_path, values):
     write_tree(tmp_path / "set", ["cat", "dog"], 6)
     Image.fromarray(values.astype(np.float32).reshape(8, 8)).save(tmp_path / "set" / "cat" / "odd.tif")
-    with pytest.raises(CorruptImageError, match=r"odd\.tif \(32-bit values between 0 and"):
+    with pytest.raises(CorruptImageError, match=r"odd\.tif \(32-bit values have no agreed white"):
         load_data(str(tmp_path / "set"))
-
-
-def test_images_of_32_bits_within_bytes_are_read(tmp_path):
-    values = np.arange(64, dtype=np.float32).reshape(8, 8)
-    for name in ("a", "b"):
-        write_tree(tmp_path / "set", [name], 3)
-        Image.fromarray(values).save(tmp_path / "set" / name / "000.tif")
-    bundle = load_data(str(tmp_path / "set"), validation=0.0)
-    every = {int(i): x for s in (bundle.train, bundle.test) for i, x in zip(s.index, s.inputs, strict=True)}
-    assert np.array_equal(every[1][0].numpy(), values.astype(np.uint8))
 
 
 @pytest.mark.parametrize("names", [("Train", "Val", "Test"), ("training", "validation", "testing")])

@@ -197,7 +197,7 @@ def test_loading_leaves_the_global_random_states_alone(colour):
     [
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"batch_size": 9, "world_size": 2}, "multiple of world_size=2"),
-        ({"rank": 2, "world_size": 2}, "rank must be below world_size=2"),
+        ({"rank": 2, "world_size": 2}, "rank must be at most 1"),
         ({"augmentation": "standart"}, "did you mean 'standard'"),
         ({"sampler": "balanced"}, "sampler must be one of"),
         ({"sampler": "class-balanced"}, "multiple of samples_per_class=4"),
@@ -214,7 +214,7 @@ def test_impossible_requests_are_named(colour, options, message):
 
 def test_features_are_not_augmented():
     bundle = synthetic_features().bundle
-    with pytest.raises(ValueError, match="only images are augmented"):
+    with pytest.raises(ValueError, match="augmentation must be 'none' for features"):
         make_loader(bundle, "train", batch_size=10, training=True, augmentation="standard")
     batch = next(make_loader(bundle, "train", batch_size=10, training=True, views=2).epoch(0))
     assert batch.inputs.shape == (20, 16)

@@ -5,10 +5,9 @@
 Formats: safetensors, ``torch.save`` files (``weights_only``), TorchScript archives, and folders that hold
 one of them under the names the Hugging Face hub uses.
 
-OpenAI publishes CLIP as TorchScript archives (``RN50.pt``, ``ViT-B-32.pt``). ``torch.jit.load`` would compile and
-prepare the program inside; only its weights are wanted. Such an archive is a zip file whose ``data.pkl`` names modules,
-their attributes and where the bytes of each tensor lie. The unpickler below knows exactly the names such a file needs,
-builds plain attribute holders for modules, and refuses everything else.
+OpenAI publishes CLIP as TorchScript archives (``RN50.pt``, ``ViT-B-32.pt``). ``torch.jit.load`` would compile the program
+inside; only its weights are wanted. The ``data.pkl`` of such a zip file names modules, their attributes and where the bytes
+of each tensor lie; the unpickler below knows the names such a file needs, and refuses everything else.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from classmargin._array_files import check_archive, check_pickle, is_suspicious
+from classmargin._array_files import check_archive, check_pickle, first_line
 from classmargin._files import check_regular, memory_budget, open_regular, read_json
 from classmargin.backbones.contract import Backbone
 
@@ -59,11 +58,7 @@ Converter = Callable[[StateDict], Weights]
 
 
 def read_state_dict(path: str | Path) -> StateDict:
-    """Return the tensors of a checkpoint file or folder, on the CPU.
-
-    Wrappers such as ``{"state_dict": …}`` or ``{"model": …}`` and the prefix ``module.`` of data-parallel training are
-    taken off. Python objects besides tensors and plain values are refused.
-    """
+    """Return the tensors of a checkpoint file or folder, without wrappers (``{"model": …}``) and the prefix ``module.``."""
     source = weights_file(Path(path))
     check_archive(source, max_bytes=memory_budget(LARGEST, share=1.0))
     if source.name.endswith(".index.json"):
@@ -118,9 +113,8 @@ def _read_torch(path: Path) -> object:
     except OSError:
         raise
     except Exception as error:  # a damaged file makes the reader raise nearly anything
-        words = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(
-            f"{path} cannot be read as plain weights ({words}). Files with other Python "
+            f"{path} cannot be read as plain weights ({first_line(error)}). Files with other Python "
             "objects are refused because reading them can run code; save the weights alone as safetensors."
         ) from error
     return content
@@ -156,8 +150,7 @@ def convert_own(state: StateDict) -> Weights:
 def load_weights(backbone: Backbone, weights: Weights, *, source: str, own: bool = False) -> bool:
     """Load an encoder, and return whether the head was loaded too: one of another kind or for other classes stays fresh.
 
-    ``own`` weights, saved from a :class:`Backbone`, are taken as they are where they fit. (Positions of 2 x 8 patches could
-    be those of 4 x 4 in a published file, which would have to be interpolated.)
+    ``own`` weights that fit are not adapted: positions of 2 x 8 patches could be those of 4 x 4 in a published file.
     """
     adapt: Callable[[StateDict], StateDict] | None = getattr(backbone.encoder, "adapt_state", None)
     fits_already = own and _misfit(backbone.encoder, weights.encoder) is None
@@ -177,30 +170,29 @@ def load_weights(backbone: Backbone, weights: Weights, *, source: str, own: bool
 def _misfit(module: nn.Module, state: StateDict) -> str | None:
     """Return in words what is missing, unexpected or of another shape; None if everything fits."""
     # Counters of batch norm are absent from old checkpoints and change nothing here.
-    own = {key: value for key, value in module.state_dict().items() if not key.endswith(_COUNTER)}
-    missing = [key for key in own if key not in state]
-    unexpected = [key for key in state if key not in own and not key.endswith(_COUNTER)]
-    shapes = [
-        f"{key}: file {tuple(state[key].shape)}, network {tuple(own[key].shape)}"
-        for key in own
-        if key in state and state[key].shape != own[key].shape
-    ]
+    own, given = (
+        {key: tuple(value.shape) for key, value in tensors.items() if not key.endswith(_COUNTER)}
+        for tensors in (module.state_dict(), state)
+    )
+    faults = {
+        "missing": [key for key in own if key not in given],
+        "unexpected": [key for key in given if key not in own],
+        "of another shape": [
+            f"{key}: file {given[key]}, network {own[key]}" for key in own if given.get(key, own[key]) != own[key]
+        ],
+    }
     words = [
         f"{len(keys)} {what} ({', '.join(keys[:_SHOWN])}{', …' if len(keys) > _SHOWN else ''})"
-        for what, keys in (("missing", missing), ("unexpected", unexpected), ("of another shape", shapes))
+        for what, keys in faults.items()
         if keys
     ]
     return "; ".join(words) or None
 
 
 _STORAGES = {
-    f"{name}Storage": dtype
-    for dtype, name in (
-        *((torch.float64, "Double"), (torch.float32, "Float"), (torch.float16, "Half")),
-        *((torch.bfloat16, "BFloat16"), (torch.int64, "Long"), (torch.int32, "Int"), (torch.int16, "Short")),
-        *((torch.int8, "Char"), (torch.uint8, "Byte"), (torch.bool, "Bool")),
-    )
-}
+    f"{name}Storage": getattr(torch, name.lower())
+    for name in ("Double", "Float", "Half", "BFloat16", "Long", "Int", "Short")
+} | {"CharStorage": torch.int8, "ByteStorage": torch.uint8, "BoolStorage": torch.bool}
 
 
 def is_torchscript(path: Path) -> bool:
@@ -221,8 +213,7 @@ def read_torchscript(path: Path) -> dict[str, Tensor]:
     except OSError:
         raise
     except Exception as error:  # a broken archive can raise nearly anything
-        words = str(error) or type(error).__name__
-        raise ValueError(f"{path} is not a TorchScript archive of plain tensors: {words}") from error
+        raise ValueError(f"{path} is not a TorchScript archive of plain tensors: {first_line(error)}") from error
 
 
 class _Module:
@@ -241,11 +232,10 @@ class _TensorUnpickler(pickle.Unpickler):
     """An unpickler that can only make attribute holders, ordered dictionaries, lists and tensors."""
 
     def __init__(self, archive: zipfile.ZipFile, root: str) -> None:
-        packed = _read_member(archive, root + "data.pkl")
+        packed = archive.read(root + "data.pkl")
         check_pickle(packed)
         super().__init__(io.BytesIO(packed))
-        self.archive = archive
-        self.root = root
+        self.archive, self.root = archive, root
 
     def find_class(self, module: str, name: str) -> Any:
         if module == "__torch__" or module.startswith("__torch__."):
@@ -262,7 +252,7 @@ class _TensorUnpickler(pickle.Unpickler):
 
     def persistent_load(self, pid: Any) -> Tensor:
         _, dtype, key, _device, _length = pid
-        content = bytearray(_read_member(self.archive, f"{self.root}data/{key}"))
+        content = bytearray(self.archive.read(f"{self.root}data/{key}"))
         return torch.frombuffer(content, dtype=dtype) if content else torch.empty(0, dtype=dtype)
 
 
@@ -271,10 +261,3 @@ def _rebuild_tensor(storage: Tensor, offset: int, size: tuple[int, ...], stride:
     if math.prod(size) > storage.numel():
         raise pickle.UnpicklingError(f"a tensor of shape {size} in a storage of {storage.numel()} values")
     return torch.as_strided(storage, size, stride, offset).clone()
-
-
-def _read_member(archive: zipfile.ZipFile, name: str) -> bytes:
-    info = archive.getinfo(name)
-    if is_suspicious(info.file_size, info.compress_size):
-        raise pickle.UnpicklingError(f"{name} unpacks to {info.file_size} bytes: a possible zip bomb")
-    return archive.read(info)

@@ -1,19 +1,13 @@
 """What CLIP's files say (tensors under OpenAI's names, the activation that no tensor shows), and a classifier from words.
 
-OpenAI keeps query, key and value in one matrix (``attn.in_proj_weight``) and projections as plain matrices
-that multiply from the right; ``transformers``, whose names are used here, has three linear layers and transposed
-projections. OpenAI trained with ``x * sigmoid(1.702 x)`` (``quick_gelu``), most networks of open_clip (LAION,
-DataComp) with ``gelu``; the wrong one spoils the features, and only the settings beside the weights name it.
-
-Class names, prompts (templates), tokens, text tower, mean of length 1: the rows of a cosine head.
+OpenAI keeps query, key and value in one matrix (``attn.in_proj_weight``) and projections that multiply from the right;
+``transformers``, whose names are used here, has three linear layers and transposed projections. OpenAI trained with
+``quick_gelu``, most networks of open_clip with ``gelu``; only the settings beside the weights name it.
 """
 
 from __future__ import annotations
 
-import gzip
-import json
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -37,33 +31,29 @@ _BLOCK_NAMES = {
     "mlp.c_proj": "mlp.fc2",
 }
 _PROJECTIONS = {"proj": "visual_projection.weight", "text_projection": "text_projection.weight"}
-_VISION_NAMES = {
+_MODULES = {
+    "conv1": "embeddings.patch_embedding",
+    "ln_pre": "pre_layrnorm",
+    "ln_post": "post_layernorm",
+    "token_embedding": "embeddings.token_embedding",
+    "ln_final": "final_layer_norm",
+}
+_TENSORS = {
     "class_embedding": "embeddings.class_embedding",
     "positional_embedding": "embeddings.position_embedding.weight",
-    "conv1.weight": "embeddings.patch_embedding.weight",
-    "ln_pre.weight": "pre_layrnorm.weight",
-    "ln_pre.bias": "pre_layrnorm.bias",
-    "ln_post.weight": "post_layernorm.weight",
-    "ln_post.bias": "post_layernorm.bias",
-}
-_TEXT_NAMES = {
-    "token_embedding.weight": "embeddings.token_embedding.weight",
-    "positional_embedding": "embeddings.position_embedding.weight",
-    "ln_final.weight": "final_layer_norm.weight",
-    "ln_final.bias": "final_layer_norm.bias",
 }
 
 
 def vision_to_transformers(state: StateDict) -> StateDict:
     """Return the vision transformer of a checkpoint in either format, named as in ``CLIPVisionModelWithProjection``."""
     openai = with_prefix(state, "visual.")
-    return _renamed(openai, "vision_model", _VISION_NAMES) if openai else _kept(state, "vision_model", "visual")
+    return _renamed(openai, "vision_model") if openai else _kept(state, "vision_model", "visual")
 
 
 def text_to_transformers(state: StateDict) -> StateDict:
     """Return the text tower under the names of ``CLIPTextModelWithProjection``; empty if there is none."""
     if "token_embedding.weight" in state:
-        return _renamed(state, "text_model", _TEXT_NAMES)
+        return _renamed(state, "text_model")
     return _kept(state, "text_model", "text")
 
 
@@ -73,15 +63,18 @@ def _kept(state: StateDict, tower: str, projection: str) -> StateDict:
     return {key: value for key, value in state.items() if key.startswith(mine) and not key.endswith("position_ids")}
 
 
-def _renamed(state: StateDict, tower: str, outer: dict[str, str]) -> StateDict:
+def _renamed(state: StateDict, tower: str) -> StateDict:
     renamed: StateDict = {}
     for key, value in state.items():
         match = _BLOCK.match(key)
         if match is None:
+            module, _, kind = key.rpartition(".")
             if key in _PROJECTIONS:
                 renamed[_PROJECTIONS[key]] = value.T.contiguous()
-            elif key in outer:
-                renamed[f"{tower}.{outer[key]}"] = value
+            elif key in _TENSORS:
+                renamed[f"{tower}.{_TENSORS[key]}"] = value
+            elif module in _MODULES:
+                renamed[f"{tower}.{_MODULES[module]}.{kind}"] = value
             continue
         block, (name, _, kind) = f"{tower}.encoder.layers.{match[1]}", match[2].rpartition(".")
         if kind.startswith("in_proj_"):
@@ -97,10 +90,7 @@ ACTIVATIONS = (OPENAI_ACTIVATION, "gelu")
 
 
 def clip_activation(given: str | None, checkpoint: Path | None, tower: Literal["vision", "text"]) -> str:
-    """Return the activation of one tower: the given one, that of the checkpoint's settings, or OpenAI's.
-
-    A file of weights counts with the settings of its folder if it has the name it has on the Hugging Face hub.
-    """
+    """Return the activation of one tower: the given one, that of the settings beside weights of the hub, or OpenAI's."""
     found = given
     if given is None and checkpoint is not None:
         weights = weights_file(checkpoint)
@@ -161,11 +151,10 @@ def start_head_from_prompts(
     """Give the cosine head the scale of the checkpoint and, if class names are given, their text embeddings.
 
     Names of the K classes, in order, and prompt templates (sentences with ``{}`` where the name goes, whose embeddings are
-    averaged) may be text files with one on each line; ``"ensemble"`` stands for seven of OpenAI's templates. The tokenizer is a
-    folder with a saved CLIP tokenizer (``tokenizer.json``, or ``vocab.json`` and ``merges.txt``; left out: that of the checkpoint),
-    or OpenAI's ``bpe_simple_vocab_16e6.txt.gz``. The activation of the text tower is ``quick_gelu`` or ``gelu``; left out: what the
-    settings beside the checkpoint say. A ``scale`` among the head options is kept. Without class names the head starts at random,
-    which ``head_start="prompts"`` refuses.
+    averaged) may be text files with one on each line; ``"ensemble"`` stands for seven of OpenAI's templates. The tokenizer is the
+    folder of a saved CLIP tokenizer; left out: that of the checkpoint. The activation of the text tower is ``quick_gelu`` or
+    ``gelu``; left out: what the settings beside the checkpoint say. A ``scale`` among the head options is kept. Without class
+    names the head starts at random, which ``head_start="prompts"`` refuses.
     """
     head = backbone.head
     tensors = state or {}
@@ -180,8 +169,8 @@ def start_head_from_prompts(
     numbers = [name for name in names if _NO_WORD.fullmatch(name)]
     if numbers:
         raise ValueError(
-            f"class_names must be words that a sentence can hold, got {numbers[0]!r}: put class_names.txt with one name "
-            "on each line beside the data set, or name such a file as backbone.class_names"
+            f"class_names must be words, got {numbers[0]!r}: put class_names.txt with one name on each line beside the "
+            "data set, or name such a file as backbone.class_names"
         )
     if not isinstance(head, CosineHead):
         raise ValueError(f"class_names start a head of kind 'cosine'; this one is a {type(head).__name__}")
@@ -196,9 +185,7 @@ def start_head_from_prompts(
         found = any((folder / name).exists() for name in ("tokenizer.json", "vocab.json"))
         source = folder if found else None
     if source is None:
-        raise ValueError(
-            "class_names need tokenizer=: the folder of a saved CLIP tokenizer, or bpe_simple_vocab_16e6.txt.gz"
-        )
+        raise ValueError("class_names need tokenizer=: the folder of a saved CLIP tokenizer")
     tower = load_text_tower(text_state, clip_activation(activation, checkpoint, "text"))
     templates = ENSEMBLE if prompt_templates == "ensemble" else _texts(prompt_templates)
     head.weight.data.copy_(_embed(names, templates, tower, load_tokenizer(source)))
@@ -251,33 +238,9 @@ def load_text_tower(text_state: StateDict, activation: str = OPENAI_ACTIVATION) 
     return tower.eval()
 
 
-def load_tokenizer(path: Path) -> Any:
-    """Return CLIP's tokenizer from a folder, or from OpenAI's list of merges."""
+def load_tokenizer(folder: Path) -> Any:
+    """Return CLIP's tokenizer from a folder (``tokenizer.json``, or ``vocab.json`` and ``merges.txt``)."""
     transformers = require_extra("transformers", "pretrained", "the tokenizer of CLIP")
-    if not path.exists():
-        raise FileNotFoundError(f"tokenizer {path} does not exist")
-    if path.is_dir():
-        return transformers.CLIPTokenizer.from_pretrained(str(path), local_files_only=True)
-    with tempfile.TemporaryDirectory() as folder:
-        write_vocabulary(path, Path(folder))
-        return transformers.CLIPTokenizer.from_pretrained(folder, local_files_only=True)
-
-
-def write_vocabulary(merges_file: Path, folder: Path) -> None:
-    """Write ``vocab.json`` and ``merges.txt`` from OpenAI's compressed list of byte-pair merges.
-
-    The vocabulary is implied by the merges: 256 byte symbols, the same ending a word, one entry for each
-    merge, and two marks. Of the published list the first 48 894 merges count (49 408 entries in all).
-    """
-    opener = gzip.open if merges_file.suffix == ".gz" else open
-    with opener(merges_file, "rt", encoding="utf-8") as file:
-        lines = file.read().split("\n")[1:]
-    merges = [line for line in lines if len(line.split()) == 2][: 49152 - 256 - 2]
-    # Byte-level BPE gives each byte a printable character, printable bytes first.
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    symbols = [*map(chr, printable), *(chr(256 + k) for k in range(256 - len(printable)))]
-    entries = [*symbols, *(symbol + "</w>" for symbol in symbols), *("".join(m.split()) for m in merges)]
-    entries += ["<|startoftext|>", "<|endoftext|>"]
-    vocabulary = {entry: number for number, entry in enumerate(entries)}
-    (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
-    (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges) + "\n", encoding="utf-8")
+    if not folder.is_dir():
+        raise FileNotFoundError(f"tokenizer {folder} must be the folder of a saved CLIP tokenizer")
+    return transformers.CLIPTokenizer.from_pretrained(str(folder), local_files_only=True)

@@ -1,9 +1,8 @@
 """The visual towers of CLIP (Radford et al. 2021): ResNet-50 and ViT-B/32.
 
-The ResNet (section 2.4), which ``transformers`` does not have, differs from the usual one in three ways: a stem of
-three 3x3 convolutions, average pooling before every strided convolution, and attention instead of the final
-average. Its parameter names are those of OpenAI's checkpoints below ``visual.``. The vision transformer is the
-one of ``transformers``.
+The ResNet (section 2.4) has a stem of three 3x3 convolutions, average pooling before every strided convolution, and attention
+instead of the final average. Its parameter names are those of OpenAI's checkpoints below ``visual.``. The vision transformer is
+the one of ``transformers``.
 """
 
 from __future__ import annotations

@@ -2,16 +2,14 @@
 
     inputs --encoder--> features [B, d] --head--> logits [B, K]
 
-Methods, the loop and the audit know only :class:`Backbone`. Any module that maps inputs to ``[B, d]``
-becomes one:
-
-    Backbone(my_encoder, feature_dim=768, num_classes=10, head="cosine")
+Methods, the loop and the audit know only :class:`Backbone`. An encoder may have ``num_layers`` and ``layer_of(name)`` (0 for the
+embedding, ``num_layers - 1`` for the last block), and ``no_weight_decay()``, the names that are not decayed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from typing import Any, Protocol, TypedDict, runtime_checkable
+from typing import Any, TypedDict
 
 import torch
 import torch.nn.functional as F
@@ -29,17 +27,6 @@ class ParameterGroup(TypedDict):
     params: list[nn.Parameter]
     weight_decay: float
     lr_scale: float
-
-
-@runtime_checkable
-class LayeredEncoder(Protocol):
-    """An encoder that knows how deep each of its parameters sits."""
-
-    num_layers: int
-
-    def layer_of(self, parameter_name: str) -> int:
-        """Return the layer of a parameter: 0 for the embedding, ``num_layers - 1`` for the last block."""
-        ...
 
 
 class Backbone(nn.Module):
@@ -117,24 +104,6 @@ class Backbone(nn.Module):
             raise TypeError(f"head {type(self.head).__name__} has neither weight nor means of shape [K, d]")
         return vectors
 
-    def replace_head(self, kind: str, **options: Any) -> None:
-        """Put a fresh head on the encoder, on the device and in the dtype of the old one.
-
-        Args:
-            kind: ``"linear"``, ``"cosine"`` or ``"gaussian"``.
-            **options: Options of that head.
-
-        Example:
-            >>> backbone = Backbone(nn.Flatten(), feature_dim=12, num_classes=5)
-            >>> backbone.replace_head("gaussian")
-            >>> backbone.classifier_weight.shape
-            torch.Size([5, 12])
-        """
-        old = next(self.head.parameters(), None)
-        head = create_head(kind, self.feature_dim, self.num_classes, **options)
-        self.head = head if old is None else head.to(device=old.device, dtype=old.dtype)
-        self.head_start = "random"
-
     def freeze_encoder(self) -> None:
         """Train the head alone (linear probe); batch norm and dropout of the encoder are in evaluation mode."""
         self.encoder_frozen = True
@@ -163,9 +132,7 @@ class Backbone(nn.Module):
     ) -> list[ParameterGroup]:
         """Return the trainable parameters in groups for an optimiser.
 
-        Each group is a dictionary with ``name``, ``params``, ``weight_decay`` and ``lr_scale``: its
-        learning rate is the optimiser's times ``lr_scale``, which ``torch.optim`` keeps in the group but
-        does not apply by itself.
+        The learning rate of a group is the optimiser's times ``lr_scale``, which ``torch.optim`` does not apply by itself.
 
         Args:
             weight_decay: Decay of weights; never applied to the logarithmic scale of a cosine head.
@@ -182,13 +149,11 @@ class Backbone(nn.Module):
         check_number("weight_decay", weight_decay, minimum=0.0)
         if layer_decay is not None:
             check_number("layer_decay", layer_decay, above=0.0, maximum=1.0)
-            if not isinstance(self.encoder, LayeredEncoder):
-                raise ValueError(
-                    f"layer_decay={layer_decay} needs an encoder with layers (the vision transformers); "
-                    f"{type(self.encoder).__name__} has none"
-                )
+            if not hasattr(self.encoder, "layer_of"):
+                raise ValueError(f"layer_decay needs an encoder with layers; {type(self.encoder).__name__} has none")
         groups: dict[tuple[float, float], ParameterGroup] = {}
-        for module in (self.encoder, self.head):
+        modules: tuple[Any, ...] = (self.encoder, self.head)
+        for module in modules:
             exempt: Container[str] = getattr(module, "no_weight_decay", frozenset)()
             scales: Mapping[str, float] = getattr(module, "lr_scales", dict)()
             for name, parameter in module.named_parameters():
@@ -196,7 +161,7 @@ class Backbone(nn.Module):
                     continue
                 decayed = name not in exempt and (decay_norms_and_biases or parameter.dim() >= 2)
                 decay, scale = (weight_decay if decayed else 0.0), scales.get(name, 1.0)
-                if layer_decay is not None and isinstance(module, LayeredEncoder):
+                if layer_decay is not None and hasattr(module, "layer_of"):
                     scale = float(layer_decay ** (module.num_layers - module.layer_of(name)))
                 label = f"{'decayed' if decayed else 'undecayed'}, lr x {scale:.4g}"
                 group = ParameterGroup(name=label, params=[], weight_decay=decay, lr_scale=scale)

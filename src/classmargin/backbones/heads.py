@@ -64,12 +64,7 @@ class CosineHead(nn.Module):
     log_scale: Tensor
 
     def __init__(
-        self,
-        in_features: int,
-        num_classes: int,
-        *,
-        scale: float | None = None,
-        learnable_scale: bool | None = None,
+        self, in_features: int, num_classes: int, *, scale: float | None = None, learnable_scale: bool | None = None
     ) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(num_classes, in_features))
@@ -103,9 +98,7 @@ class GaussianHead(nn.Module):
     """Logits ``−½‖φ − μ_k‖²``: each class is a Gaussian with a learned mean and unit covariance.
 
     Head of the large-margin Gaussian mixture loss; with equal class priors the softmax of these logits is the
-    posterior. Computed in float32 even under autocast. Both sides are shifted by the average mean before the
-    distance is expanded into a matrix product: distances do not notice, and rounding errors stay small far
-    from 0.
+    posterior. Computed in float32 even under autocast.
 
     Args:
         in_features: Feature size d.
@@ -132,6 +125,7 @@ class GaussianHead(nn.Module):
         with torch.autocast(features.device.type, enabled=False):
             points = at_least_float32(features)
             means = at_least_float32(self.means).to(points.dtype)
+            # Shifted by the average mean: distances do not notice, and rounding errors stay small far from 0.
             origin = means.mean(dim=0).detach()
             points, means = points - origin, means - origin
             half_norms = 0.5 * (points.square().sum(dim=1, keepdim=True) + means.square().sum(dim=1))
@@ -149,11 +143,8 @@ def create_head(kind: str, in_features: int, num_classes: int, **options: Any) -
     Args:
         kind: ``"linear"``, ``"cosine"`` or ``"gaussian"``.
         in_features: Feature size d.
-        num_classes: Number of classes K, at least 1.
+        num_classes: Number of classes K.
         **options: Options of that head, e.g. ``scale`` of the cosine head.
-
-    Raises:
-        ValueError: Unknown kind or option; the message names the nearest known one.
 
     Example:
         >>> create_head("cosine", 64, 10, scale=30.0).weight.shape

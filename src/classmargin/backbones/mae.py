@@ -1,9 +1,7 @@
 """MAE ViT-B/16: the encoder of masked autoencoders (He et al. 2022), fine-tuned as published.
 
-The vision transformer has the parameter names of the MAE release (``blocks.0.attn.qkv`` …). It is written here
-rather than taken from ``transformers`` because fine-tuning MAE as published needs what its ViT does not have:
-stochastic depth, a norm after (not before) the average over patches, and names that do not change between versions
-of a library.
+The vision transformer has the parameter names of the MAE release (``blocks.0.attn.qkv`` …). Fine-tuning MAE as published needs
+what the one of ``transformers`` does not have: stochastic depth, and a norm after (not before) the average over patches.
 """
 
 from __future__ import annotations
@@ -18,13 +16,7 @@ from classmargin._checks import check_number
 from classmargin.backbones.checkpoints import StateDict, Weights, with_prefix
 from classmargin.backbones.contract import Backbone
 from classmargin.backbones.heads import LinearHead
-from classmargin.backbones.registry import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    patch_grid,
-    register_backbone,
-    resize_positions,
-)
+from classmargin.backbones.registry import IMAGENET_MEAN, IMAGENET_STD, patch_grid, register_backbone, resize_positions
 
 _EPS = 1e-6
 
@@ -90,10 +82,7 @@ _NAMES = (
 
 
 def convert_mae(state: StateDict) -> Weights:
-    """Take the encoder out of an MAE checkpoint: the release's names, or those of the Hugging Face hub.
-
-    The decoder and the mask token of pretraining are left behind; a fine-tuned ``head`` is kept.
-    """
+    """Take the encoder, and a fine-tuned head, out of an MAE checkpoint in the names of the release or of the hub."""
     if any(key.startswith("vit.") for key in state):
         return Weights(_from_hub(with_prefix(state, "vit.")), {})
     left_behind = ("decoder", "mask_token", "head.")
@@ -140,10 +129,9 @@ def start_small_head(backbone: Backbone, state: StateDict | None) -> None:
     ),
 )
 class VisionTransformer(nn.Module):
-    """Images to one feature vector.
+    """Images to a norm of the mean of the patch tokens.
 
-    ``drop_path`` is the probability of dropping a residual in the last block; it grows linearly from 0, and the published
-    fine-tuning has 0.1. The features are a norm of the mean of the patch tokens.
+    ``drop_path``, the probability of dropping a residual, grows linearly from 0 to this value in the last block.
     """
 
     def __init__(
@@ -195,10 +183,8 @@ class VisionTransformer(nn.Module):
         return frozenset({"cls_token", "pos_embed"})
 
     def adapt_state(self, state: StateDict) -> StateDict:
-        """Return a checkpoint's tensors with positions for this image size.
-
-        A pretraining checkpoint has no norm for averaged patches; the fresh one is kept, as published.
-        """
+        """Return a checkpoint's tensors with positions for this image size."""
+        # A pretraining checkpoint has no norm for averaged patches; the fresh one is kept, as published.
         fresh = {f"fc_norm.{key}": value for key, value in self.fc_norm.state_dict().items()}
         adapted = fresh | {key: value for key, value in state.items() if not key.startswith("norm.")}
         if "pos_embed" in adapted:

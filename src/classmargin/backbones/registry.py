@@ -1,15 +1,11 @@
 """Names to networks, and what encoders with published weights share: input statistics, grey images, other image sizes.
 
-A network registers one builder of its encoder with a frozen record about it; listing, documentation and
-:func:`create_backbone` read the same record.
-
     @register_backbone("my-net", title="My net", kind="image", parameters=1234, parameters_for=10)
     def build_my_net(*, in_channels: int, input_size: tuple[int, ...] | None, width: int = 64) -> nn.Module:
     ...
 
-The builder returns a module with ``feature_dim``. Its further keywords are the options of the network; a
-keyword ``checkpoint`` receives the path of the weights for builders that read their shape from it. Nothing is ever
-downloaded: ``checkpoint=PATH`` takes a published file, ``pretrained=True`` the weights of an installed package.
+The builder returns a module with ``feature_dim``. Its further keywords are the options of the network; ``checkpoint`` is the
+path of the weights. Nothing is ever downloaded.
 """
 
 from __future__ import annotations
@@ -24,18 +20,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from classmargin._checks import check_int, did_you_mean
-from classmargin.backbones.checkpoints import (
-    Converter,
-    convert_own,
-    is_own_format,
-    load_weights,
-    read_state_dict,
-)
+from classmargin.backbones.checkpoints import Converter, convert_own, is_own_format, load_weights, read_state_dict
 from classmargin.backbones.contract import Backbone
 from classmargin.backbones.heads import check_options, option_names
 
 Kind = Literal["image", "features", "text"]
-Finisher = Callable[..., None]
 _BUILDER_ARGUMENTS = ("in_channels", "input_size", "checkpoint")
 _FINISHER_ARGUMENTS = ("backbone", "state", "checkpoint", "head_options")
 _BACKBONE_OPTIONS = ("head_options", "normalize_features")
@@ -82,7 +71,7 @@ class BackboneInfo:
     extra: str = ""
     bundled: Callable[[], Path] | None = field(default=None, repr=False)
     convert: Converter | None = field(default=convert_own, repr=False)
-    finish: Finisher | None = field(default=None, repr=False)
+    finish: Callable[..., None] | None = field(default=None, repr=False)
 
     @property
     def options(self) -> list[str]:
@@ -121,8 +110,7 @@ def register_family(prefix: str, describe: Callable[[str], BackboneInfo]) -> Non
 
     Args:
         prefix: Word before the colon, e.g. ``timm``.
-        describe: Record of one network, given the word after the colon; raises ``ValueError`` for an
-            unknown one.
+        describe: Returns the record of the network of the name after the colon; ``ValueError`` for an unknown one.
     """
     if prefix in _FAMILIES:
         raise ValueError(f"a family of backbones named {prefix!r} is registered already")
@@ -140,11 +128,7 @@ def list_backbones() -> list[BackboneInfo]:
 
 
 def backbone_info(name: str) -> BackboneInfo:
-    """Return the record of one network.
-
-    Raises:
-        ValueError: Unknown name; the message suggests the nearest one.
-    """
+    """Return the record of one network; of an unknown one a ``ValueError`` suggests the nearest."""
     prefix, colon, rest = name.partition(":")
     if colon and prefix in _FAMILIES:
         return _FAMILIES[prefix](rest)
@@ -196,12 +180,9 @@ def create_backbone(
     path = _weights_path(info, pretrained, checkpoint)
     size = _size(info, input_size)
     encoder = _call(info.build, in_channels=in_channels, input_size=size, checkpoint=path, **options)
-    feature_dim = getattr(encoder, "feature_dim", None)
-    if not isinstance(feature_dim, int):
-        raise TypeError(f"the builder of backbone {name!r} must return a module with an int feature_dim")
     backbone = Backbone(
         encoder,
-        feature_dim=feature_dim,
+        feature_dim=encoder.feature_dim,
         num_classes=num_classes,
         head=head or info.head,
         head_options=options.get("head_options"),
@@ -233,11 +214,12 @@ def _call(function: Callable[..., Any], /, *arguments: Any, **given: Any) -> Any
 
 def _size(info: BackboneInfo, input_size: int | Sequence[int] | None) -> tuple[int, ...] | None:
     if input_size is None:
+        if info.kind == "features":
+            raise ValueError(f"backbone {info.name!r} needs input_size, the number of features of an input")
         return info.input_size
     single = 1 if info.kind == "features" else 2
-    size = (input_size,) * single if isinstance(input_size, int) else tuple(input_size)
-    for side in size:
-        check_int("input_size", side, minimum=1)
+    given = (input_size,) * single if isinstance(input_size, int) else input_size
+    size = tuple(check_int("input_size", side, minimum=1) for side in given)
     if info.kind != "text" and len(size) != single:
         raise ValueError(f"input_size of {info.name!r} must have {single} numbers, got {input_size!r}")
     return size
@@ -248,9 +230,10 @@ def _input_statistics(info: BackboneInfo, encoder: nn.Module, in_channels: int) 
     std = getattr(encoder, "input_std", info.input_std)
     if mean is None or std is None or in_channels not in (1, len(mean)):
         return {}
-    if in_channels == 1:
-        mean, std = grey_statistics(mean, std)
-    return {"input_mean": mean, "input_std": std}
+    return {
+        "input_mean": _grey(mean) if in_channels == 1 else mean,
+        "input_std": _grey(std) if in_channels == 1 else std,
+    }
 
 
 def _weights_path(info: BackboneInfo, pretrained: bool, checkpoint: str | Path | None) -> Path | None:
@@ -275,9 +258,9 @@ CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 
 
-def grey_statistics(mean: Sequence[float], std: Sequence[float]) -> tuple[tuple[float], tuple[float]]:
-    """Return the one mean and deviation that grey images are normalised with for a colour encoder."""
-    return (sum(mean) / len(mean),), (sum(std) / len(std),)
+def _grey(statistics: Sequence[float]) -> tuple[float]:
+    """Return the mean (or deviation) that grey images are normalised with for a colour encoder."""
+    return (sum(statistics) / len(statistics),)
 
 
 class GreyToColour(nn.Module):
@@ -288,7 +271,7 @@ class GreyToColour(nn.Module):
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()
-        (grey_mean,), (grey_std,) = grey_statistics(mean, std)
+        (grey_mean,), (grey_std,) = _grey(mean), _grey(std)
         means, stds = torch.tensor(mean), torch.tensor(std)
         self.register_buffer("scale", (grey_std / stds).view(1, -1, 1, 1), persistent=False)
         self.register_buffer("shift", ((grey_mean - means) / stds).view(1, -1, 1, 1), persistent=False)
@@ -306,10 +289,7 @@ def colour_adapter(name: str, in_channels: int, mean: Sequence[float], std: Sequ
 
 
 def resize_positions(table: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Return position embeddings ``[1 + rows · columns, d]`` for another grid of patches, by bicubic interpolation.
-
-    ``table`` has one row for the class token, then one for each patch of a square grid; it is returned if the size is right.
-    """
+    """Return position embeddings ``[1 + rows · columns, d]`` (class token, square grid) for another grid, interpolated."""
     side = round((table.shape[0] - 1) ** 0.5)
     if side * side != table.shape[0] - 1 or (side, side) == grid:
         return table

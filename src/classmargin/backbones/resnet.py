@@ -56,12 +56,8 @@ def projected_shortcut(in_channels: int, out_channels: int, stride: int) -> nn.M
 def pooled_shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Module:
     """Return an average pool before the 1x1 convolution, as in CLIP."""
     # The names "0" and "1" belong to the parts with parameters in the published files, hence "-1".
-    parts = {
-        "-1": nn.AvgPool2d(stride),
-        "0": conv1x1(in_channels, out_channels),
-        "1": nn.BatchNorm2d(out_channels),
-    }
-    return nn.Sequential(OrderedDict(parts))
+    layers = [nn.AvgPool2d(stride), conv1x1(in_channels, out_channels), nn.BatchNorm2d(out_channels)]
+    return nn.Sequential(OrderedDict(zip(("-1", "0", "1"), layers, strict=True)))
 
 
 def _across(shortcut: Layer, in_channels: int, out_channels: int, stride: int) -> nn.Module | None:
@@ -92,21 +88,12 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """Convolutions 1x1, 3x3, 1x1; the last one widens four times.
-
-    ``pooled`` blocks shrink by an average pool after the 3x3 convolution (CLIP) instead of by its stride.
-    """
+    """Convolutions 1x1, 3x3, 1x1, the last four times as wide; ``pooled`` ones shrink by an average pool (CLIP), not a stride."""
 
     expansion = 4
 
     def __init__(
-        self,
-        in_channels: int,
-        width: int,
-        stride: int,
-        shortcut: Layer = projected_shortcut,
-        *,
-        pooled: bool = False,
+        self, in_channels: int, width: int, stride: int, shortcut: Layer = projected_shortcut, *, pooled: bool = False
     ) -> None:
         super().__init__()
         self.conv1 = conv1x1(in_channels, width)
@@ -128,10 +115,7 @@ class Bottleneck(nn.Module):
 
 
 class PreActBlock(nn.Module):
-    """Batch norm, ReLU and 3x3 convolution, twice, added to the inputs, with dropout before the second convolution.
-
-    Where the shape changes, the shortcut starts from the activated inputs.
-    """
+    """Batch norm, ReLU and 3x3 convolution, twice; where the shape changes, the shortcut starts from the activated inputs."""
 
     def __init__(self, in_channels: int, width: int, stride: int, shortcut: Layer, *, dropout: float = 0.0) -> None:
         super().__init__()
@@ -152,11 +136,7 @@ class PreActBlock(nn.Module):
 
 
 def residual_stages(
-    block: Layer,
-    in_channels: int,
-    widths: Sequence[int],
-    depths: Sequence[int],
-    expansion: int = 1,
+    block: Layer, in_channels: int, widths: Sequence[int], depths: Sequence[int], expansion: int = 1
 ) -> list[nn.Sequential]:
     """Return one stage for each width; its first block changes the channels and, but for the first stage, halves the image."""
     stages = []
@@ -252,12 +232,10 @@ class ResNet(nn.Module):
     ) -> None:
         super().__init__()
         check_choice("stem", stem, ("imagenet", "cifar"))
-        if stem == "imagenet":
-            self.conv1 = nn.Conv2d(in_channels, width, 7, 2, padding=3, bias=False)
-        else:
-            self.conv1 = conv3x3(in_channels, width)
+        large = stem == "imagenet"
+        self.conv1 = nn.Conv2d(in_channels, width, 7, 2, 3, bias=False) if large else conv3x3(in_channels, width)
         self.bn1 = nn.BatchNorm2d(width)
-        self.maxpool = nn.MaxPool2d(3, 2, padding=1) if stem == "imagenet" else nn.Identity()
+        self.maxpool = nn.MaxPool2d(3, 2, padding=1) if large else nn.Identity()
         widths = [width * 2**stage for stage in range(4)]
         stages = residual_stages(block, width, widths, depths, block.expansion)
         self.layer1, self.layer2, self.layer3, self.layer4 = stages
@@ -271,11 +249,6 @@ class ResNet(nn.Module):
         return features
 
 
-def build_moco(*, in_channels: int, width: int = 64) -> nn.Module:
-    """Return the ResNet-50 encoder of momentum-contrast pretraining."""
-    return ResNet(Bottleneck, (3, 4, 6, 3), in_channels, width=width)
-
-
 def convert_supervised(state: StateDict) -> Weights:
     """Split a supervised ResNet checkpoint: ``fc`` is the head, the rest the encoder."""
     encoder = {key: value for key, value in state.items() if not key.startswith("fc.")}
@@ -286,42 +259,43 @@ def convert_moco(state: StateDict) -> Weights:
     """Take the query encoder out of a MoCo checkpoint; its ``fc`` is the projection head and is dropped."""
     query = with_prefix(state, "encoder_q.")
     if not query:
-        raise ValueError(
-            "not a MoCo checkpoint: no keys 'module.encoder_q.…' among "
-            f"{len(state)} (first: {', '.join(list(state)[:4])})"
-        )
+        raise ValueError(f"not a MoCo checkpoint: no keys 'module.encoder_q.…' (first: {', '.join(list(state)[:4])})")
     return convert_supervised(query)._replace(head={})
 
 
 _RESIDUAL = "He et al., Deep Residual Learning for Image Recognition, CVPR 2016"
-_register = partial(
-    register_backbone,
-    kind="image",
-    parameters_for=1000,
-    input_size=(224, 224),
-    input_mean=IMAGENET_MEAN,
-    input_std=IMAGENET_STD,
-)
-for _name, _title, _count, _build in (
-    ("resnet18", "ResNet-18 (ImageNet)", 11_689_512, partial(ResNet, BasicBlock, (2, 2, 2, 2))),
-    ("resnet50", "ResNet-50 (ImageNet)", 25_557_032, partial(ResNet, Bottleneck, (3, 4, 6, 3))),
+for _name, _title, _count, _paper, _build, _convert, _weights in (
+    (
+        *("resnet18", "ResNet-18 (ImageNet)", 11_689_512, _RESIDUAL, partial(ResNet, BasicBlock, (2, 2, 2, 2))),
+        convert_supervised,
+        "a supervised ResNet-18 (ImageNet) checkpoint (keys conv1 … fc; .pth or .safetensors)",
+    ),
+    (
+        *("resnet50", "ResNet-50 (ImageNet)", 25_557_032, _RESIDUAL, partial(ResNet, Bottleneck, (3, 4, 6, 3))),
+        convert_supervised,
+        "a supervised ResNet-50 (ImageNet) checkpoint (keys conv1 … fc; .pth or .safetensors)",
+    ),
+    (
+        *("moco-resnet50", "MoCo v2 ResNet-50", 25_557_032),
+        "Chen et al., Improved Baselines with Momentum Contrastive Learning, 2020",
+        partial(ResNet, Bottleneck, (3, 4, 6, 3)),
+        convert_moco,
+        "moco_v2_800ep_pretrain.pth.tar from the release of MoCo (github.com/facebookresearch/moco)",
+    ),
 ):
-    _register(
+    register_backbone(
         _name,
         title=_title,
+        kind="image",
         parameters=_count,
-        paper=_RESIDUAL,
-        convert=convert_supervised,
-        weights=f"a supervised {_title} checkpoint (keys conv1 … fc; .pth or .safetensors)",
+        parameters_for=1000,
+        paper=_paper,
+        input_size=(224, 224),
+        input_mean=IMAGENET_MEAN,
+        input_std=IMAGENET_STD,
+        convert=_convert,
+        weights=_weights,
     )(_build)
-_register(
-    "moco-resnet50",
-    title="MoCo v2 ResNet-50",
-    parameters=25_557_032,
-    paper="Chen et al., Improved Baselines with Momentum Contrastive Learning, 2020",
-    convert=convert_moco,
-    weights="moco_v2_800ep_pretrain.pth.tar from the release of MoCo (github.com/facebookresearch/moco)",
-)(build_moco)
 
 # Parameters with a linear head for 10 classes; the papers print 0.27M, 0.46M, 0.66M and 0.85M (Table 6), and
 # 2.7M, 26.8M and 36.5M for the wide ones.

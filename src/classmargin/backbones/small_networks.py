@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -38,22 +37,16 @@ class FeatureEncoder(nn.Module):
         return features
 
 
-def _feature_encoder(name: str, input_size: tuple[int, ...] | None, **options: Any) -> nn.Module:
-    if input_size is None:
-        raise ValueError(f"backbone {name!r} needs input_size, the number of features of an input")
-    return FeatureEncoder(input_size[0], **options)
-
-
 @register_backbone("linear", title="Linear classifier on features", kind="features")
-def build_linear(*, input_size: tuple[int, ...] | None) -> nn.Module:
+def build_linear(*, input_size: tuple[int, ...]) -> nn.Module:
     """Return the identity: the features are the inputs."""
-    return _feature_encoder("linear", input_size)
+    return FeatureEncoder(input_size[0])
 
 
 @register_backbone("mlp", title="Perceptron with hidden layers on features", kind="features")
 def build_mlp(
     *,
-    input_size: tuple[int, ...] | None,
+    input_size: tuple[int, ...],
     hidden: Sequence[int] | int = (512,),
     batch_norm: bool = False,
     dropout: float = 0.0,
@@ -62,7 +55,7 @@ def build_mlp(
     widths = (hidden,) if isinstance(hidden, int) else tuple(hidden)
     if not widths:
         raise ValueError("hidden must name at least one width; for none use the backbone 'linear'")
-    return _feature_encoder("mlp", input_size, hidden=widths, batch_norm=batch_norm, dropout=dropout)
+    return FeatureEncoder(input_size[0], widths, batch_norm=batch_norm, dropout=dropout)
 
 
 # No input size: it takes images as they are, 28, 32 or 64 pixels alike.
@@ -70,9 +63,7 @@ def build_mlp(
 class SmallCNN(nn.Module):
     """Three convolutions and an average: images to 160 features, seconds on a CPU.
 
-    Group norm instead of batch norm: each sample is normalised by itself, so that two data-parallel processes
-    compute exactly what one does. The first convolution sees every pixel, pooling and strides then shrink the
-    image fast; this is what makes it cheap without losing the fine textures that tell a shirt from a coat.
+    Group norm normalises each sample by itself, so that two data-parallel processes compute exactly what one does.
     """
 
     feature_dim = 160

@@ -1,7 +1,6 @@
 """Encoders of ``transformers``: images (DINOv2, Swin, ConvNeXt, ViT …) and text from a folder, and MiniLM.
 
-Text is token numbers ``[B, T]``, padded on the right, as :meth:`SentenceEncoder.tokenize` makes them. The padding
-number marks what is not text, so that a batch stays one tensor like any other.
+Text is token numbers ``[B, T]``, padded on the right, as :meth:`SentenceEncoder.tokenize` makes them.
 """
 
 from __future__ import annotations
@@ -17,14 +16,11 @@ from torch import Tensor, nn
 from classmargin._checks import require_extra
 from classmargin._files import check_folder, read_json
 from classmargin.backbones.checkpoints import StateDict, Weights
-from classmargin.backbones.registry import colour_adapter, patch_grid, register_backbone
+from classmargin.backbones.registry import colour_adapter, register_backbone
 
 
 def load_model(name: str, folder: Path | None) -> Any:
-    """Return the model saved in ``folder``, read from safetensors only, without any download.
-
-    A pooler that the file has no weights for would be random; it is taken off. Other missing weights are refused.
-    """
+    """Return the model saved in ``folder``, without a pooler that has no weights; other missing weights are refused."""
     transformers = require_extra("transformers", "pretrained", f"backbone {name!r}")
     if folder is None:
         raise ValueError(f"backbone {name!r} needs checkpoint=, the folder of a saved transformers model")
@@ -55,22 +51,14 @@ def load_model(name: str, folder: Path | None) -> Any:
     weights="the folder of an image model from the Hugging Face hub (config.json, model.safetensors)",
 )
 class TransformersImageEncoder(nn.Module):
-    """Images to the pooled output of a ``transformers`` vision model, or to the mean of its tokens.
-
-    Of a model of images and text (CLIP, SigLIP) the tower of images is taken. A masked autoencoder sees all patches. The
-    ``preprocessor_config.json`` beside the weights gives the input statistics.
-    """
+    """Images to the pooled output of a ``transformers`` vision model (or image tower), or to the mean of its tokens."""
 
     def __init__(self, checkpoint: Path | None, input_size: tuple[int, ...], in_channels: int = 3) -> None:
         super().__init__()
         model = load_model("hf-image", checkpoint)
         self.model = model.vision_model if hasattr(model.config, "vision_config") else model
-        # Masked autoencoders hide most patches at random, in evaluation too, unless told otherwise.
-        self.masked = bool(getattr(self.model.config, "mask_ratio", None))
-        # Features kept with hidden patches must not be found again.
-        self.found_options = {"mask_ratio": 0.0} if self.masked else {}
-        if self.masked:
-            self.model.config.mask_ratio = 0.0
+        if getattr(self.model.config, "mask_ratio", None):
+            raise ValueError(f"checkpoint {checkpoint} is a masked autoencoder, which must be loaded as 'mae-vit-b16'")
         self.input_mean, self.input_std = _statistics(checkpoint)
         mean, std = self.input_mean or (0.0, 0.0, 0.0), self.input_std or (1.0, 1.0, 1.0)
         self.colour = colour_adapter("hf-image", in_channels, mean, std)
@@ -78,19 +66,12 @@ class TransformersImageEncoder(nn.Module):
             with torch.no_grad():
                 self.feature_dim = self.eval()(torch.zeros(1, in_channels, *input_size)).shape[1]
         except Exception as error:  # models of text or sound raise errors of any kind
-            raise ValueError(
-                f"checkpoint {checkpoint} of 'hf-image' makes no features of images of {input_size}: {error}"
-            ) from error
+            raise ValueError(f"checkpoint {checkpoint} makes no features of images of {input_size}: {error}") from error
         self.train()
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return features ``[B, d]``."""
-        order = {}
-        if self.masked:  # keeps a masked autoencoder from shuffling patches with the global random state
-            height, width = patch_grid(inputs.shape[2:], self.model.config.patch_size)
-            patches = torch.arange(height * width, device=inputs.device)
-            order["noise"] = patches.expand(inputs.shape[0], -1)
-        output = self.model(pixel_values=self.colour(inputs), **order)
+        output = self.model(pixel_values=self.colour(inputs))
         pooled: Tensor | None = getattr(output, "pooler_output", None)
         if pooled is not None:
             return pooled.flatten(1)
@@ -115,17 +96,13 @@ def _statistics(folder: Path | None) -> tuple[tuple[float, ...] | None, tuple[fl
     return mean, std
 
 
-# The length up to which all-MiniLM-L6-v2 reads a text.
-_LONGEST = 256
+_LONGEST = 256  # tokens that all-MiniLM-L6-v2 reads
 # encoder.layer.0 (BERT and its kin), transformer.layer.0 (DistilBERT), layer.0 (XLNet), layers.0 (ModernBERT)
 _BLOCK = re.compile(r"layers?\.(\d+)\.")
 
 
 class SentenceEncoder(nn.Module):
-    """Token numbers to the mean of the token states of a ``transformers`` text model.
-
-    The tokenizer is the ``tokenizer.json`` beside the weights, if there is one; texts are cut to ``longest`` tokens.
-    """
+    """Token numbers to the mean of the token states of a ``transformers`` text model; texts are cut to ``longest`` tokens."""
 
     def __init__(self, model: nn.Module, checkpoint: Path | None, longest: int = _LONGEST) -> None:
         super().__init__()

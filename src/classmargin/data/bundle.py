@@ -69,10 +69,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Framing:
-    """How photographs become squares for the network.
-
-    The defaults are those of training on ImageNet from scratch. Fine-tuning of CLIP as in WiSE-FT is
-    ``Framing((0.9, 1.0), centre_share=1.0, interpolation="bicubic", flip=False)``.
+    """How photographs become squares for the network; the defaults are those of training on ImageNet from scratch.
 
     Attributes:
         crop_scale: Smallest and largest share of the area that a random crop keeps while training.

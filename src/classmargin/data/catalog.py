@@ -34,10 +34,7 @@ _TIMEOUT_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file that may be downloaded from one of several addresses of the same bytes, relative to the folder of the data set.
-
-    Of a tar archive the ``members`` are unpacked, and the archive is not kept.
-    """
+    """A file with several addresses, put at ``target`` in the folder of the data set; of a tar archive only ``members`` are kept."""
 
     urls: tuple[str, ...]
     sha256: str
@@ -94,11 +91,7 @@ _CATALOG: dict[str, DataInfo] = {}
 
 
 def register(info: DataInfo) -> DataInfo:
-    """Add a data set to the catalogue and return its record.
-
-    Raises:
-        ValueError: the name is taken.
-    """
+    """Add a data set to the catalogue and return its record; a name that is taken is a ``ValueError``."""
     if info.name in _CATALOG:
         raise ValueError(f"name must be new, but the catalogue already has a data set called {info.name!r}")
     _CATALOG[info.name] = info
@@ -142,8 +135,7 @@ def place_of(info: DataInfo, root: Path, *, download: bool) -> Path:
     """Return where a named data set is, or fetch what is missing of it if that is allowed."""
     place, own = root if info.embedded else locate(info, root), root / info.name
     there = [found for file in info.downloads for found in file.found_in(own)]
-    interrupted = any(there) and not all(there)
-    if download and there and (place is None or interrupted):
+    if download and there and (place is None or (any(there) and not all(there))):  # some: an interrupted download
         download_files(info.downloads, own)
         return own
     if place is None:
@@ -189,18 +181,14 @@ def download_files(files: tuple[RemoteFile, ...], folder: Path) -> None:
             except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
                 failures.append(f"{url}: {error}")
         else:
-            raise DataNotFoundError(
-                f"the download failed ({'; '.join(failures)}). Fetch it by hand and put it into {folder}"
-            )
+            raise DataNotFoundError(f"the download failed ({'; '.join(failures)}). Put it by hand into {folder}")
 
 
 def _fetch(url: str, target: Path, sha256: str) -> None:
     digest = hashlib.sha256()
     with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as answer, open(target, "wb") as out:
-        length = answer.headers.get("Content-Length")
-        steps = None if length is None else -(-int(length) // _CHUNK)
         blocks = iter(partial(answer.read, _CHUNK), b"")
-        for block in progress(blocks, f"downloading {url.rsplit('/', 1)[-1]}", total=steps):
+        for block in progress(blocks, f"downloading {url.rsplit('/', 1)[-1]}"):
             digest.update(block)
             out.write(block)
     if digest.hexdigest() != sha256:
@@ -227,8 +215,7 @@ _CIFAR_HOME = "https://www.cs.toronto.edu/~kriz/"
 
 
 def _files(urls: Sequence[str], files: Mapping[str, str], *members: str) -> tuple[RemoteFile, ...]:
-    places = {name: tuple(url + name for url in urls) for name in files}
-    return tuple(RemoteFile(places[name], sha256, name, members) for name, sha256 in files.items())
+    return tuple(RemoteFile(tuple(url + name for url in urls), sha256, name, members) for name, sha256 in files.items())
 
 
 def _idx_files(urls: tuple[str, str], *checksums: str) -> tuple[RemoteFile, ...]:

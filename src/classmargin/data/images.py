@@ -1,8 +1,4 @@
-"""Encoded images, in files or inside a table, opened one at a time; every failure names the image.
-
-A source is cheap to copy into worker processes: names are packed into one byte array instead of a million
-Python strings, whose reference counts would otherwise make every forked worker copy them.
-"""
+"""Encoded images, in files or inside a table, opened one at a time; every failure names the image."""
 
 from __future__ import annotations
 
@@ -10,7 +6,6 @@ import contextlib
 import copy
 import io
 import os
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,13 +18,14 @@ import numpy.typing as npt
 
 from classmargin._checks import require_extra
 from classmargin._progress import progress
-from classmargin.data.raw import CorruptImageError, name_some
+from classmargin.data.raw import CorruptImageError
 
 _DEEP_MODES = ("I;16", "I;16B", "I;16L", "I;16N")
 # Pillow looks at the content, not at the name, and knows formats that start other programs (EPS: Ghostscript).
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 # Images whose sides are at most this long are decoded once and live in memory.
 SMALL_SIDE = 64
+CORRUPT_HINT = "Repair or remove them, or leave them out with skip_corrupt=True (--skip-corrupt)"
 # An image one pixel wide would grow to gigabytes when its shorter side is scaled up.
 LARGEST_SCALED = 100_000_000
 Bytes = npt.NDArray[np.uint8]
@@ -76,6 +72,7 @@ class ImageFiles(ImageSource):
 
     def __init__(self, folder: Path, relative: Iterable[str]) -> None:
         self.folder = folder
+        # One array of bytes: the reference counts of a million texts would make every forked worker copy them.
         self._names = np.array([os.fsencode(name) for name in relative], dtype=np.bytes_)
         super().__init__(len(self._names))
 
@@ -118,11 +115,7 @@ class JoinedImages(ImageSource):
 
 @contextlib.contextmanager
 def opened(source: ImageSource, position: int) -> Iterator[Any]:
-    """Open the image at ``position`` with Pillow, header read, pixels not yet.
-
-    Whatever fails until it is closed again is a CorruptImageError with its name: it is missing, no image, damaged, or larger
-    than Pillow's limit against decompression bombs.
-    """
+    """Open the image at ``position`` with Pillow; whatever fails until it is closed again is a CorruptImageError."""
     module = pillow()
     try:
         place = source.open(position)
@@ -151,13 +144,7 @@ def _as_bytes(image: Any) -> Any:
         levels = np.clip(np.asarray(image), 0, 65535).astype(np.uint32)
         return pillow().fromarray(((levels + 128) // 257).astype(np.uint8))
     if image.mode in ("I", "F"):
-        values = np.asarray(image)
-        low, high = float(values.min()), float(values.max())
-        in_units = image.mode == "F" and 0.0 < high <= 1.0
-        if in_units or not (low >= 0.0 and high <= 255.0):
-            raise ValueError(
-                f"32-bit values between {low:g} and {high:g}, which have no agreed white; save 8 or 16 bits"
-            )
+        raise ValueError("32-bit values have no agreed white; save 8 or 16 bits")
     return image
 
 
@@ -232,33 +219,19 @@ def decode_all(source: ImageSource, image_format: ImageFormat, interpolation: st
     return pixels, corrupt_among(progress(range(len(source)), "decoding images"), look)
 
 
-def find_corrupt(source: ImageSource, *, time_limit: float | None = None) -> tuple[Corrupt, int]:
-    """Decode every image; return the rows that fail, and how many were seen within ``time_limit`` seconds."""
+def find_corrupt(source: ImageSource) -> Corrupt:
+    """Decode every image; return the rows that fail, with the reason."""
 
     def look(position: int) -> None:
         with opened(source, position) as image:
             _as_bytes(image).convert("RGB")
 
-    def reason(position: int) -> str | None:
-        return corrupt_among([position], look).get(position)
-
-    corrupt: Corrupt = {}
-    begin = time.monotonic()
-    block = 256
     # Threads help here: Pillow releases the GIL while it decodes.
-    with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
-        for start in progress(range(0, len(source), block), "checking images"):
-            rows = range(start, min(start + block, len(source)))
-            corrupt |= {row: text for row, text in zip(rows, pool.map(reason, rows), strict=True) if text}
-            if time_limit is not None and time.monotonic() - begin > time_limit:
-                return corrupt, rows.stop
-    return corrupt, len(source)
-
-
-def corrupt_message(reasons: list[str], looked_at: int, total: int) -> str:
-    """Return the sentence that names and counts corrupt files."""
-    part = f"{looked_at}" if looked_at == total else f"the first {looked_at} (of {total})"
-    return (
-        f"{len(reasons)} of {part} images cannot be read: {name_some(reasons)}. "
-        "Repair or remove them, or leave them out with skip_corrupt=True (--skip-corrupt)"
-    )
+    corrupt: Corrupt = {}
+    blocks = [range(start, min(start + 256, len(source))) for start in range(0, len(source), 256)]
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        for found in progress(
+            pool.map(partial(corrupt_among, look=look), blocks), "checking images", total=len(blocks)
+        ):
+            corrupt |= found
+    return corrupt

@@ -1,14 +1,13 @@
 """From a name or a path to a :class:`~classmargin.data.bundle.DataBundle`.
 
-name or path -> reader -> RawData -> prepare_images -> check_raw -> hold out test, validation -> subset ->
-DataBundle
+    reader -> RawData -> prepare_images -> check_raw -> hold out test, validation -> subset -> DataBundle
 
-Encoded images whose sides are at most 64 pixels are decoded once and live in memory (up to 1 GiB); larger ones are
-decoded by worker processes during training.
+Encoded images of at most 64 pixels are decoded once and live in memory (up to 1 GiB); worker processes decode larger ones.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -16,11 +15,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from classmargin._array_files import ArrayFileError
 from classmargin._checks import LARGEST_SIDE, check_int, check_number
 from classmargin._files import UnfitFileError
 from classmargin.data import catalog, images
-from classmargin.data.bundle import DataBundle, Framing, Split
+from classmargin.data.bundle import DataBundle, Framing, Kind, Split
 from classmargin.data.catalog import DataInfo
 from classmargin.data.formats import read_any
 from classmargin.data.formats.arrow_tables import HUB_PREFIX, read_hub
@@ -58,11 +56,10 @@ def load_data(
 ) -> DataBundle:
     """Load a data set by name or path, split it, and thin its training part if asked.
 
-    Splits are deterministic. Validation samples are the data set's own; where it has none, a tenth of every
-    training class is held out by a rule that does not know the seed. A set without test part is judged on its
-    own validation part, or, having neither, on a fifth of every class. ``fraction`` and ``imbalance`` touch
-    the training part only, after validation has been held out; ``validation=0`` trains on everything, the data
-    set's own validation part included (the setting of the paper's tables), and leaves nothing to select models on.
+    Splits are deterministic and do not know the seed. Validation samples are the data set's own; where it has none, a tenth
+    of every training class. A set without test part is judged on its own validation part, or, having neither, on a fifth of
+    every class. ``validation=0`` trains on everything, the data set's own validation part included (the setting of the
+    paper's tables), and leaves nothing to select models on.
 
     Args:
         name_or_path: A name of the catalogue, ``hf:owner/name`` on the Hugging Face hub, or a file or folder
@@ -102,8 +99,6 @@ def load_data(
     framing = framing or Framing()
     info, raw = _read(name_or_path, catalog.data_root(root), download=download)
     size = image_size or (info.image_size if info else None)
-    if info is not None:
-        raw = replace(raw, class_names=raw.class_names or info.class_names)
     try:
         raw, image_format = prepare_images(raw, size, framing, skip_corrupt=skip_corrupt)
         raw = check_raw(raw)
@@ -120,8 +115,7 @@ def load_data(
         rows = subset_rows(raw.train.labels, num_classes=num_classes, fraction=fraction, imbalance=imbalance, seed=seed)
         raw = replace(raw, train=raw.train.take(rows))
     known = info is not None or name_or_path.startswith(HUB_PREFIX)
-    name = name_or_path if known else Path(name_or_path).stem
-    return bundle_of(name, raw, info, image_format, size, framing)
+    return bundle_of(name_or_path if known else Path(name_or_path).stem, raw, info, image_format, size, framing)
 
 
 def _read(name_or_path: str, root: Path, *, download: bool) -> tuple[DataInfo | None, RawData]:
@@ -138,8 +132,9 @@ def _read(name_or_path: str, root: Path, *, download: bool) -> tuple[DataInfo | 
             raise catalog.unknown(name_or_path, root)
         place, read = existing[0], read_any
     try:
-        return info, read(place)
-    except (ArrayFileError, UnfitFileError) as error:
+        raw = read(place)
+        return info, raw if info is None else replace(raw, class_names=raw.class_names or info.class_names)
+    except UnfitFileError as error:
         raise DataError(str(error)) from error
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         if info is None or isinstance(error, (DataError, OSError)):
@@ -185,9 +180,9 @@ def _joined(first: RawPart, second: RawPart) -> RawPart:
         inputs = np.concatenate([first.inputs, second.inputs])
     if first.images is not None and second.images is not None:
         sources = images.JoinedImages(first.images, second.images)
-    labels = np.concatenate([first.labels, second.labels])
     index = np.concatenate([first.index, second.index + first.full_size])
-    return RawPart(labels, inputs, sources, index, first.full_size + second.full_size)
+    full_size = first.full_size + second.full_size
+    return RawPart(np.concatenate([first.labels, second.labels]), inputs, sources, index, full_size)
 
 
 def bundle_of(
@@ -204,15 +199,16 @@ def bundle_of(
     inputs = splits["train"].inputs
     streamed = image_format if inputs is None else None
     shape = (streamed.channels, *streamed.size) if streamed else tuple(inputs.shape[1:])  # type: ignore[union-attr]
-    is_image = len(shape) == 3
-    if is_image and size is not None:
+    kind: Kind = "images" if len(shape) == 3 else "features"
+    if inputs is not None and inputs.dtype == torch.int64:
+        kind = "text"
+    if kind == "images" and size is not None:
         shape = (shape[0], size, size)
     known = None if info is None or info.mean is None or info.std is None else (info.mean, info.std)
-    mean, std, notes = channel_statistics(inputs, shape[0] if is_image else 0, known)
-    is_text = inputs is not None and inputs.dtype == torch.int64
+    mean, std, notes = channel_statistics(inputs, shape[0] if kind == "images" else 0, known)
     return DataBundle(
         name=name,
-        kind="images" if is_image else "text" if is_text else "features",
+        kind=kind,
         class_names=class_names,
         num_classes=len(class_names),
         **splits,
@@ -229,8 +225,6 @@ def bundle_of(
 def _split(part: RawPart, num_classes: int) -> Split:
     inputs = None
     if part.inputs is not None:
-        if part.inputs.ndim not in (2, 4):
-            raise DataError(f"inputs must have 2 or 4 dimensions, got shape {part.inputs.shape}")
         inputs = torch.from_numpy(np.require(part.inputs, requirements=["C", "W", "O"]))
     labels, index = (torch.from_numpy(rows.astype(np.int64)) for rows in (part.labels, part.index))
     return Split(labels, index, part.full_size, num_classes, inputs, part.images)
@@ -239,41 +233,35 @@ def _split(part: RawPart, num_classes: int) -> Split:
 def prepare_images(
     raw: RawData, image_size: int | None, framing: Framing, *, skip_corrupt: bool
 ) -> tuple[RawData, ImageFormat | None]:
-    """Return ``raw`` with small images decoded and corrupt ones dropped (or refused), and their format.
-
-    Data without encoded images pass unchanged, with format ``None``.
-    """
-    if len({part.images is None for part in raw.parts().values()}) > 1:
-        raise DataError("either all parts must hold encoded images, or none")
-    if raw.train.images is None:
+    """Return ``raw`` with small images decoded and corrupt ones dropped (or refused), and the format of encoded images."""
+    sources = {name: part.images for name, part in raw.parts().items() if part.images is not None}
+    if not sources:
         return raw, None
-    if image_size is None:
-        raw, image_format = _common_format(raw, skip_corrupt=skip_corrupt)
-    else:
+    if len(sources) < len(raw.parts()):
+        raise DataError("either all parts must hold encoded images, or none")
+    if image_size is not None:
         resize = image_size if image_size <= images.SMALL_SIDE else round(image_size / framing.centre_share)
         image_format = ImageFormat(3, (image_size, image_size), resize)
-    (height, width), parts = image_format.size, raw.parts()
-    bytes_of_all = sum(len(part) for part in parts.values()) * image_format.channels * height * width
-    corrupt: dict[str, dict[int, str]] = {}
-    if max(height, width) <= images.SMALL_SIDE and bytes_of_all <= MEMORY_LIMIT:
+    else:
+        scanned = {name: images.scan_headers(source) for name, source in sources.items()}
+        corrupt = {name: found for name, (_, found) in scanned.items()}
+        raw = _without(raw, corrupt, skip_corrupt=skip_corrupt)
+        image_format = _common_format(sum((kinds for kinds, _ in scanned.values()), Counter()))
+    parts = raw.parts()
+    bytes_of_all = sum(len(part) for part in parts.values()) * image_format.channels * math.prod(image_format.size)
+    corrupt = {}
+    if max(image_format.size) <= images.SMALL_SIDE and bytes_of_all <= MEMORY_LIMIT:
         for name, part in parts.items():
             assert part.images is not None
             pixels, corrupt[name] = images.decode_all(part.images, image_format, framing.interpolation)
             parts[name] = replace(part, inputs=pixels, images=None)
     elif skip_corrupt:
-        corrupt = {name: images.find_corrupt(part.images)[0] for name, part in parts.items() if part.images}
+        corrupt = {name: images.find_corrupt(part.images) for name, part in parts.items() if part.images}
     return _without(raw.with_parts(parts), corrupt, skip_corrupt=skip_corrupt), image_format
 
 
-def _common_format(raw: RawData, *, skip_corrupt: bool) -> tuple[RawData, ImageFormat]:
-    """Read the header of every image, drop (or refuse) the corrupt ones and return the format of all others."""
-    kinds: Counter[tuple[int, int, bool]] = Counter()
-    corrupt = {}
-    for name, part in raw.parts().items():
-        assert part.images is not None
-        found, corrupt[name] = images.scan_headers(part.images)
-        kinds.update(found)
-    raw = _without(raw, corrupt, skip_corrupt=skip_corrupt)
+def _common_format(kinds: Counter[tuple[int, int, bool]]) -> ImageFormat:
+    """Return the format of images of which so many have each (H, W, grey)."""
     sizes: Counter[tuple[int, int]] = Counter()
     for (height, width, _), count in kinds.items():
         sizes[height, width] += count
@@ -283,7 +271,7 @@ def _common_format(raw: RawData, *, skip_corrupt: bool) -> tuple[RawData, ImageF
             f"the images have {len(sizes)} different sizes (height x width: {common}, ...). Give image_size "
             "(--set data.image_size=224) to scale the shorter side and cut out the centre"
         )
-    return raw, ImageFormat(1 if all(grey for *_, grey in kinds) else 3, next(iter(sizes), (1, 1)), None)
+    return ImageFormat(1 if all(grey for *_, grey in kinds) else 3, next(iter(sizes), (1, 1)), None)
 
 
 def _without(raw: RawData, corrupt: dict[str, dict[int, str]], *, skip_corrupt: bool) -> RawData:
@@ -294,7 +282,9 @@ def _without(raw: RawData, corrupt: dict[str, dict[int, str]], *, skip_corrupt: 
     parts = raw.parts()
     total = sum(len(part) for part in parts.values())
     if not skip_corrupt:
-        raise CorruptImageError(images.corrupt_message(reasons, total, total))
+        raise CorruptImageError(
+            f"{len(reasons)} of {total} images cannot be read: {name_some(reasons)}. {images.CORRUPT_HINT}"
+        )
     kept = {
         name: part.take(np.setdiff1d(np.arange(len(part)), list(corrupt.get(name, ())))) for name, part in parts.items()
     }

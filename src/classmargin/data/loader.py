@@ -1,8 +1,7 @@
 """Batches for training and evaluation, ready for the network.
 
-Every batch is a pure function of (seed, epoch, step): a run resumed at a step, a different number of workers
-or of processes change neither the samples nor their order nor their augmentation. The global batch comes
-first; processes then take contiguous shards of it.
+Every batch is a pure function of (seed, epoch, step): a run resumed at a step or another number of workers or processes change
+neither samples nor order nor augmentation. Processes take contiguous shards of the global batch.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 from classmargin._checks import check_choice, check_int
 from classmargin._types import Batch
 from classmargin.data.bundle import DataBundle
-from classmargin.data.images import corrupt_message, find_corrupt
+from classmargin.data.images import CORRUPT_HINT
 from classmargin.data.pixels import AUGMENTATIONS, Augmenter, bring_to_size, normalise
 from classmargin.data.raw import CorruptImageError, IntArray
 from classmargin.data.sampling import ClassBalanced, InOrder, Sampler, Shuffled, repeated_rows, stream
@@ -54,24 +53,16 @@ class BatchLoader:
         device: torch.device | str = "cpu",
         memory_format: torch.memory_format = torch.contiguous_format,
     ) -> Iterator[Batch]:
-        """Yield the batches of ``epoch`` from ``start_step`` on.
+        """Yield the batches of ``epoch`` from ``start_step`` on; a streamed file that is corrupt is a CorruptImageError.
 
-        Streamed images are decoded ``workers`` processes ahead; data in memory need no workers. Images travel to
-        ``device`` as bytes, from pinned memory to a CUDA device, and become numbers there, in ``memory_format``.
-
-        Raises:
-            CorruptImageError: a streamed file cannot be decoded.
+        Images travel to ``device`` as bytes, from pinned memory to a CUDA device, and become numbers there, in ``memory_format``.
         """
         check_int("epoch", epoch, minimum=0)
         check_int("start_step", start_step, minimum=0)
         place = torch.device(device)
         maker = replace(self._maker, epoch=epoch, plan=self._sampler.plan(epoch))
         bundle, split, views = maker.augmenter.bundle, maker.augmenter.split, maker.views
-        if bundle.streamed:
-            pieces = _stream_steps(maker, start_step, self._workers)
-        else:
-            pieces = (maker.make(step) for step in range(start_step, len(self)))
-        for rows, pixels in pieces:
+        for rows, pixels in _stream_steps(maker, start_step, self._workers if bundle.streamed else 0):
             chosen = torch.from_numpy(rows)
             labels, index = (column[chosen].repeat(views) for column in (split.labels, split.index))
             parts: tuple[Tensor, ...] = (pixels, labels, index)
@@ -109,9 +100,7 @@ def make_loader(
     """Return a loader of one split.
 
     In training the samples are shuffled (or drawn P x M) and augmented, and the incomplete batch at the end of an epoch is
-    left out; a set smaller than one batch is one smaller batch. In evaluation every sample comes once, in order, without
-    augmentation. ``Batch.inputs`` is float32, normalised, ``[V * b, C, H, W]`` view
-    after view, features ``[b, d]`` or token numbers ``[b, T]`` (int64); ``b`` is this process's share of the global batch.
+    left out (unless it is the only one). In evaluation every sample comes once, in order, without augmentation.
 
     Args:
         bundle: A loaded data set.
@@ -144,22 +133,17 @@ def make_loader(
     check_int("batch_size", batch_size, minimum=1)
     check_int("views", views, minimum=1)
     check_int("world_size", world_size, minimum=1)
-    check_int("rank", rank, minimum=0)
+    check_int("rank", rank, minimum=0, maximum=world_size - 1)
     check_int("workers", workers, minimum=0)
-    if rank >= world_size:
-        raise ValueError(f"rank must be below world_size={world_size}, got {rank}")
     if batch_size % world_size:
         raise ValueError(f"batch_size must be a multiple of world_size={world_size}, got {batch_size}")
     check_int("seed", seed, minimum=0)
     check_choice("augmentation", augmentation, AUGMENTATIONS)
-    inputs, augmented = bundle.train.inputs, augmentation != "none"
-    if augmented and not training:
-        raise ValueError(f"augmentation must be 'none' for evaluation, got {augmentation!r}")
-    if augmented and bundle.kind != "images":
-        raise ValueError(
-            f"augmentation must be 'none' for {bundle.kind}, got {augmentation!r}; only images are augmented"
-        )
-    if augmented and augmentation != "standard" and inputs is not None and inputs.dtype != torch.uint8:
+    inputs = bundle.train.inputs
+    if augmentation != "none" and (not training or bundle.kind != "images"):
+        where = bundle.kind if training else "evaluation"
+        raise ValueError(f"augmentation must be 'none' for {where}, got {augmentation!r}")
+    if augmentation not in ("none", "standard") and inputs is not None and inputs.dtype != torch.uint8:
         raise ValueError(f"augmentation {augmentation!r} needs images of bytes, but {bundle.name} holds {inputs.dtype}")
     check_choice("sampler", sampler, SAMPLERS)
     maker = StepMaker(Augmenter(bundle, split, augmentation, spared), views, seed, rank, world_size)
@@ -172,27 +156,17 @@ def make_loader(
         raise ValueError("the split to train on is empty")
     if sampler == "plain":
         return BatchLoader(batch_size, Shuffled(rows, batch_size, seed=seed), maker, workers)
-    balanced = ClassBalanced(
-        rows,
-        split.labels.numpy()[rows],
-        batch_size=batch_size,
-        samples_per_class=SAMPLES_PER_CLASS,
-        seed=seed,
-    )
+    labels = split.labels.numpy()[rows]
+    balanced = ClassBalanced(rows, labels, batch_size=batch_size, samples_per_class=SAMPLES_PER_CLASS, seed=seed)
     return BatchLoader(batch_size, balanced, maker, workers)
 
 
 Piece = tuple[IntArray, Tensor]
-# How long the rest of a set is searched after one corrupt file has stopped the run, to name the others too.
-_SEARCH_SECONDS = 30.0
 
 
 @dataclass(frozen=True, eq=False)
 class StepMaker(Dataset[Any]):
-    """One epoch as a list: item ``step`` is this process's share of that step's global batch.
-
-    Being a list is what makes worker processes harmless: whichever makes an item, it is the same.
-    """
+    """One epoch as a list, the same whichever worker makes an item: this process's share of that step's global batch."""
 
     augmenter: Augmenter
     views: int
@@ -235,17 +209,13 @@ def _stream_steps(maker: StepMaker, start_step: int, workers: int) -> Iterator[P
         batch_size=None,
         sampler=range(start_step, len(maker)),
         num_workers=workers,
-        collate_fn=_unchanged,
+        collate_fn=_unchanged,  # a lambda could not travel to a spawned worker
         # Its own generator: the loader draws a seed for its workers and must not advance the global one.
         generator=torch.Generator(),
     )
     for item in items:
         if isinstance(item, CorruptImageError):
-            images = maker.augmenter.split.images
-            assert images is not None
-            corrupt, looked_at = find_corrupt(images, time_limit=_SEARCH_SECONDS)
-            reasons = list(dict.fromkeys([*str(item).split("; "), *corrupt.values()]))
-            raise CorruptImageError(corrupt_message(reasons, looked_at, len(images)))
+            raise CorruptImageError(f"images cannot be read: {item}. {CORRUPT_HINT}")
         yield item
 
 

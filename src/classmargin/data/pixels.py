@@ -1,8 +1,7 @@
-"""From rows of a split to the numbers a network sees: augmented bytes, then normalised and brought to size.
+"""From rows of a split to the numbers a network sees: augmented bytes, then normalised and brought to size on the device.
 
-Augmentation may run in worker processes; normalisation happens on the device. Everything random is drawn for the whole
-global batch and cut to this process's rows afterwards, so that several processes together make exactly the batch that
-one process would make.
+Everything random is drawn for the whole global batch and cut to this process's rows afterwards, so that several processes
+together make exactly the batch that one process would make.
 """
 
 from __future__ import annotations
@@ -45,10 +44,7 @@ _CROP_TRIES = 10
 
 @dataclass(frozen=True, eq=False)
 class Augmenter:
-    """Makes augmented pixels (or plain features) of the samples of one split; ``augmentation`` is one of ``AUGMENTATIONS``.
-
-    The classes ``spared`` do without the last step of it: the policy, or crop and mirroring where there is none.
-    """
+    """Makes augmented pixels (or plain features) of one split; classes ``spared`` do without the last step of augmentation."""
 
     bundle: DataBundle
     split: Split
@@ -76,8 +72,7 @@ class Augmenter:
         if self.augmentation == "randaugment":
             drawn = draw_randaugment(random(Purpose.POLICY), count)
         else:
-            small = max(size) <= SMALL_SIDE
-            drawn = draw_autoaugment(random(Purpose.POLICY), count, small_images=small)
+            drawn = draw_autoaugment(random(Purpose.POLICY), count, small_images=max(size) <= SMALL_SIDE)
         changed = apply_policy(images, DrawnPolicy(*(part[mine] for part in drawn)))
         changed[spared] = images[spared]
         return changed
@@ -116,10 +111,7 @@ class Augmenter:
 
 
 def draw_crop_box(random: Random, width: int, height: int, *, scale: Range = (0.08, 1.0)) -> Box:
-    """Draw the random resized crop of ImageNet training: a share ``scale`` of the area, sides 3:4 to 4:3.
-
-    When ten draws do not fit it is the largest allowed centre cut.
-    """
+    """Draw a random resized crop: a share ``scale`` of the area, sides 3:4 to 4:3; if ten do not fit, a centre cut."""
     for _ in range(_CROP_TRIES):
         area = width * height * random.uniform(*scale)
         ratio = float(np.exp(random.uniform(*np.log(_CROP_RATIO))))
@@ -172,14 +164,9 @@ Statistics = tuple[tuple[float, ...], tuple[float, ...], tuple[str, ...]]
 
 
 def channel_statistics(
-    inputs: Tensor | None,
-    channels: int,
-    known: tuple[tuple[float, ...], tuple[float, ...]] | None = None,
+    inputs: Tensor | None, channels: int, known: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 ) -> Statistics:
-    """Return mean, std and notes of training images ``[N, C, H, W]``, or of streamed ones (``None``).
-
-    Features (``channels`` 0) are handed out unchanged. What the catalogue knows wins when it fits.
-    """
+    """Return mean, std and notes of training images, or of streamed ones (``None``); ``known`` ones win where they fit."""
     if channels == 0:
         return (0.0,), (1.0,), ()
     if known is not None and len(known[0]) == channels and pixels_in_units(inputs):
@@ -206,10 +193,7 @@ def channel_statistics(
 
 
 def pixels_in_units(inputs: Tensor | None) -> bool:
-    """Return whether pixels count as numbers in [0, 1], as bytes do, and are not 0 to 255 or normalised already.
-
-    Scaling may have put some a little outside.
-    """
+    """Return whether pixels count as numbers in [0, 1], as bytes do; scaling may have put some a little outside."""
     if inputs is None or inputs.dtype == torch.uint8 or not len(inputs):
         return True
     return float(inputs.min()) >= -1e-3 and float(inputs.max()) <= 1.001
@@ -222,10 +206,7 @@ def normalise(
     *,
     memory_format: torch.memory_format = torch.contiguous_format,
 ) -> Tensor:
-    """Return ``(images - mean) / std`` per channel as float32; bytes count as numbers in [0, 1].
-
-    Bytes are rearranged to ``memory_format`` while they become numbers.
-    """
+    """Return ``(images - mean) / std`` per channel as float32 in ``memory_format``; bytes count as numbers in [0, 1]."""
     scale = 255.0 if images.dtype == torch.uint8 else 1.0
     shape = (1, -1, 1, 1)
     centre = torch.tensor(mean, dtype=torch.float64).mul(scale).to(torch.float32).view(shape)

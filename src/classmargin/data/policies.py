@@ -1,12 +1,8 @@
 """RandAugment (Cubuk et al., 2020) and AutoAugment (Cubuk et al., 2019) for batches, every image on its own.
 
-Drawing and applying are two steps: the numbers for a whole global batch are drawn first, so that each process
-can apply its share and the union is what one process would have made.
-
-The operations follow Pillow, in which the two methods were published, to within one grey level (tests compare
-them). They are written here because Kornia, the torch library for this, draws one operation for a whole batch
-from the global random state: neither would survive splitting a batch over processes or resuming in the middle
-of an epoch.
+The numbers for a whole global batch are drawn first; each process then applies its share of them. The operations follow
+Pillow, in which the two methods were published, to within one grey level (tests compare them). Kornia draws one operation
+for a whole batch from the global random state, which survives neither a split over processes nor resuming.
 """
 
 from __future__ import annotations
@@ -86,10 +82,7 @@ def equalize(images: Bytes, _strengths: Strengths) -> Bytes:
 
 
 def _warp(images: Bytes, matrices: Strengths) -> Bytes:
-    """Read each target pixel from the nearest source pixel; outside is black.
-
-    ``matrices`` ``[B, 2, 3]`` lead from target to source coordinates of pixel centres (x, y, 1).
-    """
+    """Read each target pixel from the nearest source pixel, to whose centre ``matrices`` ``[B, 2, 3]`` lead; outside is black."""
     count, _channels, height, width = images.shape
     rows, columns = np.mgrid[0:height, 0:width] + 0.5
     points = np.stack([columns.ravel(), rows.ravel(), np.ones(height * width)])

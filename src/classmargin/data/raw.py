@@ -1,8 +1,4 @@
-"""What a reader of a file format hands over, the check that refuses what cannot be trained on, and the errors.
-
-Data flow: ``formats`` read files into :class:`RawData`; ``load`` decodes small images; ``check_raw`` refuses bad
-data in words that name the part, the class or the row at fault; ``sampling`` chooses rows; ``load`` builds the bundle.
-"""
+"""What a reader of a file format hands over, the check that refuses what cannot be trained on, and the errors."""
 
 from __future__ import annotations
 
@@ -18,6 +14,8 @@ if TYPE_CHECKING:
     from classmargin.data.images import ImageSource
 
 IntArray = npt.NDArray[np.int64]
+# Arrays and tables live in memory; what is larger than this belongs into files that are streamed.
+LARGEST = 64 * 2**30
 
 
 class DataNotFoundError(FileNotFoundError, ValueError):
@@ -44,11 +42,9 @@ def name_some(names: Sequence[object], *, limit: int = 5) -> str:
 
 @dataclass(frozen=True, eq=False)
 class RawPart:
-    """Samples of one part (training, validation or test) of a data set.
+    """Samples of one part: inputs ``[N, C, H, W]`` (uint8 or float), ``[N, d]`` or ``[N, T]`` (int64), or encoded ``images``.
 
-    Labels ``[N]`` are as found. Inputs are images ``[N, C, H, W]`` (uint8 or float), features ``[N, d]`` or token numbers
-    ``[N, T]`` (int64), or encoded ``images`` that are decoded on demand. ``index`` is the position of each sample in the part as
-    distributed, which has ``full_size`` samples.
+    ``index`` is the position of each sample in the part as distributed, which has ``full_size`` samples.
     """
 
     labels: npt.NDArray[Any]
@@ -146,15 +142,11 @@ def _check_part(name: str, part: RawPart) -> RawPart:
 
 
 def _check_alike(parts: dict[str, RawPart]) -> None:
-    arrays = {name: part.inputs for name, part in parts.items() if part.inputs is not None}
     # Bytes count as numbers in [0, 1], other numbers as they are: parts of two types would not fit together.
-    for what, found in (
-        ("shape", {name: array.shape[1:] for name, array in arrays.items()}),
-        ("type", {name: array.dtype for name, array in arrays.items()}),
-    ):
-        if len(set(found.values())) > 1:
-            text = ", ".join(f"{name} {value}" for name, value in found.items())
-            raise DataError(f"all parts must have inputs of one {what}, got {text}")
+    kinds = {name: f"{p.inputs.dtype} {p.inputs.shape[1:]}" for name, p in parts.items() if p.inputs is not None}
+    if len(set(kinds.values())) > 1:
+        text = ", ".join(f"{name} {kind}" for name, kind in kinds.items())
+        raise DataError(f"all parts must have inputs of one type and shape, got {text}")
 
 
 def _different_names(names: tuple[str, ...]) -> tuple[tuple[str, ...], list[str]]:
@@ -177,10 +169,8 @@ def _check_classes(name: str, labels: IntArray, class_names: tuple[str, ...]) ->
         )
     bad = np.flatnonzero((labels < 0) | (labels >= num_classes))
     if len(bad):
-        raise DataError(
-            f"labels of the {name} part must lie in [0, {num_classes}); {len(bad)} do not, the first "
-            f"at row {bad[0]} is {labels[bad[0]]}"
-        )
+        first = f"the first at row {bad[0]} is {labels[bad[0]]}"
+        raise DataError(f"labels of the {name} part must lie in [0, {num_classes}); {len(bad)} do not, {first}")
     if num_classes < 2:
         raise DataError(f"classification needs at least 2 classes, got {num_classes}: {class_names}")
     empty = np.flatnonzero(np.bincount(labels, minlength=num_classes) == 0)

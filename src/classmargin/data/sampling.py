@@ -1,14 +1,11 @@
 """Which samples are trained on, which choose models, which judge, and in which order they come.
 
-All randomness of the input pipeline is a pure function of named numbers: a stream is addressed by (seed, epoch, step,
-view, position), so that a run resumed at any step, with any number of workers or processes, draws exactly what the
-uninterrupted run drew. Nothing touches the global random states.
+A random stream is addressed by (seed, epoch, step, view, position), so that a run resumed at any step, with any number of
+workers or processes, draws exactly what the uninterrupted run drew. Nothing touches the global random states.
 
-``hold_out_rows`` takes validation (and, where a data set has none, test) samples out of the training part by a rule that
-does not know the seed, so that two runs with different seeds are judged on the same samples. ``subset_rows`` then thins
-the rest: ``fraction`` first, the long tail second, both as prefixes of one order per class, so that a smaller fraction is
-always contained in a larger one. A sampler turns (seed, epoch) into the whole plan of the epoch, a list of rows per step;
-any step can be produced on its own, by a worker, by one of several processes, or by a run that resumes there.
+``hold_out_rows`` does not know the seed, so that runs with different seeds are judged on the same samples. ``subset_rows``
+keeps prefixes of one order per class, so that a smaller fraction is contained in a larger one. A sampler turns (seed,
+epoch) into the plan of the epoch, a list of rows per step, any of which can be produced on its own.
 """
 
 from __future__ import annotations
@@ -42,10 +39,9 @@ def stream(
 
 
 def hold_out_rows(labels: IntArray, share: float, *, num_classes: int, part: int = 0) -> tuple[IntArray, IntArray]:
-    """Split rows into kept and held-out ones, both ascending; every class gives the same share.
+    """Split rows into kept and held-out ones, ascending; each ``part`` (0 validation, 1 test) holds out others.
 
-    With a positive ``share`` (below 1) every class of two or more samples gives at least one and keeps at least one.
-    Another number ``part`` (0 validation, 1 test) holds out other samples.
+    With a positive ``share`` every class of two or more samples gives at least one and keeps at least one.
     """
     kept, held_out = [], []
     for rows in _rows_of_classes(labels, num_classes, stream(Purpose.HOLD_OUT, step=part)):
@@ -58,10 +54,7 @@ def hold_out_rows(labels: IntArray, share: float, *, num_classes: int, part: int
 def subset_rows(
     labels: IntArray, *, num_classes: int, fraction: float = 1.0, imbalance: float = 1.0, seed: int = 0
 ) -> IntArray:
-    """Return the rows that stay in training, ascending: a share of every class, then the exponential long tail.
-
-    At least one sample of each class stays. The seed chooses which samples stay, never how many.
-    """
+    """Return the rows that stay, ascending: a share (at least one) of every class, then the exponential long tail."""
     classes = _rows_of_classes(labels, num_classes, stream(Purpose.SUBSET, seed=seed))
     classes = [rows[: max(round(fraction * len(rows)), min(1, len(rows)))] for rows in classes]
     if imbalance > 1.0:
@@ -71,10 +64,7 @@ def subset_rows(
 
 
 def long_tail_counts(largest: int, num_classes: int, imbalance: float) -> IntArray:
-    """Return how many samples each class keeps, ``[K]``: ``n_k = n_max * R^(-k / (K - 1))``, rounded down, at least 1.
-
-    ``R >= 1`` is how many times rarer the last class is than the first, in the order of the labels.
-    """
+    """Return how many samples each class keeps, ``[K]``: ``n_k = n_max * R^(-k / (K - 1))``, rounded down, at least 1."""
     position = np.arange(num_classes) / max(num_classes - 1, 1)
     # A tiny amount is added because 500 * 0.01 ** 1.0 may come out as 4.999999999.
     counts = np.floor(largest * float(imbalance) ** -position + 1e-9).astype(np.int64)
@@ -102,10 +92,7 @@ class InOrder:
 
 
 class Shuffled:
-    """Every row once in a new order each epoch (or as often as ``rows`` repeats it).
-
-    The incomplete batch at the end is left out, unless it is the only one.
-    """
+    """Every row once (or as often as ``rows`` repeats it) in a new order each epoch; an incomplete last batch is left out."""
 
     def __init__(self, rows: IntArray, batch_size: int, *, seed: int) -> None:
         self._rows, self._batch_size, self._seed = rows, batch_size, seed
@@ -118,20 +105,16 @@ class Shuffled:
 
 
 class ClassBalanced:
-    """Batches of ``P = batch_size / M`` slots, each of ``M`` samples of one class (P x M sampling).
+    """Batches of ``P = batch_size / M`` slots, each of ``M`` samples of one class side by side (P x M sampling).
 
-    All classes come equally often, whatever their size. No class comes twice in a batch as long as ``P <=
-    K``; with fewer classes than slots each class gets ``P / K`` slots, give or take one. The samples of a
-    class are visited in random rounds without repetition; only classes with fewer than ``M`` samples repeat
-    one inside a slot. The samples of a slot lie side by side, so that contiguous shards of a multiple of
-    ``M`` keep them on one process. ``labels`` are those of ``rows``; ``samples_per_class`` is ``M``.
+    All classes come equally often, none twice in a batch as long as ``P <= K``. The samples of a class are visited in random
+    rounds; only classes with fewer than ``M = samples_per_class`` samples repeat one inside a slot.
     """
 
     def __init__(self, rows: IntArray, labels: IntArray, *, batch_size: int, samples_per_class: int, seed: int) -> None:
         if batch_size % samples_per_class:
             raise ValueError(
-                f"batch_size must be a multiple of samples_per_class={samples_per_class} for the "
-                f"class-balanced sampler, got {batch_size}"
+                f"batch_size must be a multiple of samples_per_class={samples_per_class}, got {batch_size}"
             )
         self._members = [rows[labels == label] for label in np.unique(labels)]
         self._per_class, self._slots, self._seed = samples_per_class, batch_size // samples_per_class, seed
@@ -181,18 +164,12 @@ Sampler = InOrder | Shuffled | ClassBalanced
 
 
 def repeated_rows(count: int, multiplicity: Tensor | None, index: Tensor, full_size: int) -> IntArray:
-    """Return the rows of a split, each as often as its multiplicity.
-
-    ``multiplicity`` holds one number for each sample of the split, or one for each position of the full set, which are
-    looked up by the stable ``index``.
-    """
+    """Return the rows of a split as often as its multiplicity says: one for each row, or each position of the full set."""
     if multiplicity is None:
         return np.arange(count, dtype=np.int64)
     if multiplicity.is_floating_point() or multiplicity.dim() != 1 or multiplicity.shape[0] not in (count, full_size):
-        raise ValueError(
-            f"multiplicity must hold integers of shape ({count},) or ({full_size},), got "
-            f"{multiplicity.dtype} of shape {tuple(multiplicity.shape)}"
-        )
+        found = f"{multiplicity.dtype} of shape {tuple(multiplicity.shape)}"
+        raise ValueError(f"multiplicity must hold integers of shape ({count},) or ({full_size},), got {found}")
     # With both lengths equal the split is the whole set in order, and both readings agree.
     times = multiplicity if multiplicity.shape[0] == count else multiplicity[index]
     if int(times.min()) < 0 or int(times.sum()) == 0:

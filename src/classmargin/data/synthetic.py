@@ -54,9 +54,6 @@ def synthetic_features(
         class_spread: Mean squared deviation ``E ||x - mean||^2`` of each class; 1 for all when left out.
         seed: Seed of everything.
 
-    Returns:
-        The data set with its truth.
-
     Example:
         >>> made = synthetic_features(num_classes=3, mean_distance=2.0, class_spread=[0.5, 1.0, 4.0])
         >>> round(float((made.class_means[0] - made.class_means[1]).norm()), 4)
@@ -98,9 +95,6 @@ def synthetic_images(
         noise: Standard deviation of the noise of each class, pixels in [0, 1]; 0.1 for all when left out.
             Patterns lie in [0.3, 0.7], so noise up to 0.1 is hardly ever cut off at black or white.
         seed: Seed of everything.
-
-    Returns:
-        The data set with its truth; ``class_spread`` is ``noise^2 * C * side^2``.
 
     Example:
         >>> synthetic_images(num_classes=3, side=6).bundle.input_shape

@@ -55,7 +55,7 @@ def _split_features(
     place = f"threads={torch.get_num_threads()}" if device == "cpu" else device
     found = cached_features(
         backbone,
-        lambda start: loader.epoch(0, start),
+        loader.epoch(0),
         cache_dir=folder,
         data_key=f"{data_fingerprint(bundle, name)} {place}",
     )

@@ -1,7 +1,6 @@
 """Readers of file formats, and the one that finds out which of them understands a path.
 
-A folder or file that is refused before it is read (a pipe, a bomb) ends in the error of ``_files`` or ``_array_files``, which
-``load_data`` turns into a :class:`~classmargin.data.raw.DataError`.
+What is refused before it is read (a pipe, a bomb) raises ``UnfitFileError``, which ``load_data`` turns into a ``DataError``.
 """
 
 from __future__ import annotations
@@ -45,7 +44,6 @@ def read_any(path: Path) -> RawData:
         if looks_right(path):
             return reader(path)
     raise DataError(
-        f"{path} is not a data set that can be read: expected class folders with images (or train/ and "
-        "val/ of them), idx files, CIFAR batches, x_train.npy and y_train.npy, parquet files, or a folder "
-        "written by save_to_disk"
+        f"{path} is not a data set: expected class folders with images (or train/ and val/ of them), idx files, CIFAR "
+        "batches, x_train.npy and y_train.npy, parquet files, or what save_to_disk writes"
     )

@@ -1,19 +1,16 @@
 """Arrays of images or features: ``.npz`` files, ``.npy`` files side by side, and the idx files of MNIST.
 
 Keys (or file names): ``x_train, y_train, x_val, y_val, x_test, y_test, class_names``, or ``inputs, labels``
-for one set from which validation and test are taken. Two dimensions are features ``[N, d]``; three are grey
-images ``[N, H, W]``; four are images with channels last or first. Pickled (object) arrays are refused.
+for one set from which validation and test are taken. Two dimensions are features ``[N, d]``, or integers for the tokens of
+texts; three are grey images ``[N, H, W]``; four are images with channels last or first. Pickled (object) arrays are refused.
 
-The data set inside the package is such a file: ``embedded/fashion_mnist_mini.npz.xz``, 1 000 images per class of
-Fashion-MNIST with unchanged pixels, packed with xz (smaller than PNG-style filtering of these images) by
-``scripts/make_fashion_mnist_mini.py``.
+The data set inside the package, ``embedded/fashion_mnist_mini.npz.xz``, is made by ``scripts/make_fashion_mnist_mini.py``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gzip
-import hashlib
 import io
 import math
 import os
@@ -27,8 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from classmargin._array_files import SMALL_ENOUGH, is_suspicious, read_npy_array, read_npz_arrays
-from classmargin._files import memory_budget, open_regular, over_budget, read_bytes, read_text
-from classmargin.data.raw import DataError, RawData, RawPart
+from classmargin._files import memory_budget, open_regular, over_budget, read_bytes
+from classmargin.data.raw import LARGEST, DataError, RawData, RawPart
 
 Array = npt.NDArray[Any]
 _PART_KEYS = {"train": ("train",), "validation": ("val", "valid", "validation"), "test": ("test",)}
@@ -39,8 +36,6 @@ _KNOWN = (
     "class_names",
     *(f"{array}_{ending}" for endings in _PART_KEYS.values() for ending in endings for array in "xy"),
 )
-# Arrays live in memory; what is larger than this belongs into files that are streamed.
-LARGEST = 64 * 2**30
 # More token numbers than any tokenizer has; wider integers are something else, such as features in fixed point.
 LARGEST_VOCABULARY = 2**24
 EMBEDDED = Path(__file__).resolve().parent.parent / "embedded"
@@ -56,10 +51,7 @@ def read_npy(path: Path) -> RawData:
     """Read the ``.npy`` files of a folder, or of the folder that ``path`` lies in."""
     folder = path if path.is_dir() else path.parent
     if path != folder and path.stem not in _KNOWN:
-        raise DataError(
-            f"{path} is one array without labels: call it x_train.npy (or inputs.npy) and put y_train.npy (or "
-            "labels.npy) beside it"
-        )
+        raise DataError(f"{path} is one array without labels: call it x_train.npy and put y_train.npy beside it")
     content: dict[str, Array] = {}
     left = memory_budget(LARGEST)
     for file in (folder / f"{name}.npy" for name in _KNOWN):
@@ -70,29 +62,22 @@ def read_npy(path: Path) -> RawData:
 
 
 def read_embedded(path: Path = MINI_FILE) -> RawData:
-    """Read the embedded data set after comparing its checksum with ``SHA256SUMS`` beside it."""
+    """Read the embedded data set; the xz format carries a checksum."""
     import lzma  # late: some minimal Python builds lack it, and only this set needs it
 
-    packed = read_bytes(path)
-    expected = read_checksums(path.with_name("SHA256SUMS")).get(path.name)
-    found = hashlib.sha256(packed).hexdigest()
-    if found != expected:
-        raise DataError(f"{path.name} is damaged (sha256 {found}, not {expected}); reinstall the package")
-    with np.load(io.BytesIO(lzma.decompress(packed)), allow_pickle=False) as archive:
+    try:
+        content = lzma.decompress(read_bytes(path))
+    except lzma.LZMAError as error:
+        raise DataError(f"{path.name} is damaged ({error}); reinstall the package") from error
+    with np.load(io.BytesIO(content), allow_pickle=False) as archive:
         return arrays_to_raw({key: archive[key] for key in archive.files}, path.name)
-
-
-def read_checksums(path: Path) -> dict[str, str]:
-    """Return file name -> sha256 of a ``SHA256SUMS`` file as ``sha256sum`` writes it."""
-    pairs = (line.split() for line in read_text(path).splitlines() if line.strip())
-    return {name.lstrip("*"): digest for digest, name in pairs}
 
 
 def arrays_to_raw(content: Mapping[str, Array], place: str) -> RawData:
     """Return the parts that named arrays describe."""
     class_names = _class_names(content.get("class_names"), place)
     if "inputs" in content and "labels" in content:
-        return RawData(train=_part(content["inputs"], content["labels"], place), class_names=class_names)
+        return RawData(_part(content["inputs"], content["labels"], place), class_names=class_names)
     parts: dict[str, RawPart] = {}
     for name, ending in ((name, ending) for name, endings in _PART_KEYS.items() for ending in endings):
         inputs, labels = content.get(f"x_{ending}"), content.get(f"y_{ending}")
@@ -104,7 +89,7 @@ def arrays_to_raw(content: Mapping[str, Array], place: str) -> RawData:
     if "train" not in parts:
         found = ", ".join(content) or "none of them"
         raise DataError(f"{place} must hold x_train and y_train (or inputs and labels), got {found}")
-    return RawData(**parts, class_names=class_names, notes=())
+    return RawData(parts["train"], parts.get("validation"), parts.get("test"), class_names)
 
 
 def _class_names(names: Array | None, place: str) -> tuple[str, ...] | None:
@@ -126,16 +111,12 @@ def _as_inputs(inputs: Array, place: str) -> Array:
     shape = inputs.shape
     if inputs.ndim == 2 and inputs.dtype.kind in "iu" and inputs.dtype != np.uint8:
         if inputs.size and not 0 <= int(inputs.min()) <= int(inputs.max()) < LARGEST_VOCABULARY:
-            raise DataError(
-                f"{place}: token numbers must lie in [0, {LARGEST_VOCABULARY}), got {inputs.min()} to {inputs.max()}; "
-                "features are floating point"
-            )
+            limits = f"in [0, {LARGEST_VOCABULARY}), got {inputs.min()} to {inputs.max()}"
+            raise DataError(f"{place}: token numbers must lie {limits}; features are floating point")
         return inputs.astype(np.int64)
     if not (inputs.dtype == np.uint8 or np.issubdtype(inputs.dtype, np.floating)):
-        raise DataError(
-            f"{place}: inputs must be uint8 or floating point, or integers [N, T] for the tokens of texts, got "
-            f"{inputs.dtype} of shape {shape}"
-        )
+        expected = "uint8 or floating point, or integers [N, T] for the tokens of texts"
+        raise DataError(f"{place}: inputs must be {expected}, got {inputs.dtype} of shape {shape}")
     if inputs.dtype != np.uint8 or inputs.ndim == 2:
         with np.errstate(over="ignore"):  # what no float32 holds is infinite, and check_raw names its row
             inputs = inputs.astype(np.float32, copy=False)
@@ -183,10 +164,7 @@ def read_idx_folder(folder: Path) -> RawData:
 
 
 def read_idx(path: Path) -> npt.NDArray[np.uint8]:
-    """Read one idx file of bytes, possibly gzipped.
-
-    The header is two zero bytes, the type, the number of dimensions and one big-endian 32-bit length each.
-    """
+    """Read one idx file of bytes (header: two zeros, type, number of dimensions, their 32-bit lengths), possibly gzipped."""
     try:
         with open_regular(path) as plain:
             zipped = plain.read(2) == _GZIP_MAGIC
@@ -201,9 +179,7 @@ def read_idx(path: Path) -> npt.NDArray[np.uint8]:
                 size = math.prod(shape)
                 # Before memory is taken for it; small differences get the exact message below.
                 if is_suspicious(size, on_disk) or (not zipped and size > on_disk + SMALL_ENOUGH):
-                    raise DataError(
-                        f"{path} claims {size} bytes for shape {shape}, far more than its {on_disk} bytes hold"
-                    )
+                    raise DataError(f"{path} claims {size} bytes for shape {shape}, more than its {on_disk} bytes hold")
                 limit = memory_budget(_LARGEST_IDX)
                 if size > limit:
                     raise DataError(over_budget(path, size, limit))

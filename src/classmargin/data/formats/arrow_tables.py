@@ -1,8 +1,7 @@
 """Hugging Face data sets: folders written by ``save_to_disk``, parquet files, and names on the hub.
 
-Everything ends as an Arrow table with an image column (encoded bytes) or a column of number lists, and a
-label column. Parquet is read with pyarrow directly: ``datasets`` would first write a second copy of it into
-its cache.
+Everything ends as an Arrow table with an image column (encoded bytes) or a column of number lists, and a label column.
+Parquet is read with pyarrow: ``datasets`` would first write a copy into its cache.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,23 +18,15 @@ from classmargin._array_files import read_parquet_table
 from classmargin._checks import require_extra
 from classmargin._files import check_folder, memory_budget
 from classmargin.data.images import EncodedImages
-from classmargin.data.raw import DataError, DataNotFoundError, RawData, RawPart, name_some
+from classmargin.data.raw import LARGEST, DataError, DataNotFoundError, RawData, RawPart, name_some
 
 HUB_PREFIX = "hf:"
-_SPLIT_NAMES = {
-    "train": "train",
-    "training": "train",
-    "validation": "validation",
-    "valid": "validation",
-    "val": "validation",
-    "dev": "validation",
-    "test": "test",
-}
+_SPLIT_NAMES = {"train": "train", "training": "train", "test": "test"} | dict.fromkeys(
+    ("validation", "valid", "val", "dev"), "validation"
+)
 _LABEL_NAMES = ("label", "labels", "fine_label", "target", "class", "y")
 _PURPOSE = "reading Hugging Face data sets"
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
-# Tables live in memory; what is larger than this belongs into files that are streamed.
-LARGEST = 64 * 2**30
 
 
 def looks_like_saved_dataset(folder: Path) -> bool:
@@ -61,53 +51,41 @@ def read_saved_dataset(folder: Path) -> RawData:
 
 
 def read_parquet(place: Path) -> RawData:
-    """Read parquet files; the part is in the name of the file or its folder (``train-00000-of-00002``).
-
-    Files that name no part are the training part, unless others name it: then they are ignored.
-    """
+    """Read parquet files; those whose name (or folder) names no part are the training part, or ignored if others name it."""
     arrow = require_extra("pyarrow", "data", _PURPOSE)
 
     def used(schema: Any) -> list[str]:  # all other columns are not even read
         label = _label_column(schema, str(file))
         return [name for name in schema.names if name in {label, *_input_columns(schema, label, str(file))}]
 
-    named = {file: _split_of(file, place) for file in parquet_files(place)}
-    other = None if "train" in named.values() else "train"
+    part_of = {file: _split_of(file, place) for file in parquet_files(place)}
+    other = None if "train" in part_of.values() else "train"
     grouped: dict[str, list[Any]] = {}
-    ignored = []
     left = memory_budget(LARGEST)
-    for file, split in named.items():
-        part = split or other
-        if part is None:
-            ignored.append(file.name)
-            continue
-        table = read_parquet_table(file, max_bytes=left, columns=used)
-        left -= table.nbytes
-        grouped.setdefault(part, []).append(table)
+    for file, split in part_of.items():
+        if part := split or other:
+            table = read_parquet_table(file, max_bytes=left, columns=used)
+            left -= table.nbytes
+            grouped.setdefault(part, []).append(table)
     try:
         joined = {name: arrow.concat_tables(tables) for name, tables in grouped.items()}
     except arrow.ArrowException as error:
         raise DataError(f"the parquet files of {place} do not fit together: {error}") from error
     raw = tables_to_raw(joined, str(place))
-    return replace(raw, notes=(*raw.notes, *_note_ignored("the files", ignored)))
-
-
-def hub_folder(root: Path, name: str) -> Path:
-    """Return where a hub data set is kept after its download; other names could point anywhere on the disk."""
-    if not _HUB_NAME.fullmatch(name) or set(name) <= {"."}:
-        raise DataError(f"a hub data set is named NAME or OWNER/NAME, got {name!r}")
-    return root / "hub" / name.replace("/", "--")
+    ignored = [file.name for file, split in part_of.items() if split is None and other is None]
+    return raw.with_parts(raw.parts(), *_note_ignored("the files", ignored))
 
 
 def read_hub(name: str, root: Path, *, download: bool) -> RawData:
     """Read a data set of the hub from its copy below ``root``; only ``download`` fetches it, once."""
-    folder = hub_folder(root, name)
+    if not _HUB_NAME.fullmatch(name) or set(name) <= {"."}:  # others could point anywhere on the disk
+        raise DataError(f"a hub data set is named NAME or OWNER/NAME, got {name!r}")
+    folder = root / "hub" / name.replace("/", "--")
     if not looks_like_saved_dataset(folder):
         if not download:
             raise DataNotFoundError(
-                f"the hub data set {name!r} is not on this machine. Allow its download (download=True, "
-                "--download), which needs the extra 'data', or put a folder written by save_to_disk at "
-                f"{folder}"
+                f"the hub data set {name!r} is not on this machine. Allow its download (download=True, --download), "
+                f"which needs the extra 'data', or put a folder written by save_to_disk at {folder}"
             )
         datasets = require_extra("datasets", "data", _PURPOSE)
         unfinished = folder.with_name(f".{folder.name}.part")  # killed here, it must not look like the whole
@@ -129,7 +107,7 @@ def tables_to_raw(tables: dict[str, Any], place: str) -> RawData:
     columns = _input_columns(schema, label, place)
     parts = {name: _part(table, label, columns[0], f"{place} ({name})") for name, table in named.items()}
     ignored = [name for name in tables if name not in _SPLIT_NAMES and len(tables) > 1]
-    notes = [*_note_ignored("the parts", ignored)]
+    notes = _note_ignored("the parts", ignored)
     if len(columns) > 1:
         notes.append(f"the inputs are the column {columns[0]!r}, not {', '.join(map(repr, columns[1:]))}")
     if "test" in parts and len(parts["test"]) and np.all(parts["test"].labels == -1):
@@ -171,10 +149,9 @@ def _split_of(file: Path, place: Path) -> str | None:
     return None
 
 
-def _note_ignored(what: str, names: list[str]) -> tuple[str, ...]:
-    if not names:
-        return ()
-    return (f"{what} {name_some(names)} are neither training, validation nor test part and are ignored",)
+def _note_ignored(what: str, names: list[str]) -> list[str]:
+    text = f"{what} {name_some(names)} are neither training, validation nor test part and are ignored"
+    return [text] if names else []
 
 
 def _features(schema: Any) -> dict[str, Any]:
@@ -197,8 +174,7 @@ def _label_column(schema: Any, place: str) -> str:
 
 def _input_columns(schema: Any, label: str, place: str) -> list[str]:
     """Return the columns that can be inputs, in the order of the table."""
-    others = (name for name in schema.names if name != label)
-    found = [name for name in others if _holds_inputs(schema.field(name).type)]
+    found = [name for name in schema.names if name != label and _holds_inputs(schema.field(name).type)]
     if not found:
         raise DataError(f"{place} has neither images nor lists of numbers; its columns are {schema.names}")
     return found

@@ -1,13 +1,8 @@
 """CIFAR-10 and CIFAR-100 as their authors distribute them: folders of pickled batches, read without running them.
 
-A pickle names functions and has them called. Here every name resolves to a harmless stand-in of this file,
-and only the few names that an array of bytes needs resolve at all. The stand-ins collect the description of
-an array; the array itself is then built from its bytes, with type and length checked. NumPy's own unpickling
-code is never reached.
-
-Two things an unpickler can be made to do without any name are refused by looking at the instructions first: a
-memo index far beyond the file's size makes it fill gigabytes with zeros, and a tower of tuples used as a key
-overflows the stack when it is hashed.
+A pickle names functions and has them called. Here only the few names that an array of bytes needs resolve at all, each to a
+harmless stand-in. The stand-ins collect the description of an array, which is then built from its bytes, with type and length
+checked. NumPy's own unpickling code is never reached.
 """
 
 from __future__ import annotations
@@ -79,10 +74,9 @@ def _read_batch(path: Path, label_key: str) -> tuple[Any, Any]:
         isinstance(pixels, np.ndarray) and pixels.dtype == np.uint8 and pixels.ndim == 2 and pixels.shape[1] == 3072
     ):
         raise DataError(f"{path}: 'data' must be bytes of shape [N, 3072]")
-    if not isinstance(labels, (list, np.ndarray)):
-        raise DataError(f"{path}: {label_key!r} must be a list of labels")
-    if isinstance(labels, list) and not all(isinstance(label, int) for label in labels):
-        raise DataError(f"{path}: {label_key!r} must hold whole numbers")
+    whole = isinstance(labels, list) and all(isinstance(label, int) for label in labels)
+    if not (whole or isinstance(labels, np.ndarray)):
+        raise DataError(f"{path}: {label_key!r} must be a list of whole numbers")
     return pixels.reshape(-1, 3, 32, 32), np.asarray(labels)
 
 
@@ -134,52 +128,24 @@ class _Array:
         self.value = np.frombuffer(raw, dtype=kind).reshape(shape, order="F" if fortran else "C")
 
 
-class _MakeArray:
-    """Stands in for NumPy's ``_reconstruct``; without attributes: a pickle can call it, not change it."""
-
-    __slots__ = ()
-
-    def __call__(self, *_arguments: Any) -> _Array:
-        return _Array()
-
-
-class _MakeDtype:
-    """Stands in for the class ``numpy.dtype``, likewise."""
-
-    __slots__ = ()
-
-    def __call__(self, code: Any = "", *_flags: Any) -> _Dtype:
-        return _Dtype(code)
-
-
-class _Encode:
-    """Stands in for ``codecs.encode``, with which Python 3 writes bytes into old pickles."""
-
-    __slots__ = ()
-
-    def __call__(self, text: Any, encoding: Any = "latin1") -> bytes:
-        if not isinstance(text, str) or encoding not in ("latin1", "latin-1", b"latin1"):
-            raise DataError("the pickle asks for an unknown text encoding")
-        return text.encode("latin1")
-
-
-_ALLOWED: dict[tuple[str, str], Any] = {
-    ("numpy.core.multiarray", "_reconstruct"): _MakeArray(),
-    ("numpy._core.multiarray", "_reconstruct"): _MakeArray(),
-    ("numpy", "ndarray"): "the class numpy.ndarray",  # only ever an argument of _reconstruct
-    ("numpy", "dtype"): _MakeDtype(),
-    ("_codecs", "encode"): _Encode(),
-}
+def _encode(text: Any, encoding: Any = "latin1") -> bytes:
+    if not isinstance(text, str) or encoding not in ("latin1", "latin-1", b"latin1"):
+        raise DataError("the pickle asks for an unknown text encoding")
+    return text.encode("latin1")
 
 
 class _RestrictedUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        try:
-            return _ALLOWED[module, name]
-        except KeyError:
-            raise DataError(
-                f"the pickle asks for {module}.{name}, which a file of arrays has no need of: refused"
-            ) from None
+        # New functions each time: a pickle could change one that it is handed.
+        if name == "_reconstruct" and module in ("numpy.core.multiarray", "numpy._core.multiarray"):
+            return lambda *_arguments: _Array()
+        if (module, name) == ("numpy", "dtype"):
+            return lambda code="", *_flags: _Dtype(code)
+        if (module, name) == ("numpy", "ndarray"):
+            return "the class numpy.ndarray"  # only ever an argument of _reconstruct
+        if (module, name) == ("_codecs", "encode"):  # with which Python 3 writes bytes into old pickles
+            return lambda text, encoding="latin1": _encode(text, encoding)
+        raise DataError(f"the pickle asks for {module}.{name}, which a file of arrays has no need of: refused")
 
     def persistent_load(self, pid: Any) -> Any:
         raise DataError("the pickle refers to outside objects: refused")

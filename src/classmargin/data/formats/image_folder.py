@@ -5,7 +5,7 @@ A tree has ``train/<class>/*``, with ``val`` and ``test`` beside it (or ``Traini
 samples are then taken from training, because a part that chooses a model must not judge it too.
 
 imagenet        train/<synset>/; val/<synset>/, or val/ with LOC_val_solution.csv or the devkit
-stanford-cars   cars_train/ cars_test/ devkit/cars_*.mat  (or car_ims/ cars_annos.mat)
+stanford-cars   cars_train/ cars_test/ devkit/cars_*.mat cars_test_annos_withlabels.mat
 oxford-pets     images/ annotations/trainval.txt test.txt
 flowers-102     jpg/ imagelabels.mat setid.mat
 food-101        images/<class>/ meta/train.txt test.txt classes.txt
@@ -134,30 +134,27 @@ def read_oxford_pets(folder: Path) -> RawData:
 def read_food101(folder: Path) -> RawData:
     """Read Food-101; lines of the lists are ``class/number``."""
     classes = read_lines(folder / "meta" / "classes.txt")
-    label = {name: number for number, name in enumerate(classes)}
 
-    def part(list_name: str) -> RawPart:
-        entries = read_lines(folder / "meta" / list_name)
-        labels = [_lookup(label, entry.split("/")[0], list_name) for entry in entries]
+    def part(name: str) -> RawPart:
+        entries = read_lines(folder / "meta" / f"{name}.txt")
+        labels = _labels(classes, [entry.split("/")[0] for entry in entries], f"{name}.txt")
         return _part(folder / "images", [f"{entry}.jpg" for entry in entries], labels)
 
-    names = tuple(name.replace("_", " ") for name in classes)
-    return RawData(part("train.txt"), test=part("test.txt"), class_names=names)
+    return RawData(part("train"), test=part("test"), class_names=tuple(name.replace("_", " ") for name in classes))
 
 
 def read_fgvc_aircraft(folder: Path) -> RawData:
     """Read FGVC-Aircraft with the 100 variants as classes; lines of the lists are ``image variant``."""
     data = folder / "data" if (folder / "data").is_dir() else folder
     classes = read_lines(data / "variants.txt")
-    label = {name: number for number, name in enumerate(classes)}
 
-    def part(list_name: str) -> RawPart:
+    def part(name: str) -> RawPart:
+        list_name = f"images_variant_{name}.txt"
         rows = [line.split(" ", 1) for line in read_lines(data / list_name)]
-        labels = [_lookup(label, variant, list_name) for _image, variant in rows]
+        labels = _labels(classes, [variant for _image, variant in rows], list_name)
         return _part(data / "images", [f"{image}.jpg" for image, _variant in rows], labels)
 
-    train, validation, test = (part(f"images_variant_{name}.txt") for name in ("train", "val", "test"))
-    return RawData(train, validation, test, class_names=tuple(classes))
+    return RawData(part("train"), part("val"), part("test"), class_names=tuple(classes))
 
 
 def read_flowers102(folder: Path) -> RawData:
@@ -176,29 +173,20 @@ def read_flowers102(folder: Path) -> RawData:
 
 
 def read_stanford_cars(folder: Path) -> RawData:
-    """Read Stanford Cars, as two image folders with a devkit or one ``car_ims`` with ``cars_annos.mat``."""
-    if (folder / "cars_annos.mat").is_file():
-        meta = read_mat(folder / "cars_annos.mat")
-        rows = np.atleast_1d(meta["annotations"])
-        is_test = np.array([bool(row.test) for row in rows])
-        train, test = (_cars_part(folder, rows[which], "relative_im_path") for which in (~is_test, is_test))
-    else:
-        devkit, with_labels = folder / "devkit", "cars_test_annos_withlabels.mat"
-        meta = read_mat(devkit / "cars_meta.mat")
-        test_file = devkit / with_labels if (devkit / with_labels).is_file() else folder / with_labels
-        train, test = (
-            _cars_part(folder / images, np.atleast_1d(read_mat(file)["annotations"]), "fname")
-            for images, file in (("cars_train", devkit / "cars_train_annos.mat"), ("cars_test", test_file))
-        )
-    names = tuple(str(name) for name in np.atleast_1d(meta["class_names"]))
-    return RawData(train, test=test, class_names=names)
+    """Read Stanford Cars: two folders of images and a devkit; ``cars_test_annos_withlabels.mat`` lies in or beside it."""
+    devkit, with_labels = folder / "devkit", "cars_test_annos_withlabels.mat"
+    test_file = devkit / with_labels if (devkit / with_labels).is_file() else folder / with_labels
 
+    def part(images: str, file: Path) -> RawPart:
+        rows = np.atleast_1d(read_mat(file)["annotations"])
+        if len(rows) and not hasattr(rows[0], "class"):
+            raise DataError(f"{file.name} has no classes; {with_labels} is needed")
+        labels = [int(getattr(row, "class")) - 1 for row in rows]
+        return _part(folder / images, [str(row.fname) for row in rows], labels)
 
-def _cars_part(folder: Path, rows: Any, field: str) -> RawPart:
-    if len(rows) and not hasattr(rows[0], "class"):
-        raise DataError(f"{folder.name} has no classes; cars_test_annos_withlabels.mat is needed")
-    names, labels = [str(getattr(row, field)) for row in rows], [int(getattr(row, "class")) for row in rows]
-    return _part(folder, names, np.array(labels) - 1)
+    train, test = part("cars_train", devkit / "cars_train_annos.mat"), part("cars_test", test_file)
+    names = np.atleast_1d(read_mat(devkit / "cars_meta.mat")["class_names"])
+    return RawData(train, test=test, class_names=tuple(str(name) for name in names))
 
 
 def _num_classes(highest: int, images: int, file: str) -> int:
@@ -214,10 +202,12 @@ def _part(folder: Path, names: Sequence[str], labels: Any) -> RawPart:
     return RawPart(labels=np.asarray(labels, dtype=np.int64), images=ImageFiles(folder, names))
 
 
-def _lookup(label: dict[str, int], name: str, list_name: str) -> int:
-    if name not in label:
-        raise DataError(f"{list_name} names the class {name!r}, which the list of classes does not have")
-    return label[name]
+def _labels(classes: list[str], names: list[str], list_name: str) -> list[int]:
+    label = {name: number for number, name in enumerate(classes)}
+    unknown = [name for name in names if name not in label]
+    if unknown:
+        raise DataError(f"{list_name} names the class {unknown[0]!r}, which the list of classes does not have")
+    return [label[name] for name in names]
 
 
 _DEVKIT = Path("ILSVRC2012_devkit_t12") / "data"
