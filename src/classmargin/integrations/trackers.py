@@ -1,6 +1,5 @@
 """Experiment trackers (TensorBoard, Weights & Biases, MLflow): an audit, and the report of a finished run.
 
-    result = classmargin.audit(labels, logits=logits, features=features)
     log_audit(result, SummaryWriter("runs/1"), step=epoch)      # TensorBoard
     log_audit(result, wandb.init(mode="offline"), step=epoch)   # Weights & Biases
     log_audit(result, mlflow, step=epoch)                       # MLflow, into the active run
@@ -60,15 +59,10 @@ def log_audit(result: Audit, tracker: Any, *, step: int = 0, prefix: str = "audi
 
     Args:
         result: The audit.
-        tracker: A ``SummaryWriter``, a W&B run (what ``wandb.init`` returned), or the module ``mlflow`` (its active run is
-            used, or one is started).
+        tracker: A ``SummaryWriter``, a W&B run, or the module ``mlflow`` (its active run is used, or one is started).
         step: Step or epoch that the numbers belong to.
         prefix: Put before the name of every scalar.
-        report: Whether to send the HTML report too (needs the extra ``report``).
-
-    Raises:
-        TypeError: Another kind of tracker.
-        ImportError: The report is wanted and its packages are missing; scalars and table have been sent by then.
+        report: Whether to send the HTML report too (needs the extra ``report``), after scalars and table.
     """
     check_int("step", step, minimum=0)
     send = _sender(tracker)
@@ -130,12 +124,7 @@ def _log_to_mlflow(mlflow: Any, scalars: Scalars, rows: Rows, step: int, page: I
 
 
 def send_run_report(names: Sequence[str], folder: Path, report: Path, say: Callable[[str], None]) -> list[str]:
-    """Send the report of a finished training run to its trackers and return the names of those that took it.
-
-    During training :mod:`classmargin.training.metric_logs` sends scalars and the class table; the report exists only once the run has
-    been tested, after those loggers were closed. Here each tracker's own record of the run is reopened and given the file.
-    A tracker that fails costs its copy of the report and a line for ``say`` that tells why, nothing else: the run is finished.
-    """
+    """Give the report of a finished run to its trackers; return those that took it, and ``say`` why others failed."""
     senders = {"tensorboard": _to_tensorboard, "wandb": _to_wandb, "mlflow": _to_mlflow}
     sent = []
     for name in names:
@@ -164,10 +153,7 @@ def _to_wandb(folder: Path, report: Path) -> None:
 
 
 def wandb_run_id(folder: Path) -> str:
-    """Return the id of the newest W&B run in a run folder, from the file ``wandb/offline-run-DATE-.../run-ID.wandb``.
-
-    The file, not its folder: a folder begun in the same second as another has a number after the id.
-    """
+    """Return the id of the newest W&B run in a run folder, from its file (its folder may have a number after the id)."""
     found = sorted((folder / "wandb").glob("*run-*/run-*.wandb"), key=lambda path: path.parent.name)
     if not found:
         raise FileNotFoundError(f"no W&B run in {folder / 'wandb'}")

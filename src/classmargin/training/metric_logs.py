@@ -1,8 +1,4 @@
-"""Where numbers go during training: always to the files of the run folder, and to the services people use.
-
-At each evaluation a logger gets at most ten scalars and one table with a row per class: enough to see what
-happens, few enough to be looked at.
-"""
+"""Where numbers go at each evaluation: to the files of the run folder and to trackers, few enough to be looked at."""
 
 from __future__ import annotations
 
@@ -42,8 +38,7 @@ class Evaluation:
 
     def rows(self, class_names: Sequence[str]) -> list[tuple[str, float]]:
         """Return each class with its accuracy."""
-        accuracies = [float(value) for value in self.class_accuracy]
-        return list(zip(class_names, accuracies, strict=True)) if accuracies else []
+        return list(zip(class_names, map(float, self.class_accuracy), strict=True)) if self.class_accuracy else []
 
 
 class Logger(Protocol):
@@ -101,10 +96,7 @@ class LogFiles:
         return {name: _length(self._folder / name) for name in FILES}
 
     def cut(self, lengths: Mapping[str, int]) -> None:
-        """Cut every file back to the given length (0 where none is given).
-
-        A link is refused: the folder may come from somebody else, and what it leads to is not ours to cut.
-        """
+        """Cut every file back to the given length (0 where none is given)."""
         for name in FILES:
             path = self._folder / name
             if path.is_symlink():
@@ -166,11 +158,7 @@ class WandbLogger:
 
 
 class MLflowLogger:
-    """Scalars and a table for MLflow; all inside ``RUN`` unless ``MLFLOW_TRACKING_URI`` says otherwise.
-
-    Through a client of its own: ``mlflow.set_tracking_uri`` and ``mlflow.start_run`` would change what the rest of the
-    process, a next run among it, logs to.
-    """
+    """MLflow, inside ``RUN`` unless ``MLFLOW_TRACKING_URI`` is set; a client of its own leaves the process's run alone."""
 
     def __init__(self, folder: Path, class_names: Sequence[str], config: Any, first_step: int) -> None:
         mlflow = require_extra("mlflow", "mlflow", "the MLflow logger")
@@ -179,13 +167,11 @@ class MLflowLogger:
         place = f"sqlite:///{(folder / 'mlflow.db').resolve()}" if inside else None
         self._client = mlflow.MlflowClient(tracking_uri=place)
         experiment = self._client.get_experiment_by_name("classmargin")
-        if experiment is None:
-            # Without a place of their own, tables of a local database would land in the current folder.
-            artifacts = (folder / "mlflow-artifacts").resolve().as_uri() if inside else None
-            experiment_id = self._client.create_experiment("classmargin", artifact_location=artifacts)
-        else:
-            experiment_id = experiment.experiment_id
-        self._run_id = self._client.create_run(experiment_id, run_name=folder.name).info.run_id
+        # Without a place of their own, tables of a local database would land in the current folder.
+        artifacts = (folder / "mlflow-artifacts").resolve().as_uri() if inside else None
+        create = self._client.create_experiment
+        number = experiment.experiment_id if experiment else create("classmargin", artifact_location=artifacts)
+        self._run_id = self._client.create_run(number, run_name=folder.name).info.run_id
         (folder / MLFLOW_RUN_FILE).write_text(f"{self._run_id}\n", encoding="utf-8")
         settings = {f"{part}.{key}": value for part, table in config.items() for key, value in table.items()}
         params = [self._entities.Param(key, str(value)) for key, value in settings.items()]
@@ -194,19 +180,13 @@ class MLflowLogger:
 
     def log(self, evaluation: Evaluation) -> None:
         """Send scalars and table."""
-        now = time.time_ns() // 1_000_000
-        metrics = [
-            self._entities.Metric(name, float(value), now, evaluation.step)
-            for name, value in evaluation.scalars.items()
-        ]
+        make, now, scalars = self._entities.Metric, time.time_ns() // 1_000_000, evaluation.scalars.items()
+        metrics = [make(name, float(value), now, evaluation.step) for name, value in scalars]
         self._client.log_batch(self._run_id, metrics=metrics)
         if rows := evaluation.rows(self._class_names):
             names, accuracies = (list(column) for column in zip(*rows, strict=True))
-            table, file = (
-                {"class": names, "accuracy": accuracies},
-                f"class_accuracy_{evaluation.step:08d}.json",
-            )
-            self._client.log_table(self._run_id, table, file)
+            table = {"class": names, "accuracy": accuracies}
+            self._client.log_table(self._run_id, table, f"class_accuracy_{evaluation.step:08d}.json")
 
     def close(self) -> None:
         """End the MLflow run."""
@@ -238,14 +218,7 @@ _FORMULA = re.compile(r"(^|[;\t])(?=[\s\0\ufeff\u200b]*[=+\-@＝＋－＠])")
 
 
 def safe_cell(text: str) -> str:
-    """Return text that a spreadsheet shows instead of computing it.
-
-    Class names come from files of others; one that begins like a formula would run when the table is opened.
-
-    Example:
-        >>> safe_cell("=HYPERLINK(1)"), safe_cell("t-shirt"), safe_cell("-5 °C"), safe_cell("a;=1")
-        ("'=HYPERLINK(1)", 't-shirt', "'-5 °C", "a;'=1")
-    """
+    """Return text (class names come from files of others) that a spreadsheet shows instead of computing it: ``'=A1``."""
     marked = _FORMULA.sub(r"\1'", text)
     return f"'{marked}" if marked.startswith(("\t", "\r", "\n")) else marked
 
