@@ -1,7 +1,8 @@
 """Penultimate features of any network, taken from its one ordinary forward pass.
 
-A forward hook on the classification head keeps its input, graph included; :meth:`FeatureCapture.criterion` hands it to the loss once
-it is proven that the head made the loss's logits in that very call. The two-line change of a training script::
+A forward hook on the classification head keeps its input, graph included; :meth:`FeatureCapture.criterion` hands it to
+the loss once it is proven that the head made the loss's logits in that very call. The two-line change of a training
+script::
 
     captured = classmargin.capture_features(model)   # new
     criterion = captured.criterion()                 # instead of nn.CrossEntropyLoss()
@@ -33,7 +34,7 @@ _MOST_NODES = 32  # of such operations; real models have three or four
 
 
 class _Slot:
-    """The hook itself: holds input and output of the head's last call; a copy of the model gets an empty slot of its own."""
+    """The hook itself: holds input and output of the head's last call; a copy of the model gets an empty slot."""
 
     def __init__(self) -> None:
         self.features: Tensor | None = None
@@ -54,7 +55,7 @@ class _Slot:
         self.features = self.output = self.edge = None
 
     def doubt(self, logits: Tensor, compared: bool) -> str:
-        """Return why ``logits`` may not be the output of the last call, or "" if they are, or if their values were compared."""
+        """Return why ``logits`` may not be the output of the last call, "" if they are or if values were compared."""
         if logits.requires_grad and not self.with_gradients:
             return (
                 "a forward pass without gradients (torch.no_grad(), or a reentrant checkpoint around the head) is the last "
@@ -145,8 +146,8 @@ class FeatureCapture:
         features = self._slot.features
         if features is None:
             raise RuntimeError(
-                f"no features were captured: layer {self.layer_name!r} has not been called since capture_features() (to be called "
-                "before the first call of a compiled model) or the last loss; after capture.close() nothing is captured"
+                f"no features were captured: layer {self.layer_name!r} has not been called since capture_features() or the "
+                "last loss; capture before the first call of a compiled model; capture.close() ends it"
             )
         return features.flatten(1) if features.dim() == 4 and features.shape[2:] == (1, 1) else features
 
@@ -165,10 +166,12 @@ class FeatureCapture:
         self._slot.clear()
 
     def take(self, logits: Tensor | None = None) -> Tensor:
-        """Return the features and let go of them; an error without a forward pass since, or if ``logits`` are not of it.
+        """Return the features and let go of them; an error without a forward pass since, or if ``logits`` are not of
+        it.
 
-        Logits ``[B, K]`` may follow from the head's output by row-wise operations (casts, slices, a temperature, a bias). Where the
-        head runs over all tokens and the model keeps the scores of one (GPT-like), they tell whose features are returned.
+        Logits ``[B, K]`` may follow from the head's output by row-wise operations (casts, slices, a temperature, a
+        bias). Where the head runs over all tokens and the model keeps the scores of one (GPT-like), they tell whose
+        features are returned.
         """
         try:
             features = self.features
@@ -179,14 +182,14 @@ class FeatureCapture:
                 features = features_of_chosen_token(features, self._slot.output.detach(), logits)
             if features.dim() != 2 or features.shape[:1] != logits.shape[:1]:
                 raise ValueError(
-                    f"captured features must have shape ({logits.shape[0]}, d) to go with logits {tuple(logits.shape)}, got "
-                    f"{tuple(features.shape)} from layer {self.layer_name!r}; give capture_features() the layer that makes the logits"
+                    f"captured features must have shape ({logits.shape[0]}, d) with logits {tuple(logits.shape)}, "
+                    f"got {tuple(features.shape)} from layer {self.layer_name!r}; name the layer that makes the logits"
                 )
             doubt = self._slot.doubt(logits, compared=is_token_head)
             if doubt:
                 raise ValueError(
-                    f"the captured features of layer {self.layer_name!r} may not belong to these logits: {doubt}. Name the layer that "
-                    "makes them, capture_features(model, NAME), or pass the features, criterion(logits, labels, features=...)"
+                    f"the captured features of layer {self.layer_name!r} may not belong to these logits: {doubt}. Name "
+                    "the layer that makes them, or pass the features, criterion(logits, labels, features=...)"
                 )
             return features
         finally:

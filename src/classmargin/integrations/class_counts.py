@@ -1,4 +1,4 @@
-"""Right samples and all samples per class, which add up over batches and processes, and the audit's numbers from them."""
+"""Right and all samples per class, which add up over batches and processes, and the audit's numbers from them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from classmargin.evaluation.input_checks import FloatArray
 
 
 def count_classes(scores: Tensor, labels: Tensor, num_classes: int, ignore_index: int | None = None) -> Tensor:
-    """Count right samples and all samples of each class ``[2, K]``; ``scores`` are ``[B, K]`` or predicted classes ``[B]``."""
+    """Count right and all samples of each class ``[2, K]``; ``scores`` are ``[B, K]`` or predicted classes ``[B]``."""
     if scores.dim() not in (1, 2) or (scores.dim() == 2 and scores.shape[1] != num_classes):
         raise ValueError(f"scores must have shape (B, {num_classes}) or (B,), got {tuple(scores.shape)}")
     check_hard_labels("labels", labels, batch=scores.shape[0], num_classes=num_classes, ignore_index=ignore_index)

@@ -4,9 +4,9 @@
     trainer = Trainer(model, args, ..., compute_loss_func=margin, callbacks=[margin],
                       compute_metrics=class_tier_metrics)           # thirds at each evaluation, if wanted
 
-With gradient accumulation a micro-batch counts by its rows among all rows of the optimiser step, over all processes, as the Trainer's own
-losses do. The class statistics move once per step, with its first micro-batch; they are written into each ``checkpoint-N`` folder and
-read back by ``trainer.train(resume_from_checkpoint=...)``.
+With gradient accumulation a micro-batch counts by its rows among all rows of the optimiser step, over all processes, as
+the Trainer's own losses do. The class statistics move once per step, with its first micro-batch; they are written into
+each ``checkpoint-N`` folder and read back by ``trainer.train(resume_from_checkpoint=...)``.
 """
 
 from __future__ import annotations
@@ -40,16 +40,17 @@ class TrainerMargin(TrainerCallback):
     """The loss function of one ``Trainer`` and a callback of it: give it as both.
 
     Args:
-        model: The model that the Trainer trains; None takes it from the Trainer. Where the Trainer makes another one (``model_init``, a
-            hyper-parameter search) the margin follows, with class statistics of its own.
+        model: The model that the Trainer trains; None takes it from the Trainer. Where the Trainer makes another one
+            (``model_init``, a hyper-parameter search) the margin follows, with class statistics of its own.
         layer: Name of the classification head; None takes the last ``nn.Linear``.
         num_classes: ``K``; None takes it from the head.
         preset: Named hyper-parameters, see :meth:`classmargin.MR2Loss.preset`.
-        resume_from: Folder of the checkpoint, needed only where ``train(resume_from_checkpoint=...)`` names one outside ``output_dir``,
-            which the Trainer does not tell its callbacks.
+        resume_from: Folder of the checkpoint, needed only where ``train(resume_from_checkpoint=...)`` names one outside
+            ``output_dir``, which the Trainer does not tell its callbacks.
         require_statistics: Whether resuming from a checkpoint without class statistics is an error; False starts them afresh.
         **options: Arguments of :class:`classmargin.MR2Loss` that win over the preset. Without ``label_smoothing`` the
-            ``label_smoothing_factor`` of the training arguments counts. Either is for classes, not for labels that are probabilities.
+            ``label_smoothing_factor`` of the training arguments counts. Either is for classes, not for labels that are
+            probabilities.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class TrainerMargin(TrainerCallback):
     # --- the loss function of the Trainer ----------------------------------------------------------------------
 
     def __call__(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-        """Return the loss of a micro-batch, weighted by its share of the labels (``num_items_in_batch``) of the optimiser step."""
+        """Return the loss of a micro-batch, weighted by its share of the labels of the optimiser step."""
         if labels is None:
             raise ValueError("labels must be given to the MR² loss, got a batch without 'labels'")
         logits, training = _logits(outputs), torch.is_grad_enabled()
@@ -202,18 +203,14 @@ class TrainerMargin(TrainerCallback):
                         return folder
         if self.require_statistics:
             raise FileNotFoundError(
-                f"no {STATISTICS_FILE} of this checkpoint (step {state.global_step}) in {', '.join(map(str, folders))}. Give its folder "
-                "as TrainerMargin(..., resume_from=...), or require_statistics=False to start the class statistics afresh."
+                f"no {STATISTICS_FILE} of this checkpoint (step {state.global_step}) in {', '.join(map(str, folders))}; "
+                "give TrainerMargin resume_from=FOLDER, or require_statistics=False to start them afresh"
             )
         return None
 
 
 def class_tier_metrics(prediction: Any) -> dict[str, float]:
-    """Return overall, easy, medium, hard, worst and gap for ``Trainer(compute_metrics=class_tier_metrics)``.
-
-    Args:
-        prediction: ``EvalPrediction`` with logits ``[N, K]`` (or a tuple that starts with them) and labels ``[N]``.
-    """
+    """Return overall, easy, medium, hard, worst and gap for ``Trainer(compute_metrics=class_tier_metrics)``."""
     scores, labels = prediction.predictions, prediction.label_ids
     scores = torch.as_tensor(scores[0] if isinstance(scores, tuple) else scores)
     labels = torch.as_tensor(labels).long()
@@ -223,8 +220,8 @@ def class_tier_metrics(prediction: Any) -> dict[str, float]:
 def restore_renamed_weights(model: nn.Module, folder: Path) -> bool:
     """Load weights of a checkpoint that the Trainer's resume has left out; return whether there were any.
 
-    transformers 5 saves some models (ViT) under older names, which ``Trainer.train(resume_from_checkpoint=...)`` does not
-    read back: it goes on with random weights in their place (huggingface/transformers issue 43701).
+    transformers 5 saves some models (ViT) under older names, which ``Trainer.train(resume_from_checkpoint=...)`` does
+    not read back: it goes on with random weights in their place (huggingface/transformers issue 43701).
     """
     file, load = folder / "model.safetensors", getattr(type(model), "from_pretrained", None)
     if load is None or not file.exists():

@@ -1,9 +1,9 @@
 """MR² in Lightning: a callback that turns the module's cross-entropy into MR² and logs thirds.
 
-The callback, ``Trainer(callbacks=[MR2Callback()])``, captures the features of the module's head and puts the MR² loss behind the
-module's own ``nn.CrossEntropyLoss``, whose class weights, label smoothing and ignored label go on to count. ``validation_step`` gets the
-cross-entropy itself. Statistics move once per optimiser step, with its first micro-batch, and are saved as the callback's state: a
-checkpoint loads for inference without this package.
+The callback, ``Trainer(callbacks=[MR2Callback()])``, captures the features of the module's head and puts the MR² loss
+behind the module's own ``nn.CrossEntropyLoss``, whose class weights, label smoothing and ignored label go on to count.
+``validation_step`` gets the cross-entropy itself. Statistics move once per optimiser step, with its first micro-batch,
+and are saved as the callback's state: a checkpoint loads for inference without this package.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ import lightning.pytorch as pl  # noqa: E402
 class MR2Callback(pl.Callback):
     """Turns the cross-entropy of a LightningModule into MR² and logs thirds.
 
-    Each training step logs ``mr2_logit_margin`` and ``mr2_representation_margin``. Each validation (test) logs ``val_overall``,
-    ``val_easy``, ``val_medium``, ``val_hard``, ``val_worst`` and ``val_gap`` (``test_...``), with several data loaders once per loader, as
-    ``val_hard/loader_0``. After training, or an error in it, the module has its own cross-entropy back.
+    Each training step logs ``mr2_logit_margin`` and ``mr2_representation_margin``. Each validation (test) logs
+    ``val_overall``, ``val_easy``, ``val_medium``, ``val_hard``, ``val_worst`` and ``val_gap`` (``test_...``), with
+    several data loaders once per loader, as ``val_hard/loader_0``. After training, or an error in it, the module has
+    its own cross-entropy back.
 
     Args:
         criterion: Name of the module's ``nn.CrossEntropyLoss``; None takes the only one.
@@ -133,8 +134,8 @@ class MR2Callback(pl.Callback):
             pl_module.log_dict(logged_parts(self._terms))
         elif outputs if pl_module.automatic_optimization else trainer.global_step:
             raise RuntimeError(
-                f"MR2Callback changes nothing: training_step of {type(pl_module).__name__} did not call its nn.CrossEntropyLoss. Call "
-                "that instead of F.cross_entropy, or use classmargin.capture_features(model).criterion() in the module"
+                f"MR2Callback changes nothing: training_step of {type(pl_module).__name__} did not call its "
+                "nn.CrossEntropyLoss; call that, or use classmargin.capture_features(model).criterion() in the module"
             )
 
     # --- thirds ------------------------------------------------------------------------------------------------

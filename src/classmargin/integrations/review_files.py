@@ -42,7 +42,8 @@ def write_label_studio(result: Audit, path: str | Path, *, url: str = "{sample_i
 
     They fit a labelling interface with ``<Image name="image" value="$image"/>`` and ``<Choices name="choice" toName="image">``.
 
-    ``url`` is where Label Studio finds a sample, ``data_key`` the object and its variable in the interface (``image``, ``text``).
+    ``url`` is where Label Studio finds a sample, ``data_key`` the object and its variable in the interface (``image``,
+    ``text``).
     """
 
     def choice(sample: dict[str, Any], name: str) -> dict[str, Any]:

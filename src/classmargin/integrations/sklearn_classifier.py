@@ -1,8 +1,8 @@
 """MR² for a matrix of features: a scikit-learn classifier, linear, cosine or with one hidden layer.
 
-Margins follow from exact class statistics of all rows. Without a hidden layer one smooth problem is left, which L-BFGS solves
-(``sklearn_parts.linear_head``), without representation margin, as features never move. With one, Adam trains in batches, with moving
-statistics and the representation margin (``sklearn_parts.minibatch``).
+Margins follow from exact class statistics of all rows. Without a hidden layer one smooth problem is left, which L-BFGS
+solves (``sklearn_parts.linear_head``), without representation margin, as features never move. With one, Adam trains in
+batches, with moving statistics and the representation margin (``sklearn_parts.minibatch``).
 """
 
 from __future__ import annotations
@@ -53,18 +53,21 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
     Args:
         mean_margin: ``c̄ > 0``, mean of the class margins. 1 keeps the logit scale of logistic regression.
-        norm_order: ``p >= 1`` of the class statistic ``r_{k,p}``; 3 with ``cosine=True``, where p = 2 gives equal margins.
+        norm_order: ``p >= 1`` of the class statistic ``r_{k,p}``; 3 with ``cosine=True``, where p = 2 gives equal
+            margins.
         hidden: None for a linear classifier, ``(h,)`` for one hidden layer of ``h`` ReLUs.
         cosine: Compare directions, as for CLIP's embeddings: logits are ``scale · cos`` plus an offset.
         scale: Factor of the cosines; None learns one. Only with ``cosine``.
         fit_intercept: Whether classes have offsets.
-        alpha: ``α >= 0``, strength of the penalty ``α/2 · v ‖W‖²``, with ``v`` the total variance of the features. (``C`` of
-            ``LogisticRegression`` is ``1 / (α v n)``.)
-        representation_weight: ``λ >= 0`` of the representation margin, only with ``hidden``. Search 0 to 3: embeddings gained most with
-            3, classes that are several separate groups of rows (handwritten digits) lost with it.
+        alpha: ``α >= 0``, strength of the penalty ``α/2 · v ‖W‖²``, with ``v`` the total variance of the features.
+            (``C`` of ``LogisticRegression`` is ``1 / (α v n)``.)
+        representation_weight: ``λ >= 0`` of the representation margin, only with ``hidden``. Search 0 to 3: embeddings
+            gained most with 3, classes that are several separate groups of rows (handwritten digits) lost with it.
         class_weight: None, ``"balanced"`` or a dictionary from class to weight.
-        epochs: Most passes over the data. None takes 500 steps of L-BFGS, with a hidden layer 30 epochs, or as many as make 1000 batches.
-        tol: Relative accuracy of the objective at which training stops; with a hidden layer its progress in ten epochs (or 100 batches).
+        epochs: Most passes over the data. None takes 500 steps of L-BFGS, with a hidden layer 30 epochs, or as many as
+            make 1000 batches.
+        tol: Relative accuracy of the objective at which training stops; with a hidden layer its progress in ten epochs
+            (or 100 batches).
         batch_size: Rows in a batch of Adam (hidden layer, ``partial_fit``).
         learning_rate: Of Adam.
         random_state: Seed of start and order of Adam; a linear ``fit`` makes no random choice.
@@ -131,10 +134,12 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         """Fit on features ``[N, d]`` and labels ``[N]`` (numbers or text), from the beginning.
 
         Args:
-            X: Features; float32 stays float32. A linear head takes sparse ones too; with fewer rows than columns they are never made dense.
+            X: Features; float32 stays float32. A linear head takes sparse ones too; with fewer rows than columns they
+                are never made dense.
             y: Class labels.
-            sample_weight: Weight of each row ``[N]``; a row of weight 2 counts as two rows, one of weight 0 not at all, in class
-                statistics and balanced class weights as well (with a hidden layer and several batches on average).
+            sample_weight: Weight of each row ``[N]``; a row of weight 2 counts as two rows, one of weight 0 not at all,
+                in class statistics and balanced class weights as well (with a hidden layer and several batches on
+                average).
         """
         handed.check_parameters(self)
         X, y = handed.check_rows(self, X, y, reset=True)
@@ -148,10 +153,12 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> MR2Classifier:
-        """Train on some rows for one epoch of Adam, from where the last call (or ``fit``) ended; the first needs all ``classes``.
+        """Train on some rows for one epoch of Adam, from where the last call (or ``fit``) ended; the first needs all
+        ``classes``.
 
-        Class statistics of a linear head are exact over all rows seen so far. ``learning_rate``, ``alpha``, ``batch_size`` and
-        ``class_weight`` may change from call to call, the shape of the network and what makes its margins may not.
+        Class statistics of a linear head are exact over all rows seen so far. ``learning_rate``, ``alpha``,
+        ``batch_size`` and ``class_weight`` may change from call to call, the shape of the network and what makes its
+        margins may not.
         """
         handed.check_parameters(self)
         if isinstance(self.class_weight, str):
@@ -242,8 +249,8 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         if float(self.norm_order) == 2.0 and 0.0 < float(high) <= float(low) * (1.0 + EQUAL_LENGTHS):
             where = "cosine=True gives rows one length" if self._turns_rows else "all rows of X have one length"
             warnings.warn(
-                "MR2Classifier has uniform margins here and is plain logistic regression: its margins follow the lengths of rows "
-                f"(norm_order=2), and {where}. Give norm_order=3, or hidden=(h,), whose representation margin needs no lengths",
+                "MR2Classifier has uniform margins here and is plain logistic regression: margins follow lengths of rows "
+                f"(norm_order=2), and {where}. Give norm_order=3, or hidden=(h,), which needs no lengths",
                 stacklevel=4,
             )
 

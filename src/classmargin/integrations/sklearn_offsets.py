@@ -1,4 +1,4 @@
-"""Class offsets fitted on held-out scores: a *trade* of accuracy between classes, with ``pareto_`` as its price list."""
+"""Class offsets fitted on held-out scores: a *trade* of accuracy between classes, with a price list."""
 
 from __future__ import annotations
 
@@ -80,7 +80,8 @@ class ClassOffsetClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         self.n_jobs = n_jobs
 
     def fit(self, X: Any, y: Any, **fit_params: Any) -> ClassOffsetClassifier:
-        """Fit offsets on held-out scores and the estimator on all rows; ``fit_params`` go to the estimator, in the folds too.
+        """Fit offsets on held-out scores and the estimator on all rows; ``fit_params`` go to the estimator, in the
+        folds too.
 
         Rows ``[N, d]`` are whatever the estimator takes; each class of ``y`` must have as many rows as there are folds.
         """
@@ -119,7 +120,7 @@ class ClassOffsetClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
 
     @_has("predict_proba")  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> Array:
-        """Return probabilities ``[N, K]`` that go with the decisions: ``p e^b`` of the estimator's ``p``, with sum 1."""
+        """Return probabilities ``[N, K]`` that go with the decisions: ``p e^b``, normalised."""
         shifted = self._shifted(X)
         weights = np.exp(shifted - shifted.max(axis=1, keepdims=True))
         return np.asarray(weights / weights.sum(axis=1, keepdims=True))
@@ -194,7 +195,8 @@ def right_samples(scores: Array, labels: Array, num_classes: int) -> Array:
 def best_offsets(scores: Array, labels: Array, value: Any, start: Array) -> Array:
     """Raise ``value`` (right samples per class ``[C, K]`` to ``[C]``) class by class until no single offset raises it.
 
-    A sample is assigned to a class above a threshold of its offset, so one sort gives the right samples for all offsets.
+    A sample is assigned to a class above a threshold of its offset, so one sort gives the right samples for all
+    offsets.
     """
     offsets, classes = start.astype(np.float64), scores.shape[1]
     best = float(value(right_samples(scores + offsets, labels, classes)[None])[0])

@@ -63,8 +63,8 @@ STATISTICS = "classmargin_statistics"  # under this name in a checkpoint
 def keep_statistics(loss_fn: CapturedMR2Loss, keeper: Any) -> None:
     """Save the class statistics with ``keeper``, and load them when it is loaded or has been already.
 
-    The keeper is a task of timm (``timm.task``), or any ``torch.optim.Optimizer`` whose state is saved with the model's: then they are
-    an entry of its first parameter group, which optimisers leave alone.
+    The keeper is a task of timm (``timm.task``), or any ``torch.optim.Optimizer`` whose state is saved with the
+    model's: then they are an entry of its first parameter group, which optimisers leave alone.
     """
     if isinstance(keeper, torch.optim.Optimizer):
         _keep_in_optimizer(loss_fn.loss, keeper)

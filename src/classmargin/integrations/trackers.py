@@ -153,7 +153,7 @@ def _to_wandb(folder: Path, report: Path) -> None:
 
 
 def wandb_run_id(folder: Path) -> str:
-    """Return the id of the newest W&B run in a run folder, from its file (its folder may have a number after the id)."""
+    """Return the id of the newest W&B run in a run folder, from its file: folders may have a number after the id."""
     found = sorted((folder / "wandb").glob("*run-*/run-*.wandb"), key=lambda path: path.parent.name)
     if not found:
         raise FileNotFoundError(f"no W&B run in {folder / 'wandb'}")

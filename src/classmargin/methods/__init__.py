@@ -1,7 +1,8 @@
 """MR² and the baselines behind one small interface.
 
-:mod:`~classmargin.methods.base` says what a method is and when its hooks run, :mod:`~classmargin.methods.method_registry` knows
-the methods by name, every other file is one method. Adding one = its file, one import line here, one value test.
+:mod:`~classmargin.methods.base` says what a method is and when its hooks run,
+:mod:`~classmargin.methods.method_registry` knows the methods by name, every other file is one method. Adding one = its
+file, one import line here, one value test.
 """
 
 # isort: off

@@ -18,11 +18,12 @@ The loop calls the hooks in this order (``*`` = only where a method overrides it
 
 A method is an ``nn.Module``: its buffers and parameters move, save and resume with it.
 
-State discipline: buffers change only inside ``loss(..., update_state=True)`` and the hooks, exactly once per optimiser step.
-``loss`` may run under autocast; what needs float32 is computed in it nevertheless.
+State discipline: buffers change only inside ``loss(..., update_state=True)`` and the hooks, exactly once per optimiser
+step. ``loss`` may run under autocast; what needs float32 is computed in it nevertheless.
 
 Several processes: ``loss`` returns a value whose gradient, averaged over ranks, is that of the global batch (see
-:mod:`classmargin._distributed`), as the loop averages those of a method's own parameters too. Methods reduce what they keep.
+:mod:`classmargin._distributed`), as the loop averages those of a method's own parameters too. Methods reduce what they
+keep.
 """
 
 from __future__ import annotations
@@ -208,8 +209,9 @@ def switch(default: bool) -> Any:
 class Method(nn.Module):
     """Base class of every method. Subclasses implement :meth:`loss`.
 
-    Hyper-parameters are declared in the body of the class with default and limits (``rho: float = number(0.05, minimum=0.0)``)
-    and become checked attributes. Keyword-only arguments of the constructor are hyper-parameters as well.
+    Hyper-parameters are declared in the body of the class with default and limits
+    (``rho: float = number(0.05, minimum=0.0)``) and become checked attributes. Keyword-only arguments of the
+    constructor are hyper-parameters as well.
     """
 
     requirements: Requirements = Requirements()
@@ -258,7 +260,7 @@ class Method(nn.Module):
         return [{"params": own}] if own else []
 
     def sample_multiplicity(self, stage: int) -> Tensor | None:
-        """Return how often each index appears in an epoch, int64 ``[N]`` (0 outside the training part), or None for once."""
+        """Return how often each index appears in an epoch, int64 ``[N]``, or None for once."""
         return None
 
     def on_stage_start(self, context: LoopContext) -> None:

@@ -30,8 +30,8 @@ class CenterLoss(Method):
     Use: when features of a class scatter.
     Hyper-parameters: ``center_weight`` λ, ``center_rate`` α of ``c_j ← c_j - α Σ_{y_i=j}(c_j - φ_i) / (1 + n_j)``.
     Cost: one forward and backward pass.
-    Caveats: centres start at 0 and follow the published rule, not the gradient. A common port drops the ½ and moves centres
-        by ``2/B`` of the sum, which ties their speed to the batch.
+    Caveats: centres start at 0 and follow the published rule, not the gradient. A common port drops the ½ and moves
+        centres by ``2/B`` of the sum, which ties their speed to the batch.
     Source: Wen et al., ECCV 2016.
     """
 

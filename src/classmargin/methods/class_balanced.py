@@ -28,8 +28,8 @@ class ClassBalanced(Method):
     Use: unequal class counts.
     Hyper-parameters: ``beta`` (0 = equal weights, towards 1 = inverse frequency), ``focusing`` (above 0 = focal form).
     Cost: one forward and backward pass.
-    Caveats: weights sum to K and the mean is over samples, as published (``ldam-drw`` divides by the sum of the weights in the
-        batch). A class without samples counts as one sample.
+    Caveats: weights sum to K and the mean is over samples, as published (``ldam-drw`` divides by the sum of the weights
+        in the batch). A class without samples counts as one sample.
     Source: Cui et al., CVPR 2019.
     """
 

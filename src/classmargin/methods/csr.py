@@ -14,10 +14,7 @@ from classmargin.methods.method_registry import register
 
 
 def confusion_counts(logits: Tensor, labels: Tensor, margin: float = 0.0) -> Tensor:
-    """Return how often class ``j`` (column) is taken for ``i`` (row), int64 ``[K, K]`` with zero diagonal.
-
-    A sample counts as confused with its strongest other class if ``z_y <= margin + max_{k≠y} z_k``.
-    """
+    """Count ``z_y <= margin + max_{k≠y} z_k``: class ``j`` (column) taken for ``i`` (row), int64 ``[K, K]``."""
     num_classes = logits.shape[1]
     own = logits.gather(1, labels.unsqueeze(1))
     strongest, rival = logits.scatter(1, labels.unsqueeze(1), -torch.inf).max(dim=1)
@@ -27,10 +24,7 @@ def confusion_counts(logits: Tensor, labels: Tensor, margin: float = 0.0) -> Ten
 
 
 def spectral_weights(confusion: Tensor) -> Tensor:
-    """Return ``G = 2 (u₁v₁ᵀ - min)/(max - min) + 0.01`` of a confusion matrix, or ones if it is 0.
-
-    ``u₁v₁ᵀ`` is the derivative of the spectral norm ``‖C‖₂``. Rows are predictions, columns true classes.
-    """
+    """Return ``G = 2 (u₁v₁ᵀ - min)/(max - min) + 0.01`` of a confusion matrix; ones if there is no confusion."""
     if not bool((confusion > 0).any()):
         return torch.ones_like(confusion, dtype=torch.float64)
     # float64 on the CPU: single precision can swap nearly equal singular values.
@@ -49,22 +43,19 @@ def spectral_weights(confusion: Tensor) -> Tensor:
     search={"spectral_weight": (0.1, 0.3, 0.5), "margin": (0.0, 0.1)},
     cost=4 / 3,
     presets={"fine-tune": {"start_share": 0.9}},
-    caveats=(
-        "After the paper: its settings could not be verified. Without perturbed inputs; the original "
-        "fine-tunes a robustly trained network for 2 epochs."
-    ),
+    caveats="After the paper, without perturbed inputs; the original fine-tunes a robust network for 2 epochs.",
 )
 class CSR(Method):
     """Confusional spectral regularisation without attacks: ``(1-α) CE + α mean(w ln w + w CE)``.
 
-    Idea: the spectral norm of the confusion matrix bounds the worst class; its derivative G tells which confusion hurts most,
-        and samples are weighted by it: ``w_i = G[argmax z_i, y_i]``.
+    Idea: the spectral norm of the confusion matrix bounds the worst class; its derivative G tells which confusion hurts
+        most, and samples are weighted by it: ``w_i = G[argmax z_i, y_i]``.
     Use: confusions that concentrate in a few pairs of classes.
-    Hyper-parameters: ``spectral_weight`` α, ``margin`` for what counts as confused, ``start_share`` of the epochs with plain
-        cross-entropy before.
+    Hyper-parameters: ``spectral_weight`` α, ``margin`` for what counts as confused, ``start_share`` of the epochs with
+        plain cross-entropy before.
     Cost: one forward and backward pass and one forward pass over the training set per epoch.
-    Caveats: correct samples are weighted too (the diagonal of G is not 0); no errors at all give w = 1. The original shrinks
-        the own logit by 10 %; here the margin is additive. Its third term vanishes on clean inputs.
+    Caveats: correct samples are weighted too (the diagonal of G is not 0); no errors at all give w = 1. The original
+        shrinks the own logit by 10 %; here the margin is additive. Its third term vanishes on clean inputs.
     Source: Jin et al., ICLR 2025.
     """
 

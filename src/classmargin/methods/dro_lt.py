@@ -23,10 +23,10 @@ from classmargin.methods.method_registry import register
 def robust_centroid_losses(
     features: Tensor, labels: Tensor, centroids: Tensor, radii: Tensor, temperature: float = 1.0
 ) -> Tensor:
-    """Return ``-ln`` of the share each sample has in the neighbourhood of its class centroid ``[B]``.
+    """Return ``-ln [e^{-(d(μ_c, z_i) + ε_c)/T} / Σ_j e^{-(d(μ_c, z_j) + ε_c 1[y_j = c])/T}]`` ``[B]``, ``c = y_i``.
 
-    ``-ln [e^{-(d(μ_c, z_i) + ε_c)/T} / Σ_j e^{-(d(μ_c, z_j) + ε_c 1[y_j = c])/T}]`` with ``c = y_i``,
-    Euclidean ``d`` and ``j`` over the batch; ``features`` z ``[B, d]``, ``centroids`` μ ``[K, d]``, ``radii`` ε >= 0 ``[K]``.
+    ``d`` is Euclidean, ``j`` over the batch; ``features`` z ``[B, d]``, ``centroids`` μ ``[K, d]``, ``radii`` ε
+    ``[K]``.
     """
     classes = torch.arange(len(centroids), device=labels.device).unsqueeze(1)
     # Exact differences: the faster Gram form loses the small distances that matter here.
@@ -49,14 +49,17 @@ def robust_centroid_losses(
 class DROLT(Method):
     """Distributional robustness loss for the long tail, with its three phases.
 
-    Idea: centroids of rare classes are estimated badly, so features are pulled to the worst centroid within a learned radius ε.
+    Idea: centroids of rare classes are estimated badly, so features are pulled to the worst centroid within a learned
+        radius ε.
     Use: unequal class counts; compact features in general.
-    Hyper-parameters: ``temperature`` T, ``robust_weight``, ``initial_radius`` ε, ``radius_factor`` (1 as in the code, 2 as in the bound
-        of the paper), ``pretrain_share`` and ``classifier_share`` of the epochs, ``feature_lr_scale`` and ``classifier_lr_scale``.
+    Hyper-parameters: ``temperature`` T, ``robust_weight``, ``initial_radius`` ε, ``radius_factor`` (1 as in the code, 2
+        as in the bound of the paper), ``pretrain_share`` and ``classifier_share`` of the epochs, ``feature_lr_scale``
+        and ``classifier_lr_scale``.
     Cost: in the second phase one extra forward pass over the training set per epoch for the centroids.
-    Caveats: cross-entropy for all parameters; then features alone, from the robust loss and a cross-entropy weighted with
-        ``n_c / n_max`` (left out on frozen features); then the classifier alone. ε is clamped at 0, as nothing bounds it from
-        below. The original picks ε by position in the batch, which mixes up classes unless the batch is sorted.
+    Caveats: cross-entropy for all parameters; then features alone, from the robust loss and a cross-entropy weighted
+        with ``n_c / n_max`` (left out on frozen features); then the classifier alone. ε is clamped at 0, as nothing
+        bounds it from below. The original picks ε by position in the batch, which mixes up classes unless the batch is
+        sorted.
     Source: Samuel and Chechik, ICCV 2021.
     """
 

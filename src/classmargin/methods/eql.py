@@ -16,7 +16,7 @@ from classmargin.methods.method_registry import register
 
 
 def counter_uniform(index: Tensor, num_classes: int, *, step: int, seed: int) -> Tensor:
-    """Return numbers in [0, 1) ``[B, K]``, a pure function of the arguments, so that draws depend on no order or process."""
+    """Return numbers in [0, 1) ``[B, K]``, a pure function of the arguments: no order or process matters."""
     start = _mix(_mix(index.new_tensor(seed)) + step)
     classes = torch.arange(num_classes, device=index.device)
     bits = _mix(_mix(index + start).unsqueeze(1) + classes)
@@ -57,12 +57,13 @@ class EQL(Method):
 
     Idea: a rare class is mostly seen as a negative; dropping it from other samples' denominators spares it.
     Use: unequal class counts.
-    Hyper-parameters: ``tail_ratio`` λK (classes rarer than ``tail_ratio / K`` of the samples are rare), ``drop_probability`` γ of
-        the Bernoulli β, drawn per sample and class; ``mode="sigmoid"`` sums binary cross-entropies over classes with all rare
-        negatives dropped and logits shifted to the initial probability ``prior_probability``; ``seed``.
+    Hyper-parameters: ``tail_ratio`` λK (classes rarer than ``tail_ratio / K`` of the samples are rare),
+        ``drop_probability`` γ of the Bernoulli β, drawn per sample and class; ``mode="sigmoid"`` sums binary
+        cross-entropies over classes with all rare negatives dropped and logits shifted to the initial probability
+        ``prior_probability``; ``seed``.
     Cost: one forward and backward pass.
-    Caveats: no official softmax code exists; the defaults are those of a third party on CIFAR-100-LT. On balanced data with a
-        ratio above 1 every negative is dropped with probability γ and the loss degenerates.
+    Caveats: no official softmax code exists; the defaults are those of a third party on CIFAR-100-LT. On balanced data
+        with a ratio above 1 every negative is dropped with probability γ and the loss degenerates.
     Source: Tan et al., CVPR 2020.
     """
 

@@ -24,10 +24,7 @@ from classmargin.methods.method_registry import register
 
 
 def chi_square_weights(losses: Tensor, radius: float) -> Tensor:
-    """Return the weights on a χ² ball around uniform that maximise ``Σ_k q_k ℓ_k``.
-
-    ``q_k = (1 + √(2ρ) (ℓ_k - ℓ̄)/std) / K``, so that ``Σ q ℓ = mean + √(2ρ) std``. Weights may be negative.
-    """
+    """Return ``q_k = (1 + √(2ρ) (ℓ_k - ℓ̄)/std) / K``, which maximises ``Σ_k q_k ℓ_k`` on a χ² ball."""
     spread = losses.std(unbiased=False)
     if spread <= 1e-12 * losses.abs().max().clamp(min=1e-12):  # all classes alike: nothing to lean towards
         return torch.full_like(losses, 1.0 / len(losses))
@@ -37,9 +34,7 @@ def chi_square_weights(losses: Tensor, radius: float) -> Tensor:
 @register(
     name="fair-dro",
     title="FairDRO",
-    paper=(
-        "Jung et al., Re-weighting Based Group Fairness Regularization via Classwise Robust Optimization, ICLR 2023"
-    ),
+    paper="Jung et al., Re-weighting Based Group Fairness Regularization via Classwise Robust Optimization, ICLR 2023",
     family="robust",
     summary="Re-weights classes once per epoch towards those with above-average training loss.",
     search={"radius": (0.1, 0.3, 0.5, 1.5)},
@@ -52,12 +47,14 @@ class FairDRO(Method):
 
     Idea: the loss under the worst weights on a χ² ball is the mean plus a multiple of the spread over classes.
     Use: a smaller gap between classes.
-    Hyper-parameters: ``radius`` ρ, ``smoothing`` (``"linear"`` or ``"cosine"`` decay of the step s_t in ``q ← q + s_t (q* - q)``),
-        ``loss_kind`` (``"cross-entropy"`` or ``"zero-one"`` class losses of the pass), ``nonnegative`` (clamp the weights at 0).
+    Hyper-parameters: ``radius`` ρ, ``smoothing`` (``"linear"`` or ``"cosine"`` decay of the step s_t in
+        ``q ← q + s_t (q* - q)``), ``loss_kind`` (``"cross-entropy"`` or ``"zero-one"`` class losses of the pass),
+        ``nonnegative`` (clamp the weights at 0).
     Cost: one forward and backward pass and one forward pass over the training set per epoch.
-    Caveats: the closed form gives a class more than 1/√(2ρ) standard deviations below the mean a negative weight, so that with
-        many classes training *raises* the loss of the easiest ones without bound; hence the clamp. The original (two groups,
-        ``nonnegative=False``) needs every (group, label) cell filled and its pass moves batch-norm statistics.
+    Caveats: the closed form gives a class more than 1/√(2ρ) standard deviations below the mean a negative weight, so
+        that with many classes training *raises* the loss of the easiest ones without bound; hence the clamp. The
+        original (two groups, ``nonnegative=False``) needs every (group, label) cell filled and its pass moves
+        batch-norm statistics.
     Source: Jung et al., ICLR 2023.
     """
 

@@ -23,7 +23,8 @@ class Focal(Method):
     Use: many easy samples beside few hard ones, whatever their class.
     Hyper-parameters: ``focusing`` (γ of the paper; 0 = cross-entropy).
     Cost: one forward and backward pass.
-    Caveats: the weight carries gradient, as published. This is the softmax form; weights per class are in ``class-balanced``.
+    Caveats: the weight carries gradient, as published. This is the softmax form; weights per class are in
+        ``class-balanced``.
     Source: Lin et al., ICCV 2017.
     """
 

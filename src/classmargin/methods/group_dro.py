@@ -30,9 +30,10 @@ class GroupDRO(Method):
 
     Idea: an adversary moves weight to the classes with the largest loss, the network answers.
     Use: the worst class matters most.
-    Hyper-parameters: ``step_size`` η, ``adjustment`` C (adds ``C/√n_k`` inside the exponent), ``absent``: ``"zero"`` lets absent
-        classes take part with loss 0, ``"renormalise"`` updates and weights only the present ones, ``"unbiased"`` weights each
-        sample by ``K q_y``; ``sampler`` (``"class-balanced"`` draws classes equally often, as published).
+    Hyper-parameters: ``step_size`` η, ``adjustment`` C (adds ``C/√n_k`` inside the exponent), ``absent``: ``"zero"``
+        lets absent classes take part with loss 0, ``"renormalise"`` updates and weights only the present ones,
+        ``"unbiased"`` weights each sample by ``K q_y``; ``sampler`` (``"class-balanced"`` draws classes equally often,
+        as published).
     Cost: one forward and backward pass.
     Caveats: q is updated before use and only in training. η = 0.01 moves q slowly when K is large.
     Source: Sagawa et al., ICLR 2020.

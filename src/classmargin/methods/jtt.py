@@ -40,11 +40,12 @@ class JTT(Method):
 
     Idea: what a short training gets wrong belongs to the groups that lag behind.
     Use: unknown or many hard groups; no annotation is needed.
-    Hyper-parameters: ``identification_share`` of the epochs for the first training (the second has all of them), ``up_weight``
-        λ_up, ``mode`` (``"up-sample"`` repeats the errors, so epochs get longer; ``"weight"`` puts λ_up on their loss).
+    Hyper-parameters: ``identification_share`` of the epochs for the first training (the second has all of them),
+        ``up_weight`` λ_up, ``mode`` (``"up-sample"`` repeats the errors, so epochs get longer; ``"weight"`` puts λ_up
+        on their loss).
     Cost: ``identification_share + 1 + (up_weight - 1) · |E|/N`` trainings when up-sampling.
-    Caveats: the released code's λ is ``up_weight - 1`` here, and it records errors during the training epoch, not in a pass at
-        its end. A network without errors gives ERM; an early stop on many classes gives very many.
+    Caveats: the released code's λ is ``up_weight - 1`` here, and it records errors during the training epoch, not in a
+        pass at its end. A network without errors gives ERM; an early stop on many classes gives very many.
     Source: Liu et al., ICML 2021.
     """
 

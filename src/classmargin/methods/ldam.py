@@ -57,11 +57,11 @@ class LDAM(Method):
 
     Idea: rare classes get a larger margin; class weights come only once the features have settled (DRW).
     Use: unequal class counts.
-    Hyper-parameters: ``max_margin`` of the rarest class (0.1 is better on balanced data), ``scale`` s, ``reweight_from`` (share of
-        the epochs after which effective-number weights with ``beta`` act; None = never).
+    Hyper-parameters: ``max_margin`` of the rarest class (0.1 is better on balanced data), ``scale`` s,
+        ``reweight_from`` (share of the epochs after which effective-number weights with ``beta`` act; None = never).
     Cost: one forward and backward pass.
-    Caveats: needs a cosine head, and test scores are its plain cosines. Weighted losses are divided by the sum of the weights in
-        the batch, as in the original code, which switches at epoch 160 of 200; here the switch is a share.
+    Caveats: needs a cosine head, and test scores are its plain cosines. Weighted losses are divided by the sum of the
+        weights in the batch, as in the original code, which switches at epoch 160 of 200; here the switch is a share.
     Source: Cao et al., NeurIPS 2019.
     """
 

@@ -35,14 +35,15 @@ def generalised_cross_entropy(losses: Tensor, q: float) -> Tensor:
 class LfF(Method):
     """Learning from failure: the mean of ``W · CE`` with ``W = e_B / (e_B + e_D)``, beside a biased twin.
 
-    Idea: a twin trained with generalised cross-entropy clings to easy samples; where it fails (large ``e_B``) and the main
-        network (``e_D``) does better, the sample gets weight.
+    Idea: a twin trained with generalised cross-entropy clings to easy samples; where it fails (large ``e_B``) and the
+        main network (``e_D``) does better, the sample gets weight.
     Use: classes that fail because their samples contradict an easy shortcut.
     Hyper-parameters: ``q`` of the generalised cross-entropy, ``average_decay`` α of the losses kept per sample,
-        ``normalise_by_class`` (each average is divided by the largest of its class), ``biased_loss`` (``"gce"`` or ``"release"``).
+        ``normalise_by_class`` (each average is divided by the largest of its class), ``biased_loss`` (``"gce"`` or
+        ``"release"``).
     Cost: two networks, so 2 forward and backward passes.
-    Caveats: averages and class normalisation are in the original code, not in the formula (``preset="formula"``). On clean
-        balanced data W is about ½ and so is the effective learning rate. Only the main network is evaluated.
+    Caveats: averages and class normalisation are in the original code, not in the formula (``preset="formula"``). On
+        clean balanced data W is about ½ and so is the effective learning rate. Only the main network is evaluated.
     Source: Nam et al., NeurIPS 2020.
     """
 

@@ -32,8 +32,8 @@ class LGM(Method):
     Hyper-parameters: ``margin`` α, reached from ``start_margin`` by doubling every ``doubling_share`` of the training,
         ``likelihood_weight`` λ.
     Cost: one forward and backward pass.
-    Caveats: needs the ``gaussian`` head, whose logits ``-d_k`` are the test scores; its means learn twice as fast as the rest.
-        Features that no layer normalises can collapse to a point within a few steps: a warning says so.
+    Caveats: needs the ``gaussian`` head, whose logits ``-d_k`` are the test scores; its means learn twice as fast as
+        the rest. Features that no layer normalises can collapse to a point within a few steps: a warning says so.
     Source: Wan et al., CVPR 2018.
     """
 

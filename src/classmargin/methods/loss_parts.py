@@ -29,7 +29,7 @@ def focal_factor(losses: Tensor, focusing: float) -> Tensor:
 
 
 def refuse_above(limit: float, values: Tensor, expected: str) -> None:
-    """Refuse the logits of another head, which would be taken for what is expected without complaint (on the CPU alone)."""
+    """Refuse the logits of another head, which would pass for what is expected (on the CPU alone)."""
     if not torch.compiler.is_compiling() and values.device.type == "cpu" and values.numel():
         largest = float(values.detach().max())
         if largest > limit:
@@ -75,7 +75,7 @@ def training_class_means(
 
 
 def effective_number_weights(class_counts: Tensor, beta: float) -> Tensor:
-    """Return ``(1 - β) / (1 - β^n)`` scaled to sum to ``K``, in float64; a class without samples counts as one sample."""
+    """Return ``(1 - β) / (1 - β^n)`` scaled to sum to ``K``, in float64; a class without samples counts as one."""
     counts = class_counts.double().clamp(min=1)
     if beta == 0:
         return torch.ones_like(counts)

@@ -40,11 +40,11 @@ class SAM(Method):
 
     Idea: a minimum that stays low nearby generalises better.
     Use: alone (cross-entropy), or around any method as ``sam+NAME``.
-    Hyper-parameters: ``rho`` ρ, ``adaptive`` (scale by the size of each weight, with a larger ρ), ``weight_decay`` inside the loss
-        (then switch the optimiser's off); presets named after data sets have the ρ of the paper.
+    Hyper-parameters: ``rho`` ρ, ``adaptive`` (scale by the size of each weight, with a larger ρ), ``weight_decay``
+        inside the loss (then switch the optimiser's off); presets named after data sets have the ρ of the paper.
     Cost: 2 forward and backward passes.
-    Caveats: the original has weight decay in both gradients; a common port leaves it to the optimiser, which is the default here.
-        Only the network is perturbed. Method state and batch-norm statistics come from the first pass.
+    Caveats: the original has weight decay in both gradients; a common port leaves it to the optimiser, which is the
+        default here. Only the network is perturbed. Method state and batch-norm statistics come from the first pass.
     Source: Foret et al., ICLR 2021.
     """
 

@@ -66,14 +66,16 @@ class SupCon(Method):
     """Supervised contrastive learning with a projection head and two views.
 
     Idea: on the unit sphere of a projection, views of the same class attract and all others repel.
-    Use: features that separate classes; the classifier follows (``mode="two-stage"``) or learns along (``"joint"``: cross-entropy
-        plus ``contrastive_weight`` times the contrastive loss). ``"auto"``: two stages from 200 epochs on where views differ.
+    Use: features that separate classes; the classifier follows (``mode="two-stage"``) or learns along (``"joint"``:
+        cross-entropy plus ``contrastive_weight`` times the contrastive loss). ``"auto"``: two stages from 200 epochs on
+        where views differ.
     Hyper-parameters: ``temperature`` τ, ``base_temperature`` τ_b (the loss is scaled by τ/τ_b; None = no scaling),
-        ``projection_dim``, ``classifier_share`` of the epochs for the second stage, ``anchors`` (``"all"`` counts those without a
-        positive as 0 in the mean, ``"valid"`` leaves them out), ``views``.
+        ``projection_dim``, ``classifier_share`` of the epochs for the second stage, ``anchors`` (``"all"`` counts those
+        without a positive as 0 in the mean, ``"valid"`` leaves them out), ``views``.
     Cost: every sample is seen twice, so about 2 forward and backward passes.
-    Caveats: both stages share the budget of the other methods, short for the two-stage form. Where both views are the same (no
-        augmentation, features) two stages are refused. Strong augmentation is part of the recipe and lies with the data.
+    Caveats: both stages share the budget of the other methods, short for the two-stage form. Where both views are the
+        same (no augmentation, features) two stages are refused. Strong augmentation is part of the recipe and lies with
+        the data.
     Source: Khosla et al., NeurIPS 2020.
     """
 

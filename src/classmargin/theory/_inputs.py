@@ -27,7 +27,7 @@ def as_float64(name: str, values: FloatArray, *, dim: int) -> Tensor:
 
 
 def _for_torch(values: Any) -> Any:
-    """Copy an array, which torch might warn about or refuse: read-only (memory-mapped), reversed, in foreign byte order."""
+    """Copy an array, which torch might refuse or warn about: read-only, reversed, in foreign byte order."""
     return np.array(values, dtype=values.dtype.newbyteorder("=")) if isinstance(values, np.ndarray) else values
 
 

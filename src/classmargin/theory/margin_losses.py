@@ -62,14 +62,7 @@ def margin_loss(margins: FloatArray | float, gamma: FloatArray | float) -> Tenso
 
 
 def zero_one_loss(logits: FloatArray, labels: LabelArray) -> Tensor:
-    """Return 1 where the true class does not score strictly highest, else 0; shape ``[N]``, float64.
-
-    A tie counts as an error, so that the loss is never below the error of any tie-breaking rule.
-
-    Example:
-        >>> zero_one_loss(torch.tensor([[1.0, 0.0], [1.0, 1.0]]), torch.tensor([0, 0])).tolist()
-        [0.0, 1.0]
-    """
+    """Return 1 where the true class does not score strictly highest (a tie is an error), else 0 ``[N]``, float64."""
     return (prediction_margin(logits, labels) <= 0).to(torch.float64)
 
 
@@ -99,8 +92,9 @@ def surrogate_loss(logits: FloatArray, labels: LabelArray, class_margins: FloatA
     1 − 1/((1 + e^t) ln 2) >= 1 − 1/(2 ln 2) > 0. And the largest of the terms e^{(z_k − z_y)/γ}, k ≠ y, is
     e^{−u/γ}, so that replacing it by their sum gives g(u/γ) <= ℓ_{γ,ce}/ln 2. ∎
 
-    The constant 1/ln 2 is the smallest possible: with two equal logits both sides are 1. Contrary to the print, ℓ_{γ,ce}
-    falls in γ where z_y is below the average logit under softmax(z/γ). Arguments are those of :func:`class_margin_loss`.
+    The constant 1/ln 2 is the smallest possible: with two equal logits both sides are 1. Contrary to the print,
+    ℓ_{γ,ce} falls in γ where z_y is below the average logit under softmax(z/γ). Arguments are those of
+    :func:`class_margin_loss`.
 
     Example:
         >>> loss = surrogate_loss(torch.tensor([[0.0, 1.0]]), torch.tensor([0]), torch.tensor([2.0, 1.0]))

@@ -126,12 +126,7 @@ def margin_objective(
     class_counts: CountArray | None = None,
     objective: Objective = "overall",
 ) -> float:
-    """Return Σ_k α_k/γ_k^a, the part of the bound that depends on the margins (α, a: top of the module).
-
-    Example:
-        >>> round(margin_objective(torch.tensor([3.0, 4.0, 10.0]), torch.ones(3)), 4)  # the mean of r²/γ²
-        5.6667
-    """
+    """Return Σ_k α_k/γ_k^a, the part of the bound that depends on the margins (α, a: top of the module)."""
     weights, exponent = _problem(class_sqnorm, class_counts, objective)
     margins = as_positive("class_margins", class_margins, dim=1)
     if margins.shape != weights.shape:

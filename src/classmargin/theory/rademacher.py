@@ -267,7 +267,8 @@ def rademacher_bound_from_statistics(
         feature_dim: d, on which C(p) depends for p != 2.
         weight_bound: Λ > 0, the bound on ‖w_y‖_q.
         norm_order: p in [1, ∞], the norm of ``class_sqnorm``.
-        constants: ``"correct"``, or ``"paper"`` for C(p) as printed, **no upper bound** for p < 2 and for p = ∞ with small d.
+        constants: ``"correct"``, or ``"paper"`` for C(p) as printed, **no upper bound** for p < 2 and for p = ∞ with
+            small d.
 
     Example:
         >>> toy = torch.tensor([3.0, 4.0, 10.0])  # r² of three classes with 2, 1 and 1 samples

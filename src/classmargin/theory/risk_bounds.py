@@ -144,8 +144,8 @@ def class_risk_bounds(
     with a weight vector for every point outside the sample gets the sample right by γ_k and everything else wrong
     (tests/theory builds it). Only γ_k ∝ r_k/√N_k makes the bounds equal.
 
-    Arguments are those of :func:`risk_bound`; ``delta`` is for the bound of one class, with ``simultaneous=True`` for any
-    of the K bounds (each is then computed at δ/K).
+    Arguments are those of :func:`risk_bound`; ``delta`` is for the bound of one class, with ``simultaneous=True`` for
+    any of the K bounds (each is then computed at δ/K).
 
     Example:
         >>> features, labels = torch.eye(2).repeat(200, 1), torch.tensor([0, 1]).repeat(200)

@@ -79,7 +79,8 @@ class CheckpointStore:
     def load_newest(self) -> tuple[int, dict[str, Any]] | None:
         """Return step and tree of the newest whole checkpoint, or None if there is none.
 
-        One that cannot be read just now may be whole: an ``OSError``, as going on from an earlier one would in time delete it.
+        One that cannot be read just now may be whole: an ``OSError``, as going on from an earlier one would in time
+        delete it.
         """
         for path in self.paths():
             try:

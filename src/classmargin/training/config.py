@@ -1,7 +1,7 @@
 """What a run is made of, as typed, frozen records: the only way settings travel through the package.
 
-Defaults < preset < file.toml < command line (``training.config_reader`` merges them). Everything but most of ``machine`` decides the
-result; its hash names the run folder.
+Defaults < preset < file.toml < command line (``training.config_reader`` merges them). Everything but most of
+``machine`` decides the result; its hash names the run folder.
 """
 
 from __future__ import annotations
@@ -75,9 +75,11 @@ class DataConfig(_Part):
         soft_labels: Prediction file (``classmargin predict RUN DATA --split train``) whose probabilities replace the
             classes of the training samples, for distillation.
         allow_absent: Train although some classes have no test sample, so that their accuracy stays unknown.
-        spared_classes: Classes that are augmented less: not at all in place of ``standard``, by ``standard`` in place of a policy.
+        spared_classes: Classes that are augmented less: not at all in place of ``standard``, by ``standard`` in place
+            of a policy.
         left_out: CSV file with a column ``sample_id``: the indices of training samples that are not trained on.
-        fold: ``(k, n)``: part ``k`` (from 0) of ``n`` equal parts of every training class takes the place of the validation samples.
+        fold: ``(k, n)``: part ``k`` (from 0) of ``n`` equal parts of every training class takes the place of the
+            validation samples.
     """
 
     name: str = "fashion-mnist-mini"
@@ -209,11 +211,13 @@ class LoopConfig(_Part):
     Attributes:
         epochs: Passes over the training set, over all stages of the method.
         batch_size: Samples of one optimiser step, over all devices and micro-batches.
-        accumulate: Micro-batches that each device's share of a batch is cut into; a method's state follows the first of them.
+        accumulate: Micro-batches that each device's share of a batch is cut into; a method's state follows the first of
+            them.
         seed: Initial weights, order and augmentation of the samples, random numbers of the method.
         precision: As Lightning Fabric names it; ``tf32``: float32 whose products round their inputs to ten bits, on
-            accelerators that have it; ``default``: ``tf32`` there and ``32-true`` elsewhere; ``auto``: bfloat16 autocast
-            where the device computes in it natively and ``32-true`` elsewhere, so that the result depends on the machine.
+            accelerators that have it; ``default``: ``tf32`` there and ``32-true`` elsewhere; ``auto``: bfloat16
+            autocast where the device computes in it natively and ``32-true`` elsewhere, so that the result depends on
+            the machine.
         compile: Compile the network with ``torch.compile``.
         ema_decay: Keep a moving average of the weights and evaluate that; None: off.
         swa_start: Share of the epochs after which the weights at the end of each epoch are averaged equally

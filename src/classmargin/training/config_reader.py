@@ -152,7 +152,7 @@ def _quoted(text: str) -> str:
 
 
 def differences(old: RunConfig, new: RunConfig) -> list[str]:
-    """Return what decides the result and differs, as ``loop.epochs: 10 -> 20``; of the machine part only ``NUMERICS`` count."""
+    """Return what decides the result and differs, as ``loop.epochs: 10 -> 20``; see ``NUMERICS``."""
     before, after = old.to_dict(), new.to_dict()
     found = []
     for part in before:

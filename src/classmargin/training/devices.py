@@ -1,7 +1,4 @@
-"""Devices, processes, precision and threads, all through Lightning Fabric, and the rules for settings left open.
-
-Threads, memory format and precision change the last bits of a result, so they follow from network and machine alone.
-"""
+"""Devices, processes, precision and threads through Lightning Fabric; what is left open follows from the machine."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from classmargin.training.config import Precision, RunConfig
 
 
 def start(config: RunConfig) -> Any:
-    """Return a launched Fabric for the machine part of ``config``; without a launcher it starts the other processes itself."""
+    """Return a launched Fabric for the machine part of ``config``; without a launcher it starts other processes."""
     fabric_module = require_extra("lightning.fabric", "train", "training")
     machine = config.machine
     precision = choose_precision(config.loop.precision, machine.accelerator)
@@ -53,7 +50,7 @@ def start(config: RunConfig) -> Any:
 
 @contextlib.contextmanager
 def started(config: RunConfig) -> Iterator[Any]:
-    """Yield what :func:`start` returns, and leave the group of processes that it formed: its threads may abort Python's exit."""
+    """Yield what :func:`start` returns, and leave the group that it formed: its threads may abort Python's exit."""
     formed_before = dist.is_available() and dist.is_initialized()
     _forget_former_group()
     switches: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
@@ -144,7 +141,7 @@ def _strategy(processes: int, accelerator: str) -> Any:
 
 
 def choose_precision(precision: Precision, accelerator: str) -> Precision:
-    """Return ``precision`` with ``auto`` and ``default`` decided for this machine; emulated bfloat16 is never the choice."""
+    """Return ``precision`` with ``auto`` and ``default`` decided for this machine; bfloat16 is never emulated."""
     on_cuda = accelerator != "cpu" and torch.cuda.is_available()
     if precision == "default":
         return "tf32" if on_cuda and torch.cuda.get_device_capability() >= (8, 0) else "32-true"
@@ -175,8 +172,8 @@ def device_kind(accelerator: str) -> str:
 def settled(config: RunConfig, *, images: bool) -> RunConfig:
     """Return the configuration with threads, memory format and precision decided where they were left open.
 
-    One thread on the CPU, because its bits are the same on machines with more cores, and because a second one is many times
-    slower than none as soon as something else runs. Channels-last is what convolutions compute in fastest.
+    One thread on the CPU, because its bits are the same on machines with more cores, and because a second one is many
+    times slower than none as soon as something else runs. Channels-last is what convolutions compute in fastest.
     """
     machine = config.machine
     threads, layout = machine.threads, machine.memory_format

@@ -1,4 +1,4 @@
-"""Passes without gradient: training set for hooks of methods, accuracies on validation, scores and audit of the test set."""
+"""Passes without gradient: over the training set for hooks, on validation, scores and audit of the test set."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def evaluation_mode(*modules: nn.Module) -> Iterator[None]:
 
 
 def forward_batches(network: nn.Module, batches: Iterable[Batch], fabric: Any) -> Iterator[tuple[Batch, ModelOutput]]:
-    """Yield each batch with the network's output; compiled networks are called uncompiled, as batch sizes differ here."""
+    """Yield each batch with the network's output; compiled networks are called uncompiled, as sizes differ here."""
     dtype = next((p.dtype for p in network.parameters()), torch.float32)
     for batch in batches:
         # Token numbers stay whole.

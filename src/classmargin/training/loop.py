@@ -45,7 +45,7 @@ from classmargin.training.stopping import DivergedError, StoppedError, StopReque
 
 @dataclass(frozen=True)
 class Ingredients:
-    """What arrives as arguments; ``teacher`` holds class probabilities of each training sample by its index, ``[N, K]``."""
+    """What arrives as arguments; ``teacher`` holds class probabilities of training samples by index, ``[N, K]``."""
 
     network: nn.Module
     method: Method

@@ -158,7 +158,7 @@ class WandbLogger:
 
 
 class MLflowLogger:
-    """MLflow, inside ``RUN`` unless ``MLFLOW_TRACKING_URI`` is set; a client of its own leaves the process's run alone."""
+    """MLflow, inside ``RUN`` unless ``MLFLOW_TRACKING_URI`` is set, by a client that leaves other runs alone."""
 
     def __init__(self, folder: Path, class_names: Sequence[str], config: Any, first_step: int) -> None:
         mlflow = require_extra("mlflow", "mlflow", "the MLflow logger")
@@ -218,7 +218,7 @@ _FORMULA = re.compile(r"(^|[;\t])(?=[\s\0\ufeff\u200b]*[=+\-@＝＋－＠])")
 
 
 def safe_cell(text: str) -> str:
-    """Return text (class names come from files of others) that a spreadsheet shows instead of computing it: ``'=A1``."""
+    """Return text (class names are of others) that a spreadsheet shows instead of computing it: ``'=A1``."""
     marked = _FORMULA.sub(r"\1'", text)
     return f"'{marked}" if marked.startswith(("\t", "\r", "\n")) else marked
 

@@ -11,7 +11,7 @@ from classmargin._checks import check_choice
 
 @dataclass(frozen=True)
 class Preset:
-    """A named set of values; ``mr2`` are hyper-parameters for the MR² family alone, ``notes`` say what the paper does not."""
+    """A named set of values; ``mr2``: hyper-parameters of the MR² family; ``notes``: what the paper does not say."""
 
     name: str
     title: str

@@ -115,7 +115,7 @@ def refresh_running_statistics(network: nn.Module, batches: Iterable[Batch], pla
 
 @contextlib.contextmanager
 def averaged(modules: Mapping[str, nn.Module]) -> Iterator[list[dict[str, Any]]]:
-    """Let the modules hold averages in the block; yield each process's own values in rank order, none in one process."""
+    """Let the modules hold averages in the block; yield each process's own values in rank order, if several."""
     if not is_distributed():
         yield []
         return

@@ -1,4 +1,4 @@
-"""Everything a running loop writes: checkpoints, log lines, the state of a failure. Every rank calls, only rank 0 writes."""
+"""Everything a running loop writes: checkpoints, log lines, failures. Every rank calls, only rank 0 writes."""
 
 from __future__ import annotations
 

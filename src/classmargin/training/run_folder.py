@@ -8,8 +8,8 @@
         audit.json         report.html        progress.json     how far it is (for whoever watches)
         done               exists when all of the above is final
 
-One process writes at a time: the lock is the kernel's and vanishes with its process. Whoever gets it removes what a killed process
-left half written. Files that decide what a later start does are flushed to the disk before it goes on.
+One process writes at a time: the lock is the kernel's and vanishes with its process. Whoever gets it removes what a
+killed process left half written. Files that decide what a later start does are flushed to the disk before it goes on.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class RunFolder:
         write_json(self.done_file, summary, durable=True)
 
     def remove_unbegun(self) -> None:
-        """Remove a folder in which no run was begun (the caller holds its lock, which goes last), unless others have files there."""
+        """Remove a folder, under its lock, in which no run was begun and nobody else has files."""
         if self.started:
             return
         with contextlib.suppress(OSError):

@@ -33,7 +33,7 @@ INTERVAL = 0.3
 
 
 class Watchers:
-    """A progress file, for a parent that shows many runs, and a bar (``show`` None: on a terminal), updated now and then."""
+    """A progress file, for a parent that shows many runs, and a bar (``show`` None: on a terminal)."""
 
     def __init__(self, file: Path | None = None, title: str = "", *, show: bool | None = False) -> None:
         self._file, self._total, self._next = file, 0, 0.0

@@ -26,7 +26,7 @@ from classmargin.training.process_state import seed_for
 
 @dataclass(frozen=True)
 class SoftLabels:
-    """Turns classes of a batch into those of a ``teacher`` ``[N, K]`` by sample index, and mixes samples, each rank its own."""
+    """Gives a batch the classes of a ``teacher`` ``[N, K]`` by sample index, and mixes samples, each rank its own."""
 
     num_classes: int
     mix: str = "none"
@@ -60,7 +60,7 @@ class SoftLabels:
 
 
 def read_teacher(path: str, *, labels: Tensor, index: Tensor, full_size: int, class_names: Sequence[str]) -> Tensor:
-    """Return class probabilities ``[full_size, K]``, float32, of a prediction file for these training samples, 0 elsewhere."""
+    """Return class probabilities ``[full_size, K]`` of a prediction file for these training samples, 0 elsewhere."""
     found = read_predictions(path)
     scores = found.probabilities if found.probabilities is not None else found.logits
     if scores is None or found.sample_id is None:
@@ -87,7 +87,7 @@ def read_teacher(path: str, *, labels: Tensor, index: Tensor, full_size: int, cl
 
 
 def cutmix(images: Tensor, order: Tensor, kept: float, random: np.random.Generator) -> tuple[Tensor, float]:
-    """Paste one box of ``images[order]`` into ``images`` ``[B, C, H, W]``; return them and the share of the area left."""
+    """Paste one box of ``images[order]`` into ``images`` ``[B, C, H, W]``; return them and the share left."""
     height, width = images.shape[2:]
     side = (1.0 - kept) ** 0.5
     tall, wide = round(height * side), round(width * side)

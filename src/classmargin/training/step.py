@@ -3,9 +3,10 @@
 One module, because data-parallel wrappers synchronise the gradients of what they wrap: the method's own parameters
 (centres, twin network, projection head) must be inside as well.
 
-The processes must agree on whether the loss is still a number, whether someone asked to stop, and whether it is time to save: one small
-all-reduce. Reading a number from an accelerator makes the host wait, so there it is done every ``CHECK_EVERY`` steps; a broken loss is
-then found some steps late, and reported with the step and the samples it came from.
+The processes must agree on whether the loss is still a number, whether someone asked to stop, and whether it is time to
+save: one small all-reduce. Reading a number from an accelerator makes the host wait, so there it is done every
+``CHECK_EVERY`` steps; a broken loss is then found some steps late, and reported with the step and the samples it came
+from.
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ class TrainedModule(nn.Module):
 
 @contextlib.contextmanager
 def state_kept_precise(method: Method) -> Iterator[None]:
-    """Let the state of a method keep its precision in the block: sums that grow by small steps stand still in eight bits.
+    """Let the state of a method keep its precision in the block: sums that grow by small steps stand still in eight
+    bits.
 
     Running statistics of normalisation layers (of a twin network) have to be of the type of its weights.
     """
@@ -96,9 +98,11 @@ class MicroBatch(NamedTuple):
 
 
 def split_batch(batch: Batch, parts: int, *, even: bool = False) -> list[MicroBatch]:
-    """Cut a batch into micro-batches, views of a sample together, whose weighted mean losses add up to that of the whole.
+    """Cut a batch into micro-batches, views of a sample together, whose weighted mean losses add up to that of the
+    whole.
 
-    The smallest share of all processes decides how many, so that they make the same calls; ``even`` shares need not ask.
+    The smallest share of all processes decides how many, so that they make the same calls; ``even`` shares need not
+    ask.
     """
     if parts == 1:
         return [MicroBatch(batch, 1.0)]
@@ -171,9 +175,11 @@ class Stepper:
     def step(
         self, batch: Batch, position: Position, *, full: bool, check: bool
     ) -> tuple[MethodLoss, tuple[bool, bool]]:
-        """Do one step on this process's share of a batch, ``full`` on every process or none; return loss and whether to stop, to save.
+        """Do one step on this process's share of a batch, ``full`` on every process or none; return loss and whether to
+        stop, to save.
 
-        Losses and wishes are read only at a ``check``, the same for every process; a ``NotFiniteError`` is about any step since.
+        Losses and wishes are read only at a ``check``, the same for every process; a ``NotFiniteError`` is about any
+        step since.
         """
         micro_batches = split_batch(batch, self._accumulate, even=full)
         self._seen, self._agreement = [], (False, False)

@@ -4,13 +4,14 @@
 head minimises it over weights of one common length. SciPy keeps its variables in float64; products run in the precision and on the
 device of the features.
 
-**Coordinates.** Raw features have steep and flat directions that differ by many orders of magnitude, which take many steps. With
-probabilities near the class shares ``π`` the curvature in the weights of class k is about ``h_k C + α I``, with ``C = Σ w φφᵀ`` and
-``h_k = π_k (1 - π_k) / c̄²``. In the eigenvectors ``Q`` of ``C`` (eigenvalues λ) that is diagonal, so ``W = (V · S) Qᵀ`` with
-``S_kj = (h_k λ_j + α)^-½``: all curvatures start near 1.
+**Coordinates.** Raw features have steep and flat directions that differ by many orders of magnitude, which take many
+steps. With probabilities near the class shares ``π`` the curvature in the weights of class k is about ``h_k C + α I``,
+with ``C = Σ w φφᵀ`` and ``h_k = π_k (1 - π_k) / c̄²``. In the eigenvectors ``Q`` of ``C`` (eigenvalues λ) that is
+diagonal, so ``W = (V · S) Qᵀ`` with ``S_kj = (h_k λ_j + α)^-½``: all curvatures start near 1.
 
-**The last digits.** A quasi-Newton method amplifies rounding of the order of rows up to its tolerance. Small problems therefore end with
-Newton steps: at the minimum order, duplicates and weights of rows make no difference, which is what scikit-learn checks.
+**The last digits.** A quasi-Newton method amplifies rounding of the order of rows up to its tolerance. Small problems
+therefore end with Newton steps: at the minimum order, duplicates and weights of rows make no difference, which is what
+scikit-learn checks.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ from classmargin.integrations.sklearn_parts.minibatch import SMALLEST_NORM, STAR
 FloatArray = NDArray[np.float64]
 CHUNK_ENTRIES = 1 << 20  # logits handled at once: 4 MB in float32
 HISTORY = 10  # pairs of steps and gradients that L-BFGS remembers
-COSINE_ROUNDS = 10
 # Above, the eigenvalue problem costs more than the steps it saves; the diagonal of C must do.
 LARGEST_ROTATION = 2048
 # Rows behind C for each of its columns; more would sharpen what need not be sharp.
@@ -57,7 +57,7 @@ class FittedHead(NamedTuple):
 
 
 class MarginObjective:
-    """The objective on rows ``[N, d]``, labels ``[N]``, weights ``[N]`` of sum 1, margins ``[K]``, in chunks that fit the cache."""
+    """The objective on rows ``[N, d]`` with labels, weights of sum 1 and margins, in chunks that fit the cache."""
 
     def __init__(self, rows: Tensor, labels: Tensor, row_weight: Tensor, class_margins: Tensor, alpha: float) -> None:
         self.rows, self.labels, self.alpha = rows, labels, alpha
@@ -118,10 +118,6 @@ class Coordinates:
         self.intercept = mean_margin * (share.log() - share.log().mean()) * learns_intercept
         self.anchor, self.scale, self.learns_scale = anchor, scale, learns_scale
 
-    def start(self) -> FloatArray:
-        """Return the first point."""
-        return np.zeros(self.width.numel() + self.width.shape[0] + 1)
-
     def head(self, variables: Tensor) -> tuple[Tensor, Tensor]:
         """Return weights ``[K, d]`` and offsets ``[K]``."""
         flat, count = variables.to(self.width), self.width.numel()
@@ -136,15 +132,9 @@ class Coordinates:
         direction = F.normalize(self.anchor + turn, dim=1, eps=SMALLEST_NORM)
         return self.scale * change.exp() * direction, intercept
 
-    def move_to(self, variables: FloatArray) -> None:
-        """Start anew from ``variables`` at length 1: each step lengthens what is normalised, until all looks flat."""
-        coef, self.intercept = self.head(torch.from_numpy(variables))
-        scale = float(torch.linalg.vector_norm(coef, dim=1).max())
-        self.anchor, self.width, self.scale = coef / scale, self.width * (self.scale / scale), scale
-
 
 def feature_curvature(rows: Tensor, row_weight: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Return eigenvalues ``[d]`` and eigenvectors ``[d, d]`` of the second moments of (some) rows; the diagonal if large."""
+    """Return eigenvalues ``[d]`` and eigenvectors ``[d, d]`` of the second moments of rows; the diagonal if large."""
     count, size = rows.shape
     step = max(1, count // max(LEAST_ROWS, ROWS_PER_COLUMN * size))
     rows, weight = rows[::step], row_weight[::step].unsqueeze(1)
@@ -173,8 +163,9 @@ def fit_head(
 ) -> FittedHead:
     """Minimise ``Σ w ℓ_γ + α/2 · v ‖W‖²`` until the Newton decrement is below ``tol`` times the value.
 
-    ``v`` is the total variance of the features (without intercept: mean squared length). A cosine head is given rows of length 1, its
-    weights have one length (``scale``; learned if None), ``α`` weighs ``K · scale²``, and it starts from the class means.
+    ``v`` is the total variance of the features (without intercept: mean squared length). A cosine head is given rows of
+    length 1, its weights have one length (``scale``; learned if None), ``α`` weighs ``K · scale²``, and it starts from
+    the class means.
     """
     given, num_classes = rows.dtype, class_margins.shape[0]
     variables = num_classes * (rows.shape[1] + 1)
@@ -202,23 +193,14 @@ def fit_head(
         scale=START_SCALE * mean_margin if scale is None else float(scale),
         learns_scale=scale is None,
     )
-    steps = 0
-    for _ in range(COSINE_ROUNDS):
-        head, point = _search(objective, coordinates, iterations - steps, tol)
-        steps += head.iterations
-        if not cosine:
-            break
-        coordinates.move_to(point)
-        point = coordinates.start()
-        if head.iterations == 1 or steps >= iterations:  # flat at the start of a round: this is the end
-            break
+    head, point = _search(objective, coordinates, iterations, tol)
     # A class without rows has no direction of its own.
     if small and head.converged and not (cosine and bool((share == 0).any())):
         point, value = newton_steps(lambda x: objective.value(*coordinates.head(x)), point)
         head = FittedHead(*coordinates.head(torch.from_numpy(point)), value, head.iterations, head.converged)
     coef = head.coef / unit
     offsets = head.intercept - coef @ centre
-    return head._replace(coef=coef.to(given), intercept=offsets.to(given), iterations=steps)
+    return head._replace(coef=coef.to(given), intercept=offsets.to(given))
 
 
 def _mean_directions(objective: MarginObjective, share: Tensor) -> Tensor:
@@ -253,7 +235,7 @@ def _search(
         if latest["flat"] and np.array_equal(point, latest["point"]):
             raise StopIteration
 
-    point, steps, converged = coordinates.start(), 1, True
+    point, steps, converged = np.zeros(coordinates.width.numel() + len(coordinates.width) + 1), 1, True
     value, _ = function(point)
     if not latest["flat"]:
         decrease = SMALLEST_DECREASE[objective.rows.dtype]

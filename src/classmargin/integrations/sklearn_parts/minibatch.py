@@ -91,7 +91,7 @@ class FeatureNetwork(nn.Module):
         self.head.bias.copy_(torch.tensor(intercept).to(self.head.bias) + weight @ self.shift)
 
     def squared_weights(self) -> Tensor:
-        """Return what the penalty weighs: ``v ‖W‖²`` (linear), squared weights (hidden layer), ``K · scale²`` (cosine)."""
+        """Return what the penalty weighs: ``v ‖W‖²``, squared weights (hidden layer) or ``K · scale²`` (cosine)."""
         if self.cosine:
             penalty = self.head.weight.shape[0] * (2.0 * self.log_scale).exp()
         elif self.hidden is None:
@@ -137,7 +137,7 @@ class EpochData(NamedTuple):
 
 
 class MinibatchTrainer:
-    """A network, its optimiser and its loss, which is there with a hidden layer; without one margins are handed over."""
+    """A network, its optimiser and its loss, which only a hidden layer has; else margins are handed over."""
 
     def __init__(self, network: FeatureNetwork, loss: MR2Loss | None, *, learning_rate: float, alpha: float) -> None:
         self.network, self.loss, self.learning_rate, self.alpha = network, loss, learning_rate, alpha
@@ -164,8 +164,8 @@ class MinibatchTrainer:
     ) -> float:
         """Go once through all rows in random order; return the mean loss without the representation margin.
 
-        That margin rises with the confidence in front of it and says nothing about progress. ``rates`` are factors on the
-        learning rate, one per batch.
+        That margin rises with the confidence in front of it and says nothing about progress. ``rates`` are factors on
+        the learning rate, one per batch.
         """
         order = torch.from_numpy(random.permutation(data.rows.shape[0]))
         total = 0.0

@@ -1,8 +1,8 @@
 """What the caller hands over: checks, statistics and margins of a whole training set, sparse rows.
 
-Sums of weights and of ``weight · ‖φ‖_p²`` add up over ``partial_fit`` and give ``r²_{k,p}`` (Eq. 17) exactly. Sparse rows are
-fitted in the few directions that they span: the weights of the minimum are sums of rows, so with fewer rows than columns an
-orthonormal basis ``V`` ``[d, r]`` of the rows does, and ``X`` is never made dense.
+Sums of weights and of ``weight · ‖φ‖_p²`` add up over ``partial_fit`` and give ``r²_{k,p}`` (Eq. 17) exactly. Sparse
+rows are fitted in the few directions that they span: the weights of the minimum are sums of rows, so with fewer rows
+than columns an orthonormal basis ``V`` ``[d, r]`` of the rows does, and ``X`` is never made dense.
 """
 
 from __future__ import annotations
