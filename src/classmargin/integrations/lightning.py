@@ -106,9 +106,10 @@ class MR2Callback(pl.Callback):
         """Take the class statistics of a checkpoint, now or when the loss is made."""
         if "statistics" not in state_dict:
             return
-        self._loaded = dict(state_dict["statistics"])
-        if self.loss is not None:
-            self.loss.load_state_dict(self._loaded)
+        if self.loss is None:
+            self._loaded = dict(state_dict["statistics"])
+        else:
+            self.loss.load_state_dict(dict(state_dict["statistics"]))
 
     # --- the loss of a step ------------------------------------------------------------------------------------
 

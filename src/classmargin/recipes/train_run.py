@@ -32,7 +32,7 @@ from classmargin.training.config import RunConfig, identity
 from classmargin.training.config_reader import differences, replace_machine
 from classmargin.training.evaluate import Arrays, finish_run, predict_arrays, write_predictions
 from classmargin.training.loop import Loop
-from classmargin.training.metric_logs import Logger
+from classmargin.training.metric_logs import Logger, send_run_report
 from classmargin.training.recorder import Recorder
 from classmargin.training.run_folder import RunFolder, recorded_numerics
 from classmargin.training.run_progress import Watchers, say, say_once
@@ -223,8 +223,6 @@ def _finish(session: RunParts, run: RunFolder, arrays: Arrays, summary: dict[str
 def _send_report(config: RunConfig, run: RunFolder) -> None:
     """Give the report to the trackers the run logged to."""
     if rank() == 0 and config.machine.loggers and run.report_file.exists():
-        from classmargin.integrations.trackers import send_run_report
-
         send_run_report(config.machine.loggers, run.path, run.report_file, say)
 
 

@@ -21,7 +21,6 @@ NUMERICS = ("threads", "memory_format")
 LATER_DATA = ("spared_classes", "left_out", "fold")
 # Larger numbers are typing errors that would otherwise surface after days, or inside a C library.
 MOST_EPOCHS = 1_000_000
-LARGEST_BATCH = 2**31 - 1
 LARGEST_SEED = 2**63 - 1
 LARGEST_COUNT = 2**31 - 1
 # Processes and threads of one machine; thousands of them end in the C library, or with the machine.
@@ -230,7 +229,7 @@ class LoopConfig(_Part):
     """
 
     epochs: int = _limited(30, minimum=1, maximum=MOST_EPOCHS)
-    batch_size: int = _limited(128, minimum=1, maximum=LARGEST_BATCH)
+    batch_size: int = _limited(128, minimum=1, maximum=LARGEST_COUNT)
     accumulate: int = _limited(1, minimum=1, maximum=LARGEST_COUNT)
     seed: int = _limited(0, minimum=0, maximum=LARGEST_SEED)
     precision: Precision = "default"

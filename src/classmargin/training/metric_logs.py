@@ -132,16 +132,19 @@ class TensorBoardLogger:
         """Flush to the disk."""
         self._writer.close()
 
+    @staticmethod
+    def send_report(folder: Path, report: Path) -> None:
+        """Say where the report is: TensorBoard keeps no files of others."""
+        module = require_extra("torch.utils.tensorboard", "tensorboard", "the TensorBoard logger")
+        with module.SummaryWriter(str(folder / "tensorboard")) as writer:
+            writer.add_text("report", f"The report of this run is {report.name} in the run folder {folder.name}.")
+
 
 class WandbLogger:
     """Scalars and a table for Weights & Biases; offline unless ``WANDB_MODE`` says otherwise."""
 
     def __init__(self, folder: Path, class_names: Sequence[str], config: Any, first_step: int) -> None:
-        self._wandb = require_extra("wandb", "wandb", "the W&B logger")
-        mode = os.environ.get("WANDB_MODE", "offline")  # nothing leaves the machine unless asked for
-        self._run = self._wandb.init(
-            project="classmargin", name=folder.name, dir=str(folder), config=dict(config), mode=mode
-        )
+        self._wandb, self._run = _wandb_run(folder, name=folder.name, config=dict(config))
         self._class_names = class_names
 
     def log(self, evaluation: Evaluation) -> None:
@@ -156,16 +159,37 @@ class WandbLogger:
         """End the W&B run."""
         self._run.finish()
 
+    @staticmethod
+    def send_report(folder: Path, report: Path) -> None:
+        """Add the report to the newest run in the folder."""
+        wandb, run = _wandb_run(folder)
+        artifact = wandb.Artifact(f"report-{run.id}", type="report")
+        artifact.add_file(str(report))
+        run.log_artifact(artifact)
+        run.finish()
+
+
+def _wandb_run(folder: Path, **settings: Any) -> tuple[Any, Any]:
+    """Return W&B and a new run with these settings, or the newest run in the folder."""
+    wandb = require_extra("wandb", "wandb", "the W&B logger")
+    mode = os.environ.get("WANDB_MODE", "offline")  # nothing leaves the machine unless asked for
+    settings = settings or {"id": wandb_run_id(folder), "resume": "allow"}
+    return wandb, wandb.init(project="classmargin", dir=str(folder), mode=mode, **settings)
+
+
+def wandb_run_id(folder: Path) -> str:
+    """Return the id of the newest W&B run in a run folder, from its file: folders may have a number after the id."""
+    found = sorted((folder / "wandb").glob("*run-*/run-*.wandb"), key=lambda path: path.parent.name)
+    if not found:
+        raise FileNotFoundError(f"no W&B run in {folder / 'wandb'}")
+    return found[-1].stem.removeprefix("run-")
+
 
 class MLflowLogger:
     """MLflow, inside ``RUN`` unless ``MLFLOW_TRACKING_URI`` is set, by a client that leaves other runs alone."""
 
     def __init__(self, folder: Path, class_names: Sequence[str], config: Any, first_step: int) -> None:
-        mlflow = require_extra("mlflow", "mlflow", "the MLflow logger")
-        self._entities = mlflow.entities
-        inside = "MLFLOW_TRACKING_URI" not in os.environ
-        place = f"sqlite:///{(folder / 'mlflow.db').resolve()}" if inside else None
-        self._client = mlflow.MlflowClient(tracking_uri=place)
+        self._entities, self._client, inside = _mlflow_client(folder)
         experiment = self._client.get_experiment_by_name("classmargin")
         # Without a place of their own, tables of a local database would land in the current folder.
         artifacts = (folder / "mlflow-artifacts").resolve().as_uri() if inside else None
@@ -192,13 +216,36 @@ class MLflowLogger:
         """End the MLflow run."""
         self._client.set_terminated(self._run_id)
 
+    @staticmethod
+    def send_report(folder: Path, report: Path) -> None:
+        """Add the report to the run that is named in the folder."""
+        _, client, _ = _mlflow_client(folder)
+        run_id = (folder / MLFLOW_RUN_FILE).read_text(encoding="utf-8").strip()
+        client.log_artifact(run_id, str(report), artifact_path="report")
+
+
+def _mlflow_client(folder: Path) -> tuple[Any, Any, bool]:
+    mlflow = require_extra("mlflow", "mlflow", "the MLflow logger")
+    inside = "MLFLOW_TRACKING_URI" not in os.environ
+    place = f"sqlite:///{(folder / 'mlflow.db').resolve()}" if inside else None
+    return mlflow.entities, mlflow.MlflowClient(tracking_uri=place), inside
+
 
 # The services of ``machine.loggers``; a package that is missing is an ImportError that names the extra.
-SERVICES: dict[str, Callable[[Path, Sequence[str], Any, int], Logger]] = {
-    "tensorboard": TensorBoardLogger,
-    "wandb": WandbLogger,
-    "mlflow": MLflowLogger,
-}
+SERVICES: dict[str, Any] = {"tensorboard": TensorBoardLogger, "wandb": WandbLogger, "mlflow": MLflowLogger}
+
+
+def send_run_report(names: Sequence[str], folder: Path, report: Path, say: Callable[[str], None]) -> list[str]:
+    """Give the report of a finished run to its trackers; return those that took it, and ``say`` why others failed."""
+    sent = []
+    for name in names:
+        try:
+            SERVICES[name].send_report(folder, report)
+        except Exception as error:
+            say(f"{report.name} was not sent to {name}: {error}")
+        else:
+            sent.append(name)
+    return sent
 
 
 def few_scalars(accuracies: Mapping[str, float], losses: Mapping[str, float], learning_rate: float) -> dict[str, float]:
