@@ -38,7 +38,7 @@ OPTIONAL = {
     "plotly": {"report", "cli"},  # the command line asks for it before a long run
     # records and export
     "wandb": {"training", "integrations"},
-    "mlflow": {"training", "integrations"},
+    "mlflow": {"training"},
     "onnxruntime": {"recipes"},
     "onnxscript": {"recipes"},
 }

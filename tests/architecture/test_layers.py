@@ -55,7 +55,7 @@ EXCEPTIONS = {
 }
 
 # What a method may import from its own package.
-METHOD_PARTS = {"methods.base", "methods.hyperparameter", "methods.loss_parts", "methods.method_registry"}
+METHOD_PARTS = {"methods.base", "methods.loss_parts", "methods.method_registry"}
 
 
 def top(name: str) -> str:

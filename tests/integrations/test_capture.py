@@ -311,11 +311,8 @@ def silent_second_call_of_the_head(network, inputs, other):
             silent_no_grad,
             "a forward pass without gradients .* is the last one, and the logits have gradients",
         ),
-        (silent_second_call, "output of an earlier call; the head has been called again since"),
-        (
-            silent_second_call_of_the_head,
-            "(an earlier call or another layer made them|output of an earlier call)",
-        ),
+        (silent_second_call, "an earlier call or another layer made them"),
+        (silent_second_call_of_the_head, "an earlier call or another layer made them"),
     ],
 )
 def test_another_pass_of_the_same_size_before_the_loss_is_refused(network, forward, reason):

@@ -408,7 +408,7 @@ def test_margin_without_a_model_takes_that_of_the_trainer(tmp_path):
     with pytest.raises(RuntimeError, match=r"callbacks=\[margin\]"):
         _ = margin.loss
     arguments = transformers.TrainingArguments(str(tmp_path), report_to=[], use_cpu=True, disable_tqdm=True)
-    transformers.Trainer(model, arguments, compute_loss_func=margin, callbacks=[margin.callback])  # its older name
+    transformers.Trainer(model, arguments, compute_loss_func=margin, callbacks=[margin])
     assert margin.criterion.capture.layer is model.classifier
 
 
@@ -563,14 +563,14 @@ def test_batch_without_labels_is_an_error():
 
 
 def test_label_that_the_trainer_would_count_is_an_error():
-    with pytest.raises(ValueError, match=r"ignore_index must be -100, by which the Trainer counts.*got -1"):
+    with pytest.raises(ValueError, match=r"ignore_index must be -100, the Trainer's, got -1"):
         TrainerMargin(tiny_vit(), ignore_index=-1)
 
 
 def test_several_labels_per_sample_are_refused():
     model = tiny_bert()
     model.config.problem_type = "multi_label_classification"
-    with pytest.raises(ValueError, match="'multi_label_classification': MR² needs exactly one class per sample"):
+    with pytest.raises(ValueError, match="'multi_label_classification'"):
         TrainerMargin(model)
     model.config.problem_type = "single_label_classification"
     assert TrainerMargin(model).loss.num_classes == K

@@ -6,10 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from classmargin.integrations import trackers
-from classmargin.integrations.trackers import send_run_report, wandb_run_id
 from classmargin.recipes import train_run
-from classmargin.training.metric_logs import SERVICES, Evaluation
+from classmargin.training.metric_logs import SERVICES, Evaluation, send_run_report, wandb_run_id
 from classmargin.training.run_folder import RunFolder
 
 
@@ -47,7 +45,7 @@ def test_tensorboard_is_told_where_the_report_is(run_folder):
 
 def test_training_sends_the_report_at_its_end(run_folder, monkeypatch):
     calls = []
-    monkeypatch.setattr(trackers, "send_run_report", lambda *given: calls.append(given))
+    monkeypatch.setattr(train_run, "send_run_report", lambda *given: calls.append(given))
     run = RunFolder(run_folder)
     for loggers in ((), ("wandb",)):
         train_run._send_report(SimpleNamespace(machine=SimpleNamespace(loggers=loggers)), run)

@@ -119,7 +119,7 @@ def test_the_form_is_joint_for_short_trainings_and_where_views_do_not_differ(mak
 
 
 def test_two_stages_on_identical_views_are_refused(make_task):
-    with pytest.raises(ValueError, match="both views of a sample are the same"):
+    with pytest.raises(ValueError, match="views are the same"):
         create("supcon", make_task((2, 2), distinct_views=False), preset="two-stage")
 
 

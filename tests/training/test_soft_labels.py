@@ -111,7 +111,7 @@ def test_the_loss_of_one_hot_probabilities_is_that_of_the_classes(name):
 
 
 def test_other_methods_are_refused_with_a_sentence(toy):
-    with pytest.raises(ValueError, match=r"needs one class per sample.*data\.mix=mixup.*balanced softmax"):
+    with pytest.raises(ValueError, match=r"needs one class per sample.*data\.mix=mixup"):
         toy.loop(data={"mix": "mixup"})  # the toy method does not declare soft labels
 
 

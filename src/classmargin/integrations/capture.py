@@ -1,8 +1,8 @@
 """Penultimate features of any network, taken from its one ordinary forward pass.
 
-A forward hook on the classification head keeps its input, graph included; :meth:`FeatureCapture.criterion` hands it to the loss once
-it is proven that the head made the loss's logits in that very call. Model, parameters, ``state_dict`` and output stay as they were.
-The two-line change of a training script that calls ``criterion(logits, labels)``::
+A forward hook on the classification head keeps its input, graph included; :meth:`FeatureCapture.criterion` hands it to
+the loss once it is proven that the head made the loss's logits in that very call. The two-line change of a training
+script::
 
     captured = classmargin.capture_features(model)   # new
     criterion = captured.criterion()                 # instead of nn.CrossEntropyLoss()
@@ -14,8 +14,6 @@ The same two lines serve under ``DistributedDataParallel`` and ``torch.compile``
 from __future__ import annotations
 
 import re
-import weakref
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,44 +34,28 @@ _MOST_NODES = 32  # of such operations; real models have three or four
 
 
 class _Slot:
-    """The hook itself: holds input and output of the head's last call.
-
-    The output is held, not only remembered, so that no other tensor can take its place in memory. A copy of a model (an averaged
-    twin, a pickle) gets an empty slot of its own: it must neither write into the original's nor carry a graph along.
-    """
+    """The hook itself: holds input and output of the head's last call; a copy of the model gets an empty slot."""
 
     def __init__(self) -> None:
         self.features: Tensor | None = None
         self.output: Any = None
         self.edge: tuple[Any, int] | None = None  # of the output in the autograd graph
         self.with_gradients = True
-        # Weak references to earlier outputs: an error can then say that they are what came.
-        self.earlier: deque[weakref.ref[Tensor]] = deque(maxlen=4)
         self.equal_siblings: set[tuple[int, int]] = set()
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         # A traced hook may do little more than assign; what it leaves out is read from the output later.
-        if torch.compiler.is_compiling():
-            self.edge = None
-        else:
-            if isinstance(self.output, Tensor):
-                self.earlier.append(weakref.ref(self.output))
-            # Now, because an operation in place would give the same tensor another edge.
-            self.edge = _edge(output)
+        # The edge is taken now, because an operation in place would give the same tensor another one.
+        self.edge = None if torch.compiler.is_compiling() else _edge(output)
         self.features = args[0] if args else next(iter(kwargs.values()))
         self.output = output
         self.with_gradients = torch.is_grad_enabled()
 
     def clear(self) -> None:
         self.features = self.output = self.edge = None
-        self.earlier.clear()
 
     def doubt(self, logits: Tensor, compared: bool) -> str:
-        """Return why ``logits`` may not be the output of the last call; an empty string if they are, or their values were compared.
-
-        Reads the identity, memory and graph of tensors but not their values, so an accelerator need not wait (but once, see
-        the end of :meth:`_made`).
-        """
+        """Return why ``logits`` may not be the output of the last call, "" if they are or if values were compared."""
         if logits.requires_grad and not self.with_gradients:
             return (
                 "a forward pass without gradients (torch.no_grad(), or a reentrant checkpoint around the head) is the last "
@@ -81,9 +63,6 @@ class _Slot:
             )
         if compared or self._made(logits):
             return ""
-        earlier = (output for reference in self.earlier if (output := reference()) is not None)
-        if any(_descends(logits, output, _edge(output)) for output in earlier):
-            return "the logits are the output of an earlier call; the head has been called again since"
         return (
             "the logits are not the output of its last call: an earlier call or another layer made them, or an operation that may "
             "reorder or mix rows came in between"
@@ -167,41 +146,32 @@ class FeatureCapture:
         features = self._slot.features
         if features is None:
             raise RuntimeError(
-                f"no features were captured: layer {self.layer_name!r} has not been called since capture_features() "
-                "or the last loss. Call the model first; call capture_features() before the first call of a "
-                "compiled model; after capture.close() nothing is captured."
+                f"no features were captured: layer {self.layer_name!r} has not been called since capture_features() or the "
+                "last loss; capture before the first call of a compiled model; capture.close() ends it"
             )
         return features.flatten(1) if features.dim() == 4 and features.shape[2:] == (1, 1) else features
 
     @property
     def feature_dim(self) -> int | None:
         """``d``, where the head says it."""
-        return self._stated("in_features")
+        return getattr(self.layer, "in_features", None)
 
     @property
     def num_classes(self) -> int | None:
         """``K``, where the head says it."""
-        return self._stated("out_features")
-
-    def _stated(self, name: str) -> int | None:
-        size = getattr(self.layer, name, None)
-        return size if isinstance(size, int) else None
+        return getattr(self.layer, "out_features", None)
 
     def clear(self) -> None:
         """Let go of the features (and of the graph behind them)."""
         self._slot.clear()
 
     def take(self, logits: Tensor | None = None) -> Tensor:
-        """Return the features and let go of them, so that no later loss can read them by mistake.
+        """Return the features and let go of them; an error without a forward pass since, or if ``logits`` are not of
+        it.
 
-        Args:
-            logits: Output of the model ``[B, K]``, to be sure that the features are theirs. Where the head runs over all tokens
-                ``[B, T, d]`` and the model keeps the scores of one (GPT-like classifiers), they tell whose features are returned.
-
-        Raises:
-            RuntimeError: No forward pass since the last call.
-            ValueError: The logits are not the head's output in the last forward pass, or follow from it by more than
-                row-wise operations (casts, slices of classes, a temperature, a bias).
+        Logits ``[B, K]`` may follow from the head's output by row-wise operations (casts, slices, a temperature, a
+        bias). Where the head runs over all tokens and the model keeps the scores of one (GPT-like), they tell whose
+        features are returned.
         """
         try:
             features = self.features
@@ -212,28 +182,21 @@ class FeatureCapture:
                 features = features_of_chosen_token(features, self._slot.output.detach(), logits)
             if features.dim() != 2 or features.shape[:1] != logits.shape[:1]:
                 raise ValueError(
-                    f"captured features must have shape ({logits.shape[0]}, d) to go with logits {tuple(logits.shape)}, "
-                    f"got {tuple(features.shape)} from layer {self.layer_name!r}; give capture_features() the layer "
-                    "that makes the logits, and call the loss after each forward pass"
+                    f"captured features must have shape ({logits.shape[0]}, d) with logits {tuple(logits.shape)}, "
+                    f"got {tuple(features.shape)} from layer {self.layer_name!r}; name the layer that makes the logits"
                 )
             doubt = self._slot.doubt(logits, compared=is_token_head)
             if doubt:
                 raise ValueError(
-                    f"the captured features of layer {self.layer_name!r} may not belong to these logits: {doubt}. Call the loss "
-                    "right after the forward pass that made the logits; name the layer that makes them, "
-                    "capture_features(model, NAME); or pass the features, criterion(logits, labels, features=...)"
+                    f"the captured features of layer {self.layer_name!r} may not belong to these logits: {doubt}. Name "
+                    "the layer that makes them, or pass the features, criterion(logits, labels, features=...)"
                 )
             return features
         finally:
             self.clear()
 
     def criterion(
-        self,
-        num_classes: int | None = None,
-        *,
-        preset: str = "recommended",
-        accumulate: int = 1,
-        **options: Any,
+        self, num_classes: int | None = None, *, preset: str = "recommended", accumulate: int = 1, **options: Any
     ) -> CapturedMR2Loss:
         """Return the MR² loss of this model as ``criterion(logits, labels)``.
 
@@ -242,12 +205,6 @@ class FeatureCapture:
             preset: Named hyper-parameters, see :meth:`classmargin.MR2Loss.preset`.
             accumulate: Micro-batches per optimiser step; the statistics move with the first of them.
             **options: Arguments of :class:`classmargin.MR2Loss` that win over the preset.
-
-        Example:
-            >>> model = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 3))
-            >>> criterion = capture_features(model).criterion(mean_margin=2.0)
-            >>> criterion.loss.num_classes, criterion.loss.mean_margin
-            (3, 2.0)
         """
         from classmargin.integrations.capture_loss import CapturedMR2Loss
         from classmargin.mr2 import MR2Loss
@@ -270,9 +227,6 @@ class FeatureCapture:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def __repr__(self) -> str:
-        return f"FeatureCapture(layer_name={self.layer_name!r}, feature_dim={self.feature_dim})"
-
 
 def capture_features(model: nn.Module, layer: str | nn.Module | None = None) -> FeatureCapture:
     """Capture the penultimate features of ``model`` from its ordinary forward pass.
@@ -284,9 +238,6 @@ def capture_features(model: nn.Module, layer: str | nn.Module | None = None) -> 
 
     Returns:
         A capture of the last forward pass: read ``.features`` after it, or let :meth:`FeatureCapture.criterion` read them.
-
-    Raises:
-        ValueError: No such layer, or no ``nn.Linear`` at all.
 
     Example:
         >>> import torch
@@ -347,11 +298,7 @@ def find_head(model: nn.Module, layer: str | nn.Module | None) -> tuple[str, nn.
 
 
 def features_of_chosen_token(features: Tensor, token_logits: Tensor, logits: Tensor) -> Tensor:
-    """Return the features ``[B, d]`` of the token whose scores the model returned.
-
-    ``features`` ``[B, T, d]`` and ``token_logits`` ``[B, T, K]`` are input and output of the head, of which each row of ``logits``
-    ``[B, K]`` is one.
-    """
+    """Return the features ``[B, d]`` of the token (of ``[B, T, d]``) whose scores the model returned."""
     same = (token_logits.to(logits.dtype) == logits.detach().unsqueeze(1)).all(-1)
     if not bool(same.any(1).all()):
         raise ValueError(

@@ -24,9 +24,8 @@ class CapturedMR2Loss(nn.Module):
 
     Args:
         capture: Where features come from.
-        loss: The loss itself, also reached as ``.loss`` (margins, statistics, collapse sign).
-        smooth_probabilities: Whether label smoothing also applies to labels that are probabilities, as in
-            ``nn.CrossEntropyLoss``; False where whoever mixes the labels has smoothed them already.
+        loss: The loss itself (margins, statistics, collapse sign).
+        smooth_probabilities: Whether label smoothing also applies to labels that are probabilities.
 
     Example:
         >>> from classmargin import capture_features
@@ -46,12 +45,7 @@ class CapturedMR2Loss(nn.Module):
         self.capture, self.loss, self.smooth_probabilities = capture, loss, smooth_probabilities
 
     def forward(
-        self,
-        logits: Tensor,
-        labels: Tensor,
-        *,
-        features: Tensor | None = None,
-        update_statistics: bool | None = None,
+        self, logits: Tensor, labels: Tensor, *, features: Tensor | None = None, update_statistics: bool | None = None
     ) -> Tensor:
         """Return the MR² loss in training and the plain cross-entropy in evaluation, scalar; arguments as in :meth:`terms`."""
         if self.training and torch.is_grad_enabled():
@@ -61,14 +55,10 @@ class CapturedMR2Loss(nn.Module):
             return loss.cross_entropy(logits, labels)
 
     def terms(
-        self,
-        logits: Tensor,
-        labels: Tensor,
-        *,
-        features: Tensor | None = None,
-        update_statistics: bool | None = None,
+        self, logits: Tensor, labels: Tensor, *, features: Tensor | None = None, update_statistics: bool | None = None
     ) -> LossTerms:
-        """Return the MR² total and its parts, in training and in evaluation; raises what :meth:`FeatureCapture.take` does.
+        """Return the MR² total and its parts, in training and in evaluation; raises what :meth:`FeatureCapture.take`
+            does.
 
         Args:
             logits: Output of the model ``[B, K]``.
@@ -81,9 +71,9 @@ class CapturedMR2Loss(nn.Module):
             outputs, columns = self.capture.num_classes, logits.shape[-1]
             if outputs not in (None, columns) and columns != self.loss.num_classes:
                 # The last nn.Linear that a model declares need not be its head.
+                name = f"layer {self.capture.layer_name!r} ({outputs} outputs)"
                 raise ValueError(
-                    f"layer {self.capture.layer_name!r} ({outputs} outputs) was captured as the head but the logits have "
-                    f"{columns} columns; give capture_features(model, NAME) the layer that makes the logits"
+                    f"{name} was captured as the head but the logits have {columns} columns; give another layer"
                 )
             features = self.capture.take(logits)
         else:
@@ -105,10 +95,7 @@ class CapturedMR2Loss(nn.Module):
 
 
 def adopt_settings(criterion: nn.CrossEntropyLoss) -> dict[str, Any]:
-    """Return the settings of a cross-entropy loss as arguments of :class:`classmargin.MR2Loss`.
-
-    A loss without label smoothing keeps that of the preset.
-    """
+    """Return the settings of a cross-entropy as arguments of MR2Loss; without smoothing it keeps that of the preset."""
     if criterion.reduction != "mean":
         raise ValueError(f"the loss must have reduction='mean' to become MR², got {criterion.reduction!r}")
     settings = {"ignore_index": criterion.ignore_index, "weight": criterion.weight}

@@ -4,15 +4,9 @@
     trainer = Trainer(model, args, ..., compute_loss_func=margin, callbacks=[margin],
                       compute_metrics=class_tier_metrics)           # thirds at each evaluation, if wanted
 
-``eval_loss`` is the plain cross-entropy, so ``load_best_model_at_end`` and early stopping choose as they would without MR². Its parts
-are logged with the training loss, as ``mr2_logit_margin`` and ``mr2_representation_margin``.
-
-With gradient accumulation a micro-batch counts by its rows among all rows of the optimiser step (``num_items_in_batch``), over all
-processes, as the Trainer's own losses do. The class statistics move once per step, with its first micro-batch (the rule of
-classmargin's own loop); pairs of the representation margin are those of a micro-batch.
-
-``class_margin.safetensors`` is written into each ``checkpoint-N`` folder and read back by ``trainer.train(resume_from_checkpoint=...)``;
-a resumed run equals an uninterrupted one.
+With gradient accumulation a micro-batch counts by its rows among all rows of the optimiser step, over all processes, as
+the Trainer's own losses do. The class statistics move once per step, with its first micro-batch; they are written into
+each ``checkpoint-N`` folder and read back by ``trainer.train(resume_from_checkpoint=...)``.
 """
 
 from __future__ import annotations
@@ -46,25 +40,17 @@ class TrainerMargin(TrainerCallback):
     """The loss function of one ``Trainer`` and a callback of it: give it as both.
 
     Args:
-        model: The model that the Trainer trains, e.g. from ``AutoModelForImageClassification``; None takes it from the Trainer. Where the
-            Trainer makes another one (``model_init``, a hyper-parameter search) the margin follows, with class statistics of its own.
+        model: The model that the Trainer trains; None takes it from the Trainer. Where the Trainer makes another one
+            (``model_init``, a hyper-parameter search) the margin follows, with class statistics of its own.
         layer: Name of the classification head; None takes the last ``nn.Linear``.
         num_classes: ``K``; None takes it from the head.
         preset: Named hyper-parameters, see :meth:`classmargin.MR2Loss.preset`.
-        resume_from: Folder of the checkpoint to resume from. Needed only where ``train(resume_from_checkpoint=...)`` names a folder
-            outside ``output_dir``, because the Trainer does not tell its callbacks that name.
+        resume_from: Folder of the checkpoint, needed only where ``train(resume_from_checkpoint=...)`` names one outside
+            ``output_dir``, which the Trainer does not tell its callbacks.
         require_statistics: Whether resuming from a checkpoint without class statistics is an error; False starts them afresh.
         **options: Arguments of :class:`classmargin.MR2Loss` that win over the preset. Without ``label_smoothing`` the
-            ``label_smoothing_factor`` of the training arguments counts. Either is for classes; labels that are probabilities are taken
-            as they come.
-
-    Attributes:
-        criterion: The loss as ``criterion(logits, labels)``.
-        loss: The :class:`classmargin.MR2Loss` with its statistics.
-
-    Raises:
-        ValueError: No classification head is found, the model has several labels per sample (multi-label, tokens) or none (regression),
-            or an ``ignore_index`` other than the Trainer's -100.
+            ``label_smoothing_factor`` of the training arguments counts. Either is for classes, not for labels that are
+            probabilities.
     """
 
     def __init__(
@@ -79,10 +65,7 @@ class TrainerMargin(TrainerCallback):
         **options: Any,
     ) -> None:
         if options.get("ignore_index", IGNORED_LABEL) != IGNORED_LABEL:
-            raise ValueError(
-                f"ignore_index must be {IGNORED_LABEL}, by which the Trainer counts the labels of a step, "
-                f"got {options['ignore_index']!r}"
-            )
+            raise ValueError(f"ignore_index must be {IGNORED_LABEL}, the Trainer's, got {options['ignore_index']!r}")
         self._settings = {"num_classes": num_classes, "preset": preset, **options}
         self._layer = layer
         self._criterion: CapturedMR2Loss | None = None
@@ -108,21 +91,10 @@ class TrainerMargin(TrainerCallback):
         """The :class:`classmargin.MR2Loss`."""
         return self.criterion.loss
 
-    @property
-    def callback(self) -> TrainerMargin:
-        """The margin itself, by the name that earlier releases gave its callback."""
-        return self
-
     # --- the loss function of the Trainer ----------------------------------------------------------------------
 
     def __call__(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-        """Return the loss of a micro-batch, weighted by its share of the optimiser step.
-
-        Args:
-            outputs: What the model returned; its ``logits`` ``[B, K]`` are used.
-            labels: Classes ``[B]``, where -100 does not count, or class probabilities ``[B, K]``.
-            num_items_in_batch: Labels that count in the whole step, as the Trainer gives it.
-        """
+        """Return the loss of a micro-batch, weighted by its share of the labels of the optimiser step."""
         if labels is None:
             raise ValueError("labels must be given to the MR² loss, got a batch without 'labels'")
         logits, training = _logits(outputs), torch.is_grad_enabled()
@@ -231,19 +203,14 @@ class TrainerMargin(TrainerCallback):
                         return folder
         if self.require_statistics:
             raise FileNotFoundError(
-                f"no {STATISTICS_FILE} of this checkpoint (step {state.global_step}) in "
-                f"{', '.join(map(str, folders))}. Give its folder as TrainerMargin(..., resume_from=...), or "
-                "require_statistics=False to start the class statistics afresh."
+                f"no {STATISTICS_FILE} of this checkpoint (step {state.global_step}) in {', '.join(map(str, folders))}; "
+                "give TrainerMargin resume_from=FOLDER, or require_statistics=False to start them afresh"
             )
         return None
 
 
 def class_tier_metrics(prediction: Any) -> dict[str, float]:
-    """Return overall, easy, medium, hard, worst and gap for ``Trainer(compute_metrics=class_tier_metrics)``.
-
-    Args:
-        prediction: ``EvalPrediction`` with logits ``[N, K]`` (or a tuple that starts with them) and labels ``[N]``.
-    """
+    """Return overall, easy, medium, hard, worst and gap for ``Trainer(compute_metrics=class_tier_metrics)``."""
     scores, labels = prediction.predictions, prediction.label_ids
     scores = torch.as_tensor(scores[0] if isinstance(scores, tuple) else scores)
     labels = torch.as_tensor(labels).long()
@@ -251,11 +218,10 @@ def class_tier_metrics(prediction: Any) -> dict[str, float]:
 
 
 def restore_renamed_weights(model: nn.Module, folder: Path) -> bool:
-    """Load the weights of a checkpoint folder that the Trainer's resume has left out; return whether there were any.
+    """Load weights of a checkpoint that the Trainer's resume has left out; return whether there were any.
 
-    transformers 5 saves some models (ViT among them) under the names of older releases, and ``from_pretrained`` renames them
-    back, but ``Trainer.train(resume_from_checkpoint=...)`` does not: it warns and continues with random weights in their
-    place (huggingface/transformers issue 43701). Where the file has all names of the model this function does nothing.
+    transformers 5 saves some models (ViT) under older names, which ``Trainer.train(resume_from_checkpoint=...)`` does
+    not read back: it goes on with random weights in their place (huggingface/transformers issue 43701).
     """
     file, load = folder / "model.safetensors", getattr(type(model), "from_pretrained", None)
     if load is None or not file.exists():
@@ -275,10 +241,7 @@ def restore_renamed_weights(model: nn.Module, folder: Path) -> bool:
 def _logits(outputs: Any) -> Tensor:
     logits: Tensor = outputs["logits"] if isinstance(outputs, Mapping) else outputs[0]
     if logits.dim() != 2:
-        raise ValueError(
-            f"logits must have shape [B, K], one row per sample, got {tuple(logits.shape)}: MR² has no form for a label per "
-            "token or pixel"
-        )
+        raise ValueError(f"logits must have shape [B, K], one row per sample, got {tuple(logits.shape)}")
     return logits
 
 
@@ -286,8 +249,7 @@ def _check_task(model: nn.Module) -> None:
     task = getattr(getattr(model, "config", None), "problem_type", None)
     if task in ("multi_label_classification", "regression"):
         raise ValueError(
-            f"the model's config must have problem_type='single_label_classification' or None, got {task!r}: MR² needs "
-            "exactly one class per sample"
+            f"the model's config must have problem_type='single_label_classification' or None, got {task!r}"
         )
     if "ForTokenClassification" in type(model).__name__:
         raise ValueError(

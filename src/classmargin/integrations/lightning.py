@@ -1,18 +1,9 @@
 """MR² in Lightning: a callback that turns the module's cross-entropy into MR² and logs thirds.
 
-    class LitModel(LightningModule):                      # as it is
-        def __init__(self): ...; self.criterion = nn.CrossEntropyLoss()
-        def training_step(self, batch, _): return self.criterion(self(batch[0]), batch[1])
-
-    trainer = Trainer(callbacks=[MR2Callback()])          # the one new thing
-
-The callback captures the features of the module's head and puts the MR² loss behind the module's own ``nn.CrossEntropyLoss``, whose
-class weights, label smoothing and ignored label go on to count. ``validation_step`` gets the cross-entropy itself, so that
-``val_loss``, early stopping and checkpoints mean what they meant. Statistics move once per optimiser step, with its first micro-batch.
-
-They are saved in the checkpoint as the callback's state; the module's own ``state_dict`` is unchanged, so a checkpoint loads for
-inference without this package. A module that calls ``F.cross_entropy`` instead can use the two-line change of
-:mod:`classmargin.integrations.capture` in its ``__init__``; then the statistics are in the module's ``state_dict``.
+The callback, ``Trainer(callbacks=[MR2Callback()])``, captures the features of the module's head and puts the MR² loss
+behind the module's own ``nn.CrossEntropyLoss``, whose class weights, label smoothing and ignored label go on to count.
+``validation_step`` gets the cross-entropy itself. Statistics move once per optimiser step, with its first micro-batch,
+and are saved as the callback's state: a checkpoint loads for inference without this package.
 """
 
 from __future__ import annotations
@@ -39,10 +30,10 @@ import lightning.pytorch as pl  # noqa: E402
 class MR2Callback(pl.Callback):
     """Turns the cross-entropy of a LightningModule into MR² and logs thirds.
 
-    Each training step logs ``mr2_logit_margin`` and ``mr2_representation_margin``. Each validation (test) logs ``val_overall``,
-    ``val_easy``, ``val_medium``, ``val_hard``, ``val_worst`` and ``val_gap`` (``test_...``), with several data loaders once per loader, as
-    ``val_hard/loader_0``; the module's loss is its plain cross-entropy there. The class statistics are the callback's state in Lightning's
-    checkpoints, so a resumed run equals an uninterrupted one. After training, or an error in it, the module has its own cross-entropy back.
+    Each training step logs ``mr2_logit_margin`` and ``mr2_representation_margin``. Each validation (test) logs
+    ``val_overall``, ``val_easy``, ``val_medium``, ``val_hard``, ``val_worst`` and ``val_gap`` (``test_...``), with
+    several data loaders once per loader, as ``val_hard/loader_0``. After training, or an error in it, the module has
+    its own cross-entropy back.
 
     Args:
         criterion: Name of the module's ``nn.CrossEntropyLoss``; None takes the only one.
@@ -53,10 +44,6 @@ class MR2Callback(pl.Callback):
 
     Attributes:
         loss: The loss with its statistics; None before training starts.
-
-    Raises:
-        ValueError: The module has no ``nn.CrossEntropyLoss``, several without ``criterion``, or one that is no mean.
-        RuntimeError: The first training step did not call it.
     """
 
     def __init__(
@@ -149,8 +136,7 @@ class MR2Callback(pl.Callback):
         elif outputs if pl_module.automatic_optimization else trainer.global_step:
             raise RuntimeError(
                 f"MR2Callback changes nothing: training_step of {type(pl_module).__name__} did not call its "
-                "nn.CrossEntropyLoss. Call that instead of F.cross_entropy, or use "
-                "classmargin.capture_features(model).criterion() in the module"
+                "nn.CrossEntropyLoss; call that, or use classmargin.capture_features(model).criterion() in the module"
             )
 
     # --- thirds ------------------------------------------------------------------------------------------------

@@ -42,11 +42,8 @@ def write_label_studio(result: Audit, path: str | Path, *, url: str = "{sample_i
 
     They fit a labelling interface with ``<Image name="image" value="$image"/>`` and ``<Choices name="choice" toName="image">``.
 
-    Args:
-        result: An audit of scores (logits or probabilities).
-        path: File to write.
-        url: Where Label Studio finds a sample; ``{sample_id}`` stands for its identity.
-        data_key: Name of the object and its variable in the interface (``image``, ``text``).
+    ``url`` is where Label Studio finds a sample, ``data_key`` the object and its variable in the interface (``image``,
+    ``text``).
     """
 
     def choice(sample: dict[str, Any], name: str) -> dict[str, Any]:

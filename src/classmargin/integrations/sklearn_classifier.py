@@ -1,9 +1,8 @@
 """MR² for a matrix of features: a scikit-learn classifier, linear, cosine or with one hidden layer.
 
-Margins follow from exact class statistics of all rows. Without a hidden layer one smooth problem is left, which L-BFGS solves
-(``sklearn_parts.linear_head``); its features never move, so the representation margin would be a constant and does not apply. With
-one, Adam trains in batches, with moving statistics and the representation margin (``sklearn_parts.minibatch``). Predictions need only
-``coef_`` and ``intercept_`` (``hidden_coef_`` and ``hidden_intercept_``).
+Margins follow from exact class statistics of all rows. Without a hidden layer one smooth problem is left, which L-BFGS
+solves (``sklearn_parts.linear_head``), without representation margin, as features never move. With one, Adam trains in
+batches, with moving statistics and the representation margin (``sklearn_parts.minibatch``).
 """
 
 from __future__ import annotations
@@ -37,23 +36,12 @@ from sklearn.utils.validation import check_is_fitted  # noqa: E402
 
 Array = NDArray[Any]
 LINEAR_ITERATIONS = 500
-EQUAL_LENGTHS = (
-    2e-3  # lengths of rows that differ by less, relative to their mean, are equal: float16 rounds unit rows so far
-)
-# Epochs of a network with a hidden layer, and how many without progress end them. Small sets have few batches in an
-# epoch: there as many epochs as make so many batches.
+EQUAL_LENGTHS = 2e-3  # relative difference below which lengths of rows are equal: float16 rounds unit rows so far
+# Epochs of a network with a hidden layer, and how many without progress end them; at least those of so many batches.
 HIDDEN_EPOCHS, LEAST_BATCHES = 30, 1000
 PATIENCE, LEAST_PATIENCE = 10, 100
 # What may not change between two calls of partial_fit: the shape of the network and what makes its margins.
-STRUCTURE = (
-    "hidden",
-    "cosine",
-    "scale",
-    "fit_intercept",
-    "norm_order",
-    "mean_margin",
-    "representation_weight",
-)
+STRUCTURE = ("hidden", "cosine", "scale", "fit_intercept", "norm_order", "mean_margin", "representation_weight")
 
 
 class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -65,23 +53,21 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
     Args:
         mean_margin: ``c̄ > 0``, mean of the class margins. 1 keeps the logit scale of logistic regression.
-        norm_order: ``p >= 1`` of the class statistic ``r_{k,p}``; 3 with ``cosine=True``, where p = 2 gives equal margins. With
-            ``hidden`` it only changes ``class_sqnorm_``.
+        norm_order: ``p >= 1`` of the class statistic ``r_{k,p}``; 3 with ``cosine=True``, where p = 2 gives equal
+            margins.
         hidden: None for a linear classifier, ``(h,)`` for one hidden layer of ``h`` ReLUs.
-        cosine: Compare directions: features and class weights have length 1 and logits are ``scale · cos`` plus an offset. For
-            embeddings made to be compared by angle, such as CLIP's.
+        cosine: Compare directions, as for CLIP's embeddings: logits are ``scale · cos`` plus an offset.
         scale: Factor of the cosines; None learns one. Only with ``cosine``.
         fit_intercept: Whether classes have offsets.
-        alpha: ``α >= 0``, strength of the penalty ``α/2 · v ‖W‖²``, with ``v`` the total variance of the features: features ten
-            times as large give the same predictions. (``C`` of ``LogisticRegression`` is ``1 / (α v n)``.)
-        representation_weight: ``λ >= 0`` of the representation margin. Only with ``hidden``. Search 0 to 3: embeddings of images and
-            texts gained most with 3, classes that are several separate groups of rows (handwritten digits) lost with it, because
-            it pulls them to one point.
+        alpha: ``α >= 0``, strength of the penalty ``α/2 · v ‖W‖²``, with ``v`` the total variance of the features.
+            (``C`` of ``LogisticRegression`` is ``1 / (α v n)``.)
+        representation_weight: ``λ >= 0`` of the representation margin, only with ``hidden``. Search 0 to 3: embeddings
+            gained most with 3, classes that are several separate groups of rows (handwritten digits) lost with it.
         class_weight: None, ``"balanced"`` or a dictionary from class to weight.
-        epochs: Most passes over the data: steps of L-BFGS without, epochs of Adam with a hidden layer. None takes 500 and 30, or as
-            many as make 1000 batches.
-        tol: Relative accuracy of the objective at which training stops. Without hidden layer: its Newton decrement; with one: its
-            progress in ten epochs (or those of 100 batches).
+        epochs: Most passes over the data. None takes 500 steps of L-BFGS, with a hidden layer 30 epochs, or as many as
+            make 1000 batches.
+        tol: Relative accuracy of the objective at which training stops; with a hidden layer its progress in ten epochs
+            (or 100 batches).
         batch_size: Rows in a batch of Adam (hidden layer, ``partial_fit``).
         learning_rate: Of Adam.
         random_state: Seed of start and order of Adam; a linear ``fit`` makes no random choice.
@@ -93,8 +79,7 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         intercept_: Offsets ``[K]``; 0 without ``fit_intercept``.
         hidden_coef_, hidden_intercept_: Hidden layer ``[f, d]`` and ``[f]``, or None.
         scale_: Factor of the cosines, or None.
-        class_sqnorm_: ``r²_{k,p}`` of each class ``[K]``.
-        class_margins_: ``γ`` of each class ``[K]``, mean ``c̄``.
+        class_sqnorm_, class_margins_: ``r²_{k,p}`` and ``γ`` of each class ``[K]``.
         objective_: Last value of what was minimised; with a hidden layer without the representation margin.
         n_iter_: Passes over the data.
         n_features_in_, feature_names_in_: As everywhere in scikit-learn.
@@ -149,15 +134,12 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         """Fit on features ``[N, d]`` and labels ``[N]`` (numbers or text), from the beginning.
 
         Args:
-            X: Features; float32 stays float32 and is about twice as fast as float64. A linear head takes sparse ones
-                too (TF-IDF); with fewer rows than columns they are never made dense.
+            X: Features; float32 stays float32. A linear head takes sparse ones too; with fewer rows than columns they
+                are never made dense.
             y: Class labels.
             sample_weight: Weight of each row ``[N]``; a row of weight 2 counts as two rows, one of weight 0 not at all,
-                in class statistics and balanced class weights as well. With a hidden layer this is exact while all
-                rows fit into one batch and holds on average beyond that: two equal rows come in different batches.
-
-        Warns:
-            UserWarning: Margins follow the lengths of rows, and all rows have the same: the margins are uniform.
+                in class statistics and balanced class weights as well (with a hidden layer and several batches on
+                average).
         """
         handed.check_parameters(self)
         X, y = handed.check_rows(self, X, y, reset=True)
@@ -171,17 +153,12 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> MR2Classifier:
-        """Train on some rows for one epoch of Adam, from where the last call (or ``fit``) ended.
+        """Train on some rows for one epoch of Adam, from where the last call (or ``fit``) ended; the first needs all
+        ``classes``.
 
-        Class statistics of a linear head are exact over all rows seen so far; a row given twice counts twice.
-        ``learning_rate``, ``alpha``, ``batch_size`` and ``class_weight`` may change from call to call, the shape of the
-        network and what makes its margins may not.
-
-        Args:
-            X: Features ``[N, d]``.
-            y: Class labels.
-            classes: All class labels; needed in the first call.
-            sample_weight: As in :meth:`fit`.
+        Class statistics of a linear head are exact over all rows seen so far. ``learning_rate``, ``alpha``,
+        ``batch_size`` and ``class_weight`` may change from call to call, the shape of the network and what makes its
+        margins may not.
         """
         handed.check_parameters(self)
         if isinstance(self.class_weight, str):
@@ -193,10 +170,8 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
             raise ValueError("classes must be passed on the first call to partial_fit")
         for name in () if first else STRUCTURE:
             if getattr(self, name) != self._structure[name]:
-                raise ValueError(
-                    f"{name} must stay as it was in the first call, {self._structure[name]!r}, "
-                    f"got {getattr(self, name)!r}; fit starts anew"
-                )
+                was, got = self._structure[name], getattr(self, name)
+                raise ValueError(f"{name} must stay as it was in the first call, {was!r}, got {got!r}; fit starts anew")
         X, y = handed.check_rows(self, X, y, reset=first)
         if first:
             self._begin(np.unique(classes))
@@ -270,17 +245,14 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
             )
 
     def _warn_of_equal_lengths(self, rows: Tensor) -> None:
-        """Say that margins which follow the lengths of rows are uniform where all rows have the same length."""
         low, high = torch.aminmax(torch.linalg.vector_norm(rows, dim=1))
-        if float(self.norm_order) != 2.0 or not 0.0 < float(high) <= float(low) * (1.0 + EQUAL_LENGTHS):
-            return
-        where = "cosine=True gives rows one length" if self._turns_rows else "all rows of X have one length"
-        warnings.warn(
-            f"MR2Classifier has uniform margins here and is plain logistic regression: its margins follow the lengths of rows "
-            f"(norm_order=2), and {where}. Give norm_order=3, or hidden=(h,), whose representation margin needs no lengths",
-            UserWarning,
-            stacklevel=4,
-        )
+        if float(self.norm_order) == 2.0 and 0.0 < float(high) <= float(low) * (1.0 + EQUAL_LENGTHS):
+            where = "cosine=True gives rows one length" if self._turns_rows else "all rows of X have one length"
+            warnings.warn(
+                "MR2Classifier has uniform margins here and is plain logistic regression: margins follow lengths of rows "
+                f"(norm_order=2), and {where}. Give norm_order=3, or hidden=(h,), which needs no lengths",
+                stacklevel=4,
+            )
 
     def _fit_network(self, data: EpochData) -> None:
         data = data._replace(weight=data.weight / data.weight.mean())
@@ -380,11 +352,7 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         return np.asarray(self.classes_[largest])
 
     def predict_proba(self, X: Any) -> Array:
-        """Return probabilities ``[N, K]``: the softmax of ``logits / c̄``.
-
-        The loss divides the logits of a row by its margin; ``c̄``, the mean margin, leads back to the scale on which
-        they are log-probabilities.
-        """
+        """Return probabilities ``[N, K]``: the softmax of ``logits / c̄``, as the loss divides logits by margins."""
         return np.asarray(np.exp(self.predict_log_proba(X)))
 
     def predict_log_proba(self, X: Any) -> Array:

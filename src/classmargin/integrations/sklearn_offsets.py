@@ -1,8 +1,4 @@
-"""Class offsets fitted on held-out scores: better hard classes for any classifier, at the expense of others.
-
-An offset moves the border between two classes; it makes no class easier to tell from another. What one class gains, its
-neighbours pay: this is a *trade*, and :attr:`ClassOffsetClassifier.pareto_` is its price list.
-"""
+"""Class offsets fitted on held-out scores: a *trade* of accuracy between classes, with a price list."""
 
 from __future__ import annotations
 
@@ -84,15 +80,10 @@ class ClassOffsetClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         self.n_jobs = n_jobs
 
     def fit(self, X: Any, y: Any, **fit_params: Any) -> ClassOffsetClassifier:
-        """Fit offsets on held-out scores and the estimator on all rows.
+        """Fit offsets on held-out scores and the estimator on all rows; ``fit_params`` go to the estimator, in the
+        folds too.
 
-        Args:
-            X: Rows ``[N, d]``, whatever the estimator takes.
-            y: Class labels ``[N]``; each class must have as many rows as there are folds.
-            **fit_params: Given to the ``fit`` of the estimator, in the folds too.
-
-        Raises:
-            ValueError: An unknown objective, a trade outside [0, 1], costs of unknown classes or below 0.
+        Rows ``[N, d]`` are whatever the estimator takes; each class of ``y`` must have as many rows as there are folds.
         """
         check_choice("objective", self.objective, OBJECTIVES)
         check_number("trade", self.trade, minimum=0.0, maximum=1.0)
@@ -129,10 +120,7 @@ class ClassOffsetClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
 
     @_has("predict_proba")  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> Array:
-        """Return probabilities ``[N, K]`` that go with the decisions: ``p e^b`` of the estimator's ``p``, with sum 1.
-
-        They are the estimator's beliefs under other class frequencies, no better calibrated than the decisions are.
-        """
+        """Return probabilities ``[N, K]`` that go with the decisions: ``p e^b``, normalised."""
         shifted = self._shifted(X)
         weights = np.exp(shifted - shifted.max(axis=1, keepdims=True))
         return np.asarray(weights / weights.sum(axis=1, keepdims=True))
@@ -205,11 +193,10 @@ def right_samples(scores: Array, labels: Array, num_classes: int) -> Array:
 
 
 def best_offsets(scores: Array, labels: Array, value: Any, start: Array) -> Array:
-    """Raise ``value`` class by class until no offset of a single class raises it further.
+    """Raise ``value`` (right samples per class ``[C, K]`` to ``[C]``) class by class until no single offset raises it.
 
-    For a given class every sample has a threshold: with a larger offset the sample is assigned to the class, with a smaller one to
-    the best of the others. One sort therefore tells the right samples of every class for all offsets. ``value`` takes the right samples
-    per class ``[C, K]`` to what is maximised ``[C]``.
+    A sample is assigned to a class above a threshold of its offset, so one sort gives the right samples for all
+    offsets.
     """
     offsets, classes = start.astype(np.float64), scores.shape[1]
     best = float(value(right_samples(scores + offsets, labels, classes)[None])[0])

@@ -24,12 +24,7 @@ from classmargin.mr2 import MR2Loss
 
 
 def mr2_loss(
-    model: nn.Module,
-    *,
-    smoothing: float = 0.0,
-    preset: str = "recommended",
-    accumulate: int = 1,
-    **options: Any,
+    model: nn.Module, *, smoothing: float = 0.0, preset: str = "recommended", accumulate: int = 1, **options: Any
 ) -> CapturedMR2Loss:
     """Return the MR² loss of a timm model as ``loss_fn(output, target)``.
 
@@ -39,9 +34,6 @@ def mr2_loss(
         preset: Named hyper-parameters, see :meth:`classmargin.MR2Loss.preset`.
         accumulate: Micro-batches per optimiser step (``--grad-accum-steps``).
         **options: Arguments of :class:`classmargin.MR2Loss` that win over the preset.
-
-    Raises:
-        TypeError: The model has no ``get_classifier()``, or several classifiers (distilled models).
 
     Example:
         >>> class Net(nn.Sequential):
@@ -71,19 +63,8 @@ STATISTICS = "classmargin_statistics"  # under this name in a checkpoint
 def keep_statistics(loss_fn: CapturedMR2Loss, keeper: Any) -> None:
     """Save the class statistics with ``keeper``, and load them when it is loaded or has been already.
 
-    Args:
-        loss_fn: What :func:`mr2_loss` returned.
-        keeper: A task of timm (``timm.task``), or any ``torch.optim.Optimizer`` whose state is saved with the model's: then they are an
-            entry of its first parameter group, which optimisers leave alone.
-
-    Example:
-        >>> model = nn.Sequential(nn.Linear(4, 3))
-        >>> model.get_classifier = lambda: model[0]
-        >>> loss_fn, optimizer = mr2_loss(model), torch.optim.SGD(model.parameters(), lr=0.1)
-        >>> keep_statistics(loss_fn, optimizer)
-        >>> loss_fn(model(torch.eye(4)), torch.tensor([0, 1, 2, 0])).backward()
-        >>> int(optimizer.state_dict()["param_groups"][0]["classmargin_statistics"]["statistics.updates"])
-        1
+    The keeper is a task of timm (``timm.task``), or any ``torch.optim.Optimizer`` whose state is saved with the
+    model's: then they are an entry of its first parameter group, which optimisers leave alone.
     """
     if isinstance(keeper, torch.optim.Optimizer):
         _keep_in_optimizer(loss_fn.loss, keeper)

@@ -4,20 +4,20 @@
     metrics.update(logits, labels)
     metrics.compute()   # {"easy": ..., "medium": ..., "hard": ..., "WorstClassAccuracy": ...}
 
-Real :class:`torchmetrics.Metric` classes, also for ``forward`` and ``self.log`` of Lightning. Their state, which a collection shares,
-counts right samples and all samples per class, which add up exactly. Values are those of :func:`classmargin.audit`, by the same code.
+Their state, which a collection shares, counts right samples and all samples per class, which add up exactly; values are
+those of :func:`classmargin.audit`, by the same code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from classmargin._checks import check_int, require_extra
-from classmargin.integrations.class_counts import accuracy_gini, count_classes, thirds, worst_class
+from classmargin.evaluation.class_metrics import TIERS
+from classmargin.integrations.class_counts import accuracy_gini, count_classes, headlines
 
 require_extra("torchmetrics", "torchmetrics", "the metrics of classmargin")
 
@@ -30,7 +30,6 @@ class ClassCounts(Metric):
     is_differentiable = False
     full_state_update = False
     counts: Tensor
-    _measure: Callable[[Tensor], float]
 
     def __init__(self, num_classes: int, *, ignore_index: int | None = None, **settings: Any) -> None:
         super().__init__(**settings)
@@ -41,10 +40,6 @@ class ClassCounts(Metric):
     def update(self, preds: Tensor, target: Tensor) -> None:
         """Take logits or probabilities ``[B, K]``, or classes ``[B]``, and true classes ``[B]``."""
         self.counts += count_classes(preds, target, self.num_classes, self.ignore_index)
-
-    def compute(self) -> Any:
-        """Return the number, scalar."""
-        return self._number(self._measure(self.counts))
 
     def _number(self, value: float) -> Tensor:
         device = self.counts.device
@@ -73,28 +68,25 @@ class ClassTiers(ClassCounts):
 
     def compute(self) -> dict[str, Tensor]:
         """Return the three means."""
-        return {name: self._number(value) for name, value in thirds(self.counts).items()}
+        values = headlines(self.counts)
+        return {name: self._number(values[name]) for name in TIERS}
 
 
 class WorstClassAccuracy(ClassCounts):
-    """Lowest accuracy of a class with samples. Arguments are those of :class:`ClassTiers`.
-
-    Example:
-        >>> WorstClassAccuracy(num_classes=2)(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1])).item()
-        0.5
-    """
+    """Lowest accuracy of a class with samples. Arguments are those of :class:`ClassTiers`."""
 
     higher_is_better = True
-    _measure = staticmethod(worst_class)
+
+    def compute(self) -> Tensor:
+        """Return the lowest accuracy."""
+        return self._number(headlines(self.counts)["worst"])
 
 
 class ClassAccuracyGini(ClassCounts):
-    """Gini index of the class accuracies; 0 = all classes are equal. Arguments are those of :class:`ClassTiers`.
-
-    Example:
-        >>> ClassAccuracyGini(num_classes=2)(torch.tensor([0, 1]), torch.tensor([0, 1])).item()
-        0.0
-    """
+    """Gini index of the class accuracies; 0 = all classes are equal. Arguments are those of :class:`ClassTiers`."""
 
     higher_is_better = False
-    _measure = staticmethod(accuracy_gini)
+
+    def compute(self) -> Tensor:
+        """Return the Gini index."""
+        return self._number(accuracy_gini(self.counts))

@@ -1,6 +1,5 @@
-"""Experiment trackers (TensorBoard, Weights & Biases, MLflow): an audit, and the report of a finished run.
+"""Audits in experiment trackers (TensorBoard, Weights & Biases, MLflow).
 
-    result = classmargin.audit(labels, logits=logits, features=features)
     log_audit(result, SummaryWriter("runs/1"), step=epoch)      # TensorBoard
     log_audit(result, wandb.init(mode="offline"), step=epoch)   # Weights & Biases
     log_audit(result, mlflow, step=epoch)                       # MLflow, into the active run
@@ -12,9 +11,8 @@ so nothing is imported before it is used. TensorBoard has no artifacts: the repo
 from __future__ import annotations
 
 import math
-import os
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,6 @@ COLUMNS = ("class_name", "n", "accuracy", "low", "high", "tier", "nearest_by_con
 REPORT = "audit_report.html"
 Scalars = dict[str, float]
 Rows = list[list[Any]]
-PROJECT, MLFLOW_RUN_FILE = "classmargin", "mlflow_run_id.txt"  # as in training.metric_logs
 
 
 def audit_scalars(result: Audit) -> Scalars:
@@ -60,15 +57,10 @@ def log_audit(result: Audit, tracker: Any, *, step: int = 0, prefix: str = "audi
 
     Args:
         result: The audit.
-        tracker: A ``SummaryWriter``, a W&B run (what ``wandb.init`` returned), or the module ``mlflow`` (its active run is
-            used, or one is started).
+        tracker: A ``SummaryWriter``, a W&B run, or the module ``mlflow`` (its active run is used, or one is started).
         step: Step or epoch that the numbers belong to.
         prefix: Put before the name of every scalar.
-        report: Whether to send the HTML report too (needs the extra ``report``).
-
-    Raises:
-        TypeError: Another kind of tracker.
-        ImportError: The report is wanted and its packages are missing; scalars and table have been sent by then.
+        report: Whether to send the HTML report too (needs the extra ``report``), after scalars and table.
     """
     check_int("step", step, minimum=0)
     send = _sender(tracker)
@@ -112,13 +104,9 @@ def _log_to_wandb(run: Any, scalars: Scalars, rows: Rows, step: int, page: Itera
     wandb = require_extra("wandb", "wandb", "logging to Weights & Biases")
     run.log({**scalars, "classes": wandb.Table(columns=list(COLUMNS), data=rows)}, step=step)
     for file in page:
-        _add_wandb_report(wandb, run, file, f"audit-report-{run.id}", {"step": step})
-
-
-def _add_wandb_report(wandb: Any, run: Any, file: Path, name: str, metadata: dict[str, Any] | None = None) -> None:
-    artifact = wandb.Artifact(name, type="report", metadata=metadata)
-    artifact.add_file(str(file))
-    run.log_artifact(artifact)
+        artifact = wandb.Artifact(f"audit-report-{run.id}", type="report", metadata={"step": step})
+        artifact.add_file(str(file))
+        run.log_artifact(artifact)
 
 
 def _log_to_mlflow(mlflow: Any, scalars: Scalars, rows: Rows, step: int, page: Iterable[Path]) -> None:
@@ -127,56 +115,3 @@ def _log_to_mlflow(mlflow: Any, scalars: Scalars, rows: Rows, step: int, page: I
     mlflow.log_table(columns, f"classes_{step:08d}.json")
     for file in page:
         mlflow.log_artifact(str(file), artifact_path=f"report_{step:08d}")
-
-
-def send_run_report(names: Sequence[str], folder: Path, report: Path, say: Callable[[str], None]) -> list[str]:
-    """Send the report of a finished training run to its trackers and return the names of those that took it.
-
-    During training :mod:`classmargin.training.metric_logs` sends scalars and the class table; the report exists only once the run has
-    been tested, after those loggers were closed. Here each tracker's own record of the run is reopened and given the file.
-    A tracker that fails costs its copy of the report and a line for ``say`` that tells why, nothing else: the run is finished.
-    """
-    senders = {"tensorboard": _to_tensorboard, "wandb": _to_wandb, "mlflow": _to_mlflow}
-    sent = []
-    for name in names:
-        try:
-            senders[name](folder, report)
-        except Exception as error:
-            say(f"{report.name} was not sent to {name}: {error}")
-        else:
-            sent.append(name)
-    return sent
-
-
-def _to_tensorboard(folder: Path, report: Path) -> None:
-    module = require_extra("torch.utils.tensorboard", "tensorboard", "the TensorBoard logger")
-    # TensorBoard keeps no files of others: it is told where the report is.
-    with module.SummaryWriter(str(folder / "tensorboard")) as writer:
-        writer.add_text("report", f"The report of this run is {report.name} in the run folder {folder.name}.")
-
-
-def _to_wandb(folder: Path, report: Path) -> None:
-    wandb = require_extra("wandb", "wandb", "the W&B logger")
-    mode = os.environ.get("WANDB_MODE", "offline")
-    run = wandb.init(project=PROJECT, id=wandb_run_id(folder), resume="allow", dir=str(folder), mode=mode)
-    _add_wandb_report(wandb, run, report, f"report-{run.id}")
-    run.finish()
-
-
-def wandb_run_id(folder: Path) -> str:
-    """Return the id of the newest W&B run in a run folder, from the file ``wandb/offline-run-DATE-.../run-ID.wandb``.
-
-    The file, not its folder: a folder begun in the same second as another has a number after the id.
-    """
-    found = sorted((folder / "wandb").glob("*run-*/run-*.wandb"), key=lambda path: path.parent.name)
-    if not found:
-        raise FileNotFoundError(f"no W&B run in {folder / 'wandb'}")
-    return found[-1].stem.removeprefix("run-")
-
-
-def _to_mlflow(folder: Path, report: Path) -> None:
-    mlflow: Any = require_extra("mlflow", "mlflow", "the MLflow logger")
-    inside = "MLFLOW_TRACKING_URI" not in os.environ
-    place = f"sqlite:///{(folder / 'mlflow.db').resolve()}" if inside else None
-    run_id = (folder / MLFLOW_RUN_FILE).read_text(encoding="utf-8").strip()
-    mlflow.MlflowClient(tracking_uri=place).log_artifact(run_id, str(report), artifact_path="report")

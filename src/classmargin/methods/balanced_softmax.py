@@ -7,30 +7,25 @@ from torch import Tensor
 from classmargin._distributed import global_mean
 from classmargin.methods.base import Method, MethodLoss, Requirements, Step, TaskInfo
 from classmargin.methods.loss_parts import cross_entropy, log_prior, with_parts
-from classmargin.methods.method_registry import MethodInfo, register
+from classmargin.methods.method_registry import register
 
 
 @register(
-    MethodInfo(
-        name="balanced-softmax",
-        title="Balanced Softmax",
-        paper="Ren et al., Balanced Meta-Softmax for Long-Tailed Visual Recognition, NeurIPS 2020",
-        family="prior",
-        summary="Adds the log count of each class to its logit during training.",
-        equals_erm_when_balanced=True,
-    )
+    name="balanced-softmax",
+    title="Balanced Softmax",
+    paper="Ren et al., Balanced Meta-Softmax for Long-Tailed Visual Recognition, NeurIPS 2020",
+    family="prior",
+    summary="Adds the log count of each class to its logit during training.",
+    equals_erm_when_balanced=True,
 )
 class BalancedSoftmax(Method):
     """Balanced Softmax: the mean over samples of ``CE(z + ln n, y)``.
 
-    Idea: the softmax absorbs the class frequencies of training, so that raw logits are right for balanced
-    tests.
+    Idea: the softmax absorbs the class frequencies of training, so that raw logits are right for balanced tests.
     Use: unequal class counts with a test set where classes matter equally.
     Hyper-parameters: none.
     Cost: one forward and backward pass.
-    Caveats: test scores are the raw logits. With equal counts the shift cancels and the loss is
-        cross-entropy. The meta sampler of the paper is not part of it. A class without samples counts as one
-        sample.
+    Caveats: the meta sampler of the paper is not part of it. A class without samples counts as one sample.
     Source: Ren et al., NeurIPS 2020.
     """
 

@@ -16,16 +16,14 @@ The loop calls the hooks in this order (``*`` = only where a method overrides it
         method.on_stage_end(context)                # * build the error set, ...
     scores = method.predict(output)                 # * default: the logits
 
-A method is an ``nn.Module``: its buffers and parameters move, save and resume with it, and the loop needs no
-second bookkeeping. It never owns the loop, the main optimiser, the data or the device.
+A method is an ``nn.Module``: its buffers and parameters move, save and resume with it.
 
-State discipline: buffers change only inside ``loss(..., update_state=True)`` and the hooks, never in
-evaluation, and exactly once per optimiser step. ``loss`` may run under autocast; what needs float32
-(exponentials, squared distances, products of unit vectors) is computed in it nevertheless.
+State discipline: buffers change only inside ``loss(..., update_state=True)`` and the hooks, exactly once per optimiser
+step. ``loss`` may run under autocast; what needs float32 is computed in it nevertheless.
 
-Several processes: ``loss`` returns a value whose gradient, averaged over ranks, is that of the global batch
-(see :mod:`classmargin._distributed`). The loop averages the gradients of a method's own parameters as it does
-the network's and starts them equal on all ranks; buffers stay equal because methods reduce what they keep.
+Several processes: ``loss`` returns a value whose gradient, averaged over ranks, is that of the global batch (see
+:mod:`classmargin._distributed`), as the loop averages those of a method's own parameters too. Methods reduce what they
+keep.
 """
 
 from __future__ import annotations
@@ -33,13 +31,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from classmargin._checks import check_choice, check_int, check_number
 from classmargin._types import ModelOutput
-from classmargin.methods.hyperparameter import Hyperparameter
 
 HeadKind = Literal["linear", "cosine", "gaussian"]
 SamplerKind = Literal["plain", "class-balanced"]
@@ -172,19 +171,47 @@ class LoopContext(Protocol):
     global_step: int
 
     def training_pass(self) -> Iterator[Step]:
-        """Forward every training sample once: evaluation mode and transform, no gradient, in index order.
-
-        Under several processes each rank gets its share; sums must be all-reduced by the method.
-        """
+        """Forward this process's share of the training samples once: evaluation mode, no gradient, in index order."""
         ...
+
+
+class Hyperparameter(NamedTuple):
+    """The published default of a hyper-parameter, and the check that its values have to pass."""
+
+    default: Any
+    check: Callable[[str, Any], Any]
+
+    def checked(self, name: str, value: Any) -> Any:
+        """Return a value as its type, or refuse it; None passes where it is the default."""
+        return None if value is None and self.default is None else self.check(name, value)
+
+
+def number(default: float | None, **limits: Any) -> Any:
+    """Declare a number within ``limits``, in the words of ``check_number``."""
+    return Hyperparameter(default, partial(check_number, **limits))
+
+
+def whole_number(default: int, *, minimum: int) -> Any:
+    """Declare a whole number."""
+    return Hyperparameter(default, partial(check_int, minimum=minimum))
+
+
+def choice(*options: str) -> Any:
+    """Declare one of several words; the first is the default."""
+    return Hyperparameter(options[0], partial(check_choice, choices=options))
+
+
+def switch(default: bool) -> Any:
+    """Declare something that is on or off."""
+    return Hyperparameter(default, lambda name, value: bool(value))
 
 
 class Method(nn.Module):
     """Base class of every method. Subclasses implement :meth:`loss`.
 
-    Hyper-parameters are declared in the body of the class with their published defaults and limits, such as
-    ``rho: float = number(0.05, minimum=0.0)`` (:mod:`classmargin.methods.hyperparameter`), and become checked
-    attributes. Keyword-only arguments of the constructor are hyper-parameters as well.
+    Hyper-parameters are declared in the body of the class with default and limits
+    (``rho: float = number(0.05, minimum=0.0)``) and become checked attributes. Keyword-only arguments of the
+    constructor are hyper-parameters as well.
     """
 
     requirements: Requirements = Requirements()
@@ -228,18 +255,12 @@ class Method(nn.Module):
         return [Stage("train", epochs)]
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """Return the method's own parameters as optimiser groups.
-
-        A group may carry ``lr_scale`` (factor on the scheduled learning rate, default 1), ``weight_decay``.
-        """
+        """Return the method's own parameters as optimiser groups, which may carry ``lr_scale`` and ``weight_decay``."""
         own = [p for p in self.parameters() if p.requires_grad]
         return [{"params": own}] if own else []
 
     def sample_multiplicity(self, stage: int) -> Tensor | None:
-        """Return how often each index appears in an epoch, int64 ``[N]``, or None for once each.
-
-        Indices outside the training part (label -1) have 0.
-        """
+        """Return how often each index appears in an epoch, int64 ``[N]``, or None for once."""
         return None
 
     def on_stage_start(self, context: LoopContext) -> None:

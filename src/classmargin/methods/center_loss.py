@@ -8,34 +8,30 @@ import torch
 from torch import Tensor
 
 from classmargin._distributed import all_reduce_sum, global_mean
-from classmargin.methods.base import Method, MethodLoss, Requirements, Step, TaskInfo
-from classmargin.methods.hyperparameter import number
+from classmargin.methods.base import Method, MethodLoss, Requirements, Step, TaskInfo, number
 from classmargin.methods.loss_parts import at_least_float32, class_sums, cross_entropy, with_parts
-from classmargin.methods.method_registry import MethodInfo, register
+from classmargin.methods.method_registry import register
 
 
 @register(
-    MethodInfo(
-        name="center",
-        title="DFL",
-        paper="Wen et al., A Discriminative Feature Learning Approach for Deep Face Recognition, ECCV 2016",
-        family="representation",
-        summary="Adds the squared distance of each feature to a moving centre of its class.",
-        search={"center_weight": (5e-4, 3e-3, 8e-3, 3e-2)},
-        presets={"caffe": {"center_weight": 0.008}},
-        caveats="Mean cross-entropy goes with the mean distance; sums beside means multiply the weight by B.",
-    )
+    name="center",
+    title="DFL",
+    paper="Wen et al., A Discriminative Feature Learning Approach for Deep Face Recognition, ECCV 2016",
+    family="representation",
+    summary="Adds the squared distance of each feature to a moving centre of its class.",
+    search={"center_weight": (5e-4, 3e-3, 8e-3, 3e-2)},
+    presets={"caffe": {"center_weight": 0.008}},
+    caveats="Mean cross-entropy goes with the mean distance; sums beside means multiply the weight by B.",
 )
 class CenterLoss(Method):
     """Center loss: ``mean CE + center_weight · mean ½‖φ - c_y‖²`` with centres moved by their own rule.
 
     Idea: compact classes leave room between them.
     Use: when features of a class scatter.
-    Hyper-parameters: ``center_weight`` λ, ``center_rate`` α of ``c_j ← c_j - α Σ_{y_i=j}(c_j - φ_i) / (1 +
-    n_j)``.
+    Hyper-parameters: ``center_weight`` λ, ``center_rate`` α of ``c_j ← c_j - α Σ_{y_i=j}(c_j - φ_i) / (1 + n_j)``.
     Cost: one forward and backward pass.
-    Caveats: centres start at 0 and follow the published rule, not the gradient, and have no weight decay. A
-        common port drops the ½ and moves centres by ``2/B`` of the sum, which ties their speed to the batch.
+    Caveats: centres start at 0 and follow the published rule, not the gradient. A common port drops the ½ and moves
+        centres by ``2/B`` of the sum, which ties their speed to the batch.
     Source: Wen et al., ECCV 2016.
     """
 

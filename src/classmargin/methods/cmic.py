@@ -9,16 +9,9 @@ import torch
 from torch import Tensor
 
 from classmargin._distributed import all_reduce_sum, gather_rows, global_mean
-from classmargin.methods.base import Method, MethodLoss, Step, TaskInfo
-from classmargin.methods.hyperparameter import choice, number, switch
-from classmargin.methods.loss_parts import (
-    at_least_float32,
-    class_sums,
-    cross_entropy,
-    with_parts,
-    without_autocast,
-)
-from classmargin.methods.method_registry import MethodInfo, register
+from classmargin.methods.base import Method, MethodLoss, Step, TaskInfo, choice, number, switch
+from classmargin.methods.loss_parts import at_least_float32, class_sums, cross_entropy, with_parts, without_autocast
+from classmargin.methods.method_registry import register
 
 _LOG_FLOOR = math.log(1e-25)
 
@@ -26,8 +19,7 @@ _LOG_FLOOR = math.log(1e-25)
 def separation(log_probabilities: Tensor, labels: Tensor, *, pairs: str, detach_log: bool) -> Tensor:
     """Return ``Γ``: the mean cross-entropy ``H(p_i, p_j)`` of pairs with different labels, from ``ln p`` ``[B, K]``.
 
-    ``pairs="all"`` divides by ``B²`` (the expectation over independent pairs), ``"different"`` by the number of pairs with
-    different labels; ``detach_log`` stops the gradient through ``ln p_j``.
+    ``pairs="all"`` divides by ``B²``, ``"different"`` by their number; ``detach_log`` stops the gradient of ``ln p_j``.
     """
     log_side = log_probabilities.clamp(min=_LOG_FLOOR)
     if detach_log:
@@ -39,32 +31,27 @@ def separation(log_probabilities: Tensor, labels: Tensor, *, pairs: str, detach_
 
 
 @register(
-    MethodInfo(
-        name="cmic",
-        title="CMIC-DL",
-        paper=("after Yang et al., Conditional Mutual Information Constrained Deep Learning for Classification, 2023"),
-        family="representation",
-        summary="Pulls predictions to the mean of their class and pushes those of other classes apart.",
-        search={"concentration_weight": (0.1, 0.3, 0.7, 1.0), "separation_weight": (0.05, 0.1, 0.4, 0.5)},
-        presets={"follow-up": {"decay": 0.9999, "pairs": "different"}},
-        caveats=(
-            "After the paper: no official code was found and its settings could not be verified; defaults follow "
-            "the formula and later code of the same group."
-        ),
-    )
+    name="cmic",
+    title="CMIC-DL",
+    paper=("after Yang et al., Conditional Mutual Information Constrained Deep Learning for Classification, 2023"),
+    family="representation",
+    summary="Pulls predictions to the mean of their class and pushes those of other classes apart.",
+    search={"concentration_weight": (0.1, 0.3, 0.7, 1.0), "separation_weight": (0.05, 0.1, 0.4, 0.5)},
+    presets={"follow-up": {"decay": 0.9999, "pairs": "different"}},
+    caveats="After the paper; no official code was found. Defaults follow formula and later code of the same group.",
 )
 class CMIC(Method):
     """Conditional mutual information constrained learning: ``CE + λ KL(p ‖ Q_y) - β Γ``.
 
     Idea: outputs of a class concentrate around their mean ``Q_y`` and outputs of different classes separate.
     Use: tighter and more distinct predictions per class.
-    Hyper-parameters: ``concentration_weight`` λ, ``separation_weight`` β, ``decay`` of the moving average
-    ``Q`` (0.9 averages about as many images per class as the 8 the authors draw), ``pairs`` (``"all"``:
-    divided by B², as in the formula; ``"different"``: mean over pairs of different classes, as in later code
-    of the same group), ``detach_log`` (their code stops the gradient through the logarithm of Γ).
+    Hyper-parameters: ``concentration_weight`` λ, ``separation_weight`` β, ``decay`` of the moving average ``Q`` (0.9
+        averages about as many images per class as the 8 the authors draw), ``pairs`` (``"all"``: divided by B², as in
+        the formula; ``"different"``: mean over pairs of different classes), ``detach_log`` (no gradient through the
+        logarithm of Γ).
     Cost: one forward and backward pass and a ``[B, B]`` product.
-    Caveats: -βΓ has no lower bound; the logarithm is floored at 1e-25 and detached by default. The total may
-        be negative. λ and β of the paper could not be verified: tune them. ``Q`` starts uniform.
+    Caveats: -βΓ has no lower bound, so its logarithm is floored at 1e-25; the total may be negative. ``Q`` starts
+        uniform.
     Source: Yang et al., 2023.
     """
 

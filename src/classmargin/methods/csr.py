@@ -8,17 +8,13 @@ import torch
 from torch import Tensor
 
 from classmargin._distributed import all_reduce_sum, global_mean
-from classmargin.methods.base import LoopContext, Method, MethodLoss, Requirements, Step, TaskInfo
-from classmargin.methods.hyperparameter import number
+from classmargin.methods.base import LoopContext, Method, MethodLoss, Requirements, Step, TaskInfo, number
 from classmargin.methods.loss_parts import at_least_float32, cross_entropy, with_parts
-from classmargin.methods.method_registry import MethodInfo, register
+from classmargin.methods.method_registry import register
 
 
 def confusion_counts(logits: Tensor, labels: Tensor, margin: float = 0.0) -> Tensor:
-    """Return how often class ``j`` (column) is taken for ``i`` (row), int64 ``[K, K]`` with zero diagonal.
-
-    A sample counts as confused with its strongest other class if ``z_y <= margin + max_{k≠y} z_k``.
-    """
+    """Count ``z_y <= margin + max_{k≠y} z_k``: class ``j`` (column) taken for ``i`` (row), int64 ``[K, K]``."""
     num_classes = logits.shape[1]
     own = logits.gather(1, labels.unsqueeze(1))
     strongest, rival = logits.scatter(1, labels.unsqueeze(1), -torch.inf).max(dim=1)
@@ -28,10 +24,7 @@ def confusion_counts(logits: Tensor, labels: Tensor, margin: float = 0.0) -> Ten
 
 
 def spectral_weights(confusion: Tensor) -> Tensor:
-    """Return ``G = 2 (u₁v₁ᵀ - min)/(max - min) + 0.01`` of a confusion matrix, or ones if it is 0.
-
-    ``u₁v₁ᵀ`` is the derivative of the spectral norm ``‖C‖₂``. Rows are predictions, columns true classes.
-    """
+    """Return ``G = 2 (u₁v₁ᵀ - min)/(max - min) + 0.01`` of a confusion matrix; ones if there is no confusion."""
     if not bool((confusion > 0).any()):
         return torch.ones_like(confusion, dtype=torch.float64)
     # float64 on the CPU: single precision can swap nearly equal singular values.
@@ -42,34 +35,27 @@ def spectral_weights(confusion: Tensor) -> Tensor:
 
 
 @register(
-    MethodInfo(
-        name="csr",
-        title="CSR",
-        paper="after Jin et al., Enhancing Robust Fairness via Confusional Spectral Regularization, ICLR 2025",
-        family="robust",
-        summary="Weights each sample by how much its confusion adds to the norm of the confusion matrix.",
-        search={"spectral_weight": (0.1, 0.3, 0.5), "margin": (0.0, 0.1)},
-        cost=4 / 3,
-        presets={"fine-tune": {"start_share": 0.9}},
-        caveats=(
-            "After the paper: its settings could not be verified. Without perturbed inputs; the original "
-            "fine-tunes a robustly trained network for 2 epochs."
-        ),
-    )
+    name="csr",
+    title="CSR",
+    paper="after Jin et al., Enhancing Robust Fairness via Confusional Spectral Regularization, ICLR 2025",
+    family="robust",
+    summary="Weights each sample by how much its confusion adds to the norm of the confusion matrix.",
+    search={"spectral_weight": (0.1, 0.3, 0.5), "margin": (0.0, 0.1)},
+    cost=4 / 3,
+    presets={"fine-tune": {"start_share": 0.9}},
+    caveats="After the paper, without perturbed inputs; the original fine-tunes a robust network for 2 epochs.",
 )
 class CSR(Method):
     """Confusional spectral regularisation without attacks: ``(1-α) CE + α mean(w ln w + w CE)``.
 
-    Idea: the spectral norm of the confusion matrix bounds the worst class; its derivative tells which
-    confusion hurts most, and samples are weighted by it: ``w_i = G[argmax z_i, y_i]``.
+    Idea: the spectral norm of the confusion matrix bounds the worst class; its derivative G tells which confusion hurts
+        most, and samples are weighted by it: ``w_i = G[argmax z_i, y_i]``.
     Use: confusions that concentrate in a few pairs of classes.
-    Hyper-parameters: ``spectral_weight`` α, ``margin`` for what counts as confused, ``start_share`` of the
-    epochs with plain cross-entropy before.
+    Hyper-parameters: ``spectral_weight`` α, ``margin`` for what counts as confused, ``start_share`` of the epochs with
+        plain cross-entropy before.
     Cost: one forward and backward pass and one forward pass over the training set per epoch.
-    Caveats: correct samples are weighted too (the diagonal of G is not 0). The original shrinks the own logit
-        by 10 %, which helps where it is negative; here the margin is additive. No errors at all give w = 1.
-        The term w ln w is constant and only keeps the value comparable. The original's third term vanishes on
-        clean inputs. Where the paper's form could not be verified this follows the code.
+    Caveats: correct samples are weighted too (the diagonal of G is not 0); no errors at all give w = 1. The original
+        shrinks the own logit by 10 %; here the margin is additive. Its third term vanishes on clean inputs.
     Source: Jin et al., ICLR 2025.
     """
 

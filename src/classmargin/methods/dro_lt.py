@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from classmargin._distributed import gather_rows, global_mean
-from classmargin.methods.base import LoopContext, Method, MethodLoss, Requirements, Stage, Step, TaskInfo
-from classmargin.methods.hyperparameter import number
+from classmargin.methods.base import LoopContext, Method, MethodLoss, Requirements, Stage, Step, TaskInfo, number
 from classmargin.methods.loss_parts import (
     at_least_float32,
     class_means,
@@ -18,16 +17,16 @@ from classmargin.methods.loss_parts import (
     with_parts,
     without_autocast,
 )
-from classmargin.methods.method_registry import MethodInfo, register
+from classmargin.methods.method_registry import register
 
 
 def robust_centroid_losses(
     features: Tensor, labels: Tensor, centroids: Tensor, radii: Tensor, temperature: float = 1.0
 ) -> Tensor:
-    """Return ``-ln`` of the share each sample has in the neighbourhood of its class centroid ``[B]``.
+    """Return ``-ln [e^{-(d(μ_c, z_i) + ε_c)/T} / Σ_j e^{-(d(μ_c, z_j) + ε_c 1[y_j = c])/T}]`` ``[B]``, ``c = y_i``.
 
-    ``-ln [e^{-(d(μ_c, z_i) + ε_c)/T} / Σ_j e^{-(d(μ_c, z_j) + ε_c 1[y_j = c])/T}]`` with ``c = y_i``,
-    Euclidean ``d`` and ``j`` over the batch; ``features`` z ``[B, d]``, ``centroids`` μ ``[K, d]``, ``radii`` ε >= 0 ``[K]``.
+    ``d`` is Euclidean, ``j`` over the batch; ``features`` z ``[B, d]``, ``centroids`` μ ``[K, d]``, ``radii`` ε
+    ``[K]``.
     """
     classes = torch.arange(len(centroids), device=labels.device).unsqueeze(1)
     # Exact differences: the faster Gram form loses the small distances that matter here.
@@ -37,34 +36,30 @@ def robust_centroid_losses(
 
 
 @register(
-    MethodInfo(
-        name="drl",
-        title="DRL",
-        paper="Samuel and Chechik, Distributional Robustness Loss for Long-Tail Learning, ICCV 2021",
-        family="representation",
-        summary="Cross-entropy, then features pulled to robust class centroids, then the classifier alone.",
-        search={"temperature": (0.07, 0.5, 1.0), "robust_weight": (0.5, 1.0)},
-        cost=1.1,
-        presets={"release": {"temperature": 0.07}, "paper-bound": {"radius_factor": 2.0}},
-        caveats="The original code mixes up the radii of classes on unsorted batches.",
-    )
+    name="drl",
+    title="DRL",
+    paper="Samuel and Chechik, Distributional Robustness Loss for Long-Tail Learning, ICCV 2021",
+    family="representation",
+    summary="Cross-entropy, then features pulled to robust class centroids, then the classifier alone.",
+    search={"temperature": (0.07, 0.5, 1.0), "robust_weight": (0.5, 1.0)},
+    cost=1.1,
+    presets={"release": {"temperature": 0.07}, "paper-bound": {"radius_factor": 2.0}},
+    caveats="The original code mixes up the radii of classes on unsorted batches.",
 )
 class DROLT(Method):
     """Distributional robustness loss for the long tail, with its three phases.
 
-    Idea: centroids of rare classes are estimated badly, so features are pulled to the worst centroid within a
-    learned radius ε of the estimate.
+    Idea: centroids of rare classes are estimated badly, so features are pulled to the worst centroid within a learned
+        radius ε.
     Use: unequal class counts; compact features in general.
-    Hyper-parameters: ``temperature`` T, ``robust_weight``, ``initial_radius`` ε, ``radius_factor`` (1 as in
-    the code, 2 as in the bound of the paper), ``pretrain_share`` and ``classifier_share`` of the epochs,
-    ``feature_lr_scale`` and ``classifier_lr_scale`` (0.005 and 0.01 against 0.1 in the original).
+    Hyper-parameters: ``temperature`` T, ``robust_weight``, ``initial_radius`` ε, ``radius_factor`` (1 as in the code, 2
+        as in the bound of the paper), ``pretrain_share`` and ``classifier_share`` of the epochs, ``feature_lr_scale``
+        and ``classifier_lr_scale``.
     Cost: in the second phase one extra forward pass over the training set per epoch for the centroids.
-    Caveats: the phases are those of the original: cross-entropy for all parameters; then the features alone, with
-        the classifier frozen, from the robust loss and a cross-entropy weighted with ``n_c / n_max`` and divided
-        by the sum of the weights in the batch; then the classifier alone from plain cross-entropy. On frozen
-        features the second phase has nothing to train and is left out. Nothing in the loss bounds ε from below,
-        so it is clamped at 0. The mean is over the classes in the batch. The original picks ε by position in the
-        batch, which mixes up classes unless the batch is sorted.
+    Caveats: cross-entropy for all parameters; then features alone, from the robust loss and a cross-entropy weighted
+        with ``n_c / n_max`` (left out on frozen features); then the classifier alone. ε is clamped at 0, as nothing
+        bounds it from below. The original picks ε by position in the batch, which mixes up classes unless the batch is
+        sorted.
     Source: Samuel and Chechik, ICCV 2021.
     """
 

@@ -10,19 +10,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from classmargin._distributed import global_mean
-from classmargin.methods.base import Method, MethodLoss, Requirements, Step, TaskInfo
-from classmargin.methods.hyperparameter import choice, number, whole_number
+from classmargin.methods.base import Method, MethodLoss, Requirements, Step, TaskInfo, choice, number, whole_number
 from classmargin.methods.loss_parts import at_least_float32, cross_entropy, with_parts
-from classmargin.methods.method_registry import MethodInfo, register
+from classmargin.methods.method_registry import register
 
 
 def counter_uniform(index: Tensor, num_classes: int, *, step: int, seed: int) -> Tensor:
-    """Return uniform numbers in [0, 1) for every sample and class ``[B, K]``, a pure function of the arguments.
-
-    A generator would make the draw depend on the place of a sample in the batch and on the number of
-    processes, and its state would have to be saved. Mixing the counter (splitmix64) has none of these
-    troubles.
-    """
+    """Return numbers in [0, 1) ``[B, K]``, a pure function of the arguments: no order or process matters."""
     start = _mix(_mix(index.new_tensor(seed)) + step)
     classes = torch.arange(num_classes, device=index.device)
     bits = _mix(_mix(index + start).unsqueeze(1) + classes)
@@ -42,38 +36,34 @@ def _signed(constant: int) -> int:
 
 
 @register(
-    MethodInfo(
-        name="eql",
-        title="EQL",
-        paper="Tan et al., Equalization Loss for Long-Tailed Object Recognition, CVPR 2020",
-        family="prior",
-        summary="Randomly leaves rare classes out of the softmax of samples of other classes.",
-        search={"tail_ratio": (0.25, 0.5, 1.0), "drop_probability": (0.5, 0.9, 0.95)},
-        equals_erm_when_balanced=True,
-        presets={
-            # Published as frequencies: 5e-3 of 100 classes, 5e-2 of 10, 4.3e-4 of 1000, 1.77e-3 of 1230 (LVIS).
-            "cifar100-lt": {"tail_ratio": 0.5, "drop_probability": 0.9},
-            "cifar10-lt": {"tail_ratio": 0.5, "drop_probability": 0.9},
-            "imagenet-lt": {"tail_ratio": 0.43, "drop_probability": 0.9},
-            "detection": {"tail_ratio": 2.18, "mode": "sigmoid"},
-        },
-        caveats="The threshold is relative to 1/K: cross-entropy on balanced data up to 1, degenerate above.",
-    )
+    name="eql",
+    title="EQL",
+    paper="Tan et al., Equalization Loss for Long-Tailed Object Recognition, CVPR 2020",
+    family="prior",
+    summary="Randomly leaves rare classes out of the softmax of samples of other classes.",
+    search={"tail_ratio": (0.25, 0.5, 1.0), "drop_probability": (0.5, 0.9, 0.95)},
+    equals_erm_when_balanced=True,
+    presets={
+        # Published as frequencies: 5e-3 of 100 classes, 5e-2 of 10, 4.3e-4 of 1000, 1.77e-3 of 1230 (LVIS).
+        "cifar100-lt": {"tail_ratio": 0.5, "drop_probability": 0.9},
+        "cifar10-lt": {"tail_ratio": 0.5, "drop_probability": 0.9},
+        "imagenet-lt": {"tail_ratio": 0.43, "drop_probability": 0.9},
+        "detection": {"tail_ratio": 2.18, "mode": "sigmoid"},
+    },
+    caveats="The threshold is relative to 1/K: cross-entropy on balanced data up to 1, degenerate above.",
 )
 class EQL(Method):
     """Equalization loss: ``-ln(e^{z_y} / Σ_k w_k e^{z_k})``, ``w_k = 1 - β T(f_k) 1[k≠y]``.
 
     Idea: a rare class is mostly seen as a negative; dropping it from other samples' denominators spares it.
     Use: unequal class counts.
-    Hyper-parameters: ``tail_ratio`` λK (classes rarer than ``tail_ratio / K`` of the samples are rare; the paper
-    and its ports give λ itself, which means something else for every K), ``drop_probability`` γ of the Bernoulli
-    β, drawn per sample and class; ``mode="sigmoid"`` sums binary cross-entropies over classes
-    with all rare negatives dropped and logits shifted to the initial probability ``prior_probability``;
-    ``seed``.
+    Hyper-parameters: ``tail_ratio`` λK (classes rarer than ``tail_ratio / K`` of the samples are rare),
+        ``drop_probability`` γ of the Bernoulli β, drawn per sample and class; ``mode="sigmoid"`` sums binary
+        cross-entropies over classes with all rare negatives dropped and logits shifted to the initial probability
+        ``prior_probability``; ``seed``.
     Cost: one forward and backward pass.
-    Caveats: no official softmax code exists; the defaults are those of a third party on CIFAR-100-LT. On
-        balanced data the softmax form *is* cross-entropy up to a ratio of 1; above, every negative is dropped
-        with probability γ and the loss degenerates. Draws depend on (seed, step, sample, class) alone.
+    Caveats: no official softmax code exists; the defaults are those of a third party on CIFAR-100-LT. On balanced data
+        with a ratio above 1 every negative is dropped with probability γ and the loss degenerates.
     Source: Tan et al., CVPR 2020.
     """
 

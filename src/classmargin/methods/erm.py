@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from classmargin._distributed import global_mean
-from classmargin.methods.base import Method, MethodLoss, Requirements, Step
-from classmargin.methods.hyperparameter import number
+from classmargin.methods.base import Method, MethodLoss, Requirements, Step, number
 from classmargin.methods.loss_parts import cross_entropy, with_parts
-from classmargin.methods.method_registry import MethodInfo, register
+from classmargin.methods.method_registry import register
 
 
 @register(
-    MethodInfo(
-        name="erm",
-        title="ERM",
-        paper="Vapnik, Principles of Risk Minimization for Learning Theory, NeurIPS 1991",
-        family="baseline",
-        summary="Minimises the mean cross-entropy over samples.",
-        search={"label_smoothing": (0.0, 0.05, 0.1)},
-    )
+    name="erm",
+    title="ERM",
+    paper="Vapnik, Principles of Risk Minimization for Learning Theory, NeurIPS 1991",
+    family="baseline",
+    summary="Minimises the mean cross-entropy over samples.",
+    search={"label_smoothing": (0.0, 0.05, 0.1)},
 )
 class ERM(Method):
     """Empirical risk minimisation: the mean over samples of ``-ln softmax(z)_y``.
@@ -28,14 +25,6 @@ class ERM(Method):
     Cost: one forward and backward pass.
     Caveats: none.
     Source: Vapnik 1991.
-
-    Example:
-        >>> import torch
-        >>> from classmargin.methods import TaskInfo, create, evaluate_on_toy
-        >>> task = TaskInfo(2, 1, class_counts=torch.tensor([1, 1]), labels=torch.tensor([0, 1]))
-        >>> method = create("erm", task)
-        >>> evaluate_on_toy(method, torch.zeros(2, 2), torch.zeros(2, 1), task.labels).total
-        tensor(0.6931)
     """
 
     requirements = Requirements(soft_labels=True)

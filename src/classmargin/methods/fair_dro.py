@@ -8,17 +8,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from classmargin.methods.base import LoopContext, Method, MethodLoss, Requirements, Step, TaskInfo
-from classmargin.methods.hyperparameter import choice, number, switch
+from classmargin.methods.base import (
+    LoopContext,
+    Method,
+    MethodLoss,
+    Requirements,
+    Step,
+    TaskInfo,
+    choice,
+    number,
+    switch,
+)
 from classmargin.methods.loss_parts import class_means, cross_entropy, training_class_means, with_parts
-from classmargin.methods.method_registry import MethodInfo, register
+from classmargin.methods.method_registry import register
 
 
 def chi_square_weights(losses: Tensor, radius: float) -> Tensor:
-    """Return the weights on a χ² ball around uniform that maximise ``Σ_k q_k ℓ_k``.
-
-    ``q_k = (1 + √(2ρ) (ℓ_k - ℓ̄)/std) / K``, so that ``Σ q ℓ = mean + √(2ρ) std``. Weights may be negative.
-    """
+    """Return ``q_k = (1 + √(2ρ) (ℓ_k - ℓ̄)/std) / K``, which maximises ``Σ_k q_k ℓ_k`` on a χ² ball."""
     spread = losses.std(unbiased=False)
     if spread <= 1e-12 * losses.abs().max().clamp(min=1e-12):  # all classes alike: nothing to lean towards
         return torch.full_like(losses, 1.0 / len(losses))
@@ -26,36 +32,29 @@ def chi_square_weights(losses: Tensor, radius: float) -> Tensor:
 
 
 @register(
-    MethodInfo(
-        name="fair-dro",
-        title="FairDRO",
-        paper=(
-            "Jung et al., Re-weighting Based Group Fairness Regularization via Classwise Robust Optimization, ICLR 2023"
-        ),
-        family="robust",
-        summary="Re-weights classes once per epoch towards those with above-average training loss.",
-        search={"radius": (0.1, 0.3, 0.5, 1.5)},
-        cost=4 / 3,
-        presets={"closed-form": {"nonnegative": False}},
-        caveats="Single-pool form (groups = labels leaves cells empty); weights are kept at 0 or above.",
-    )
+    name="fair-dro",
+    title="FairDRO",
+    paper="Jung et al., Re-weighting Based Group Fairness Regularization via Classwise Robust Optimization, ICLR 2023",
+    family="robust",
+    summary="Re-weights classes once per epoch towards those with above-average training loss.",
+    search={"radius": (0.1, 0.3, 0.5, 1.5)},
+    cost=4 / 3,
+    presets={"closed-form": {"nonnegative": False}},
+    caveats="Single-pool form (groups = labels leaves cells empty); weights are kept at 0 or above.",
 )
 class FairDRO(Method):
     """FairDRO, classes as groups: ``Σ_k q_k ℓ̄_k``, ``q`` from the class losses of a full pass each epoch.
 
-    Idea: the loss under the worst weights on a χ² ball is the mean plus a multiple of the spread over
-    classes.
+    Idea: the loss under the worst weights on a χ² ball is the mean plus a multiple of the spread over classes.
     Use: a smaller gap between classes.
     Hyper-parameters: ``radius`` ρ, ``smoothing`` (``"linear"`` or ``"cosine"`` decay of the step s_t in
-    ``q ← q + s_t (q* - q)``), ``loss_kind`` (``"cross-entropy"`` or ``"zero-one"`` class losses of the pass),
-    ``nonnegative`` (clamp the weights at 0 and renormalise, so that they stay a distribution).
+        ``q ← q + s_t (q* - q)``), ``loss_kind`` (``"cross-entropy"`` or ``"zero-one"`` class losses of the pass),
+        ``nonnegative`` (clamp the weights at 0).
     Cost: one forward and backward pass and one forward pass over the training set per epoch.
-    Caveats: the closed form gives a class more than 1/√(2ρ) standard deviations below the mean a negative
-        weight. With the two groups of the original settings that hardly occurs; with many classes it does,
-        and training then *raises* the loss of the easiest ones without bound. Weights are therefore clamped
-        unless ``nonnegative=False`` (the original code). The original needs every (group, label) cell filled,
-        which groups = labels never gives; this is its single-pool form. The pass runs in evaluation mode (the
-        original moves batch-norm statistics). q starts uniform; absent classes add 0.
+    Caveats: the closed form gives a class more than 1/√(2ρ) standard deviations below the mean a negative weight, so
+        that with many classes training *raises* the loss of the easiest ones without bound; hence the clamp. The
+        original (two groups, ``nonnegative=False``) needs every (group, label) cell filled and its pass moves
+        batch-norm statistics.
     Source: Jung et al., ICLR 2023.
     """
 

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from classmargin._distributed import global_mean
-from classmargin.methods.base import Method, MethodLoss, Step
-from classmargin.methods.hyperparameter import number
+from classmargin.methods.base import Method, MethodLoss, Step, number
 from classmargin.methods.loss_parts import cross_entropy, focal_factor, with_parts
-from classmargin.methods.method_registry import MethodInfo, register
+from classmargin.methods.method_registry import register
 
 
 @register(
-    MethodInfo(
-        name="focal",
-        title="Focal",
-        paper="Lin et al., Focal Loss for Dense Object Detection, ICCV 2017",
-        family="re-weighting",
-        summary="Weights each sample by (1 - p_y)^focusing, so that easy ones fade.",
-        search={"focusing": (0.5, 1.0, 2.0, 5.0)},
-    )
+    name="focal",
+    title="Focal",
+    paper="Lin et al., Focal Loss for Dense Object Detection, ICCV 2017",
+    family="re-weighting",
+    summary="Weights each sample by (1 - p_y)^focusing, so that easy ones fade.",
+    search={"focusing": (0.5, 1.0, 2.0, 5.0)},
 )
 class Focal(Method):
     """Focal loss: the mean over samples of ``(1 - p_y)^focusing · CE``.
@@ -26,8 +23,8 @@ class Focal(Method):
     Use: many easy samples beside few hard ones, whatever their class.
     Hyper-parameters: ``focusing`` (γ of the paper; 0 = cross-entropy).
     Cost: one forward and backward pass.
-    Caveats: the weight carries gradient, as published. Per-class weights α are in ``class-balanced``.
-        The paper uses sigmoids per class (detection); this is the softmax form used for classification.
+    Caveats: the weight carries gradient, as published. This is the softmax form; weights per class are in
+        ``class-balanced``.
     Source: Lin et al., ICCV 2017.
     """
 

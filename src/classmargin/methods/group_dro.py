@@ -10,33 +10,30 @@ from torch import Tensor
 
 from classmargin._checks import check_choice
 from classmargin._distributed import global_mean
-from classmargin.methods.base import Method, MethodLoss, Requirements, Step, TaskInfo
-from classmargin.methods.hyperparameter import choice, number
+from classmargin.methods.base import Method, MethodLoss, Requirements, Step, TaskInfo, choice, number
 from classmargin.methods.loss_parts import class_means, cross_entropy, with_parts
-from classmargin.methods.method_registry import MethodInfo, register
+from classmargin.methods.method_registry import register
 
 
 @register(
-    MethodInfo(
-        name="group-dro",
-        title="DRO",
-        paper="Sagawa et al., Distributionally Robust Neural Networks for Group Shifts, ICLR 2020",
-        family="robust",
-        summary="Keeps a weight per class that grows exponentially with the loss of the class.",
-        search={"step_size": (1e-3, 1e-1, "log"), "adjustment": (0.0, 1.0, 2.0)},
-        presets={"renormalised": {"absent": "renormalise"}, "unbiased": {"absent": "unbiased"}},
-        caveats="Absent classes count as loss 0 by default, as in the original code.",
-    )
+    name="group-dro",
+    title="DRO",
+    paper="Sagawa et al., Distributionally Robust Neural Networks for Group Shifts, ICLR 2020",
+    family="robust",
+    summary="Keeps a weight per class that grows exponentially with the loss of the class.",
+    search={"step_size": (1e-3, 1e-1, "log"), "adjustment": (0.0, 1.0, 2.0)},
+    presets={"renormalised": {"absent": "renormalise"}, "unbiased": {"absent": "unbiased"}},
+    caveats="Absent classes count as loss 0 by default, as in the original code.",
 )
 class GroupDRO(Method):
     """Group DRO: ``Σ_k q_k ℓ̄_k``, ``q_k ← q_k exp(η ℓ̄_k)`` normalised, with class means ``ℓ̄`` of the batch.
 
     Idea: an adversary moves weight to the classes with the largest loss, the network answers.
     Use: the worst class matters most.
-    Hyper-parameters: ``step_size`` η, ``adjustment`` C (adds ``C/√n_k`` inside the exponent), ``absent``:
-    ``"zero"`` lets absent classes take part with loss 0 (original), ``"renormalise"`` updates and weights
-    only the present ones, ``"unbiased"`` weights each sample by ``K q_y``; ``sampler`` (``"class-balanced"``
-    draws classes equally often, as the published algorithm does; no difference on balanced data).
+    Hyper-parameters: ``step_size`` η, ``adjustment`` C (adds ``C/√n_k`` inside the exponent), ``absent``: ``"zero"``
+        lets absent classes take part with loss 0, ``"renormalise"`` updates and weights only the present ones,
+        ``"unbiased"`` weights each sample by ``K q_y``; ``sampler`` (``"class-balanced"`` draws classes equally often,
+        as published).
     Cost: one forward and backward pass.
     Caveats: q is updated before use and only in training. η = 0.01 moves q slowly when K is large.
     Source: Sagawa et al., ICLR 2020.

@@ -8,40 +8,44 @@ import torch
 from torch import Tensor
 
 from classmargin._distributed import all_reduce_sum, global_mean
-from classmargin.methods.base import LoopContext, Method, MethodLoss, Requirements, Stage, Step, TaskInfo
-from classmargin.methods.hyperparameter import choice, number, whole_number
+from classmargin.methods.base import (
+    LoopContext,
+    Method,
+    MethodLoss,
+    Requirements,
+    Stage,
+    Step,
+    TaskInfo,
+    choice,
+    number,
+    whole_number,
+)
 from classmargin.methods.loss_parts import cross_entropy, with_parts
-from classmargin.methods.method_registry import MethodInfo, register
+from classmargin.methods.method_registry import register
 
 
 @register(
-    MethodInfo(
-        name="jtt",
-        title="JTT",
-        paper=(
-            "Liu et al., Just Train Twice: Improving Group Robustness without Training Group Information, ICML 2021"
-        ),
-        family="re-weighting",
-        summary="Trains once to find the errors, then afresh with the errors repeated.",
-        search={"up_weight": (2, 4, 6, 10, 20, 50), "identification_share": (0.1, 0.25, 0.5, 1.0)},
-        cost=2.0,
-        presets={"subpopulation": {"up_weight": 10, "identification_share": 0.5}},
-        caveats="Costs identification_share + 1 + (up_weight - 1)·(share of errors) trainings.",
-    )
+    name="jtt",
+    title="JTT",
+    paper=("Liu et al., Just Train Twice: Improving Group Robustness without Training Group Information, ICML 2021"),
+    family="re-weighting",
+    summary="Trains once to find the errors, then afresh with the errors repeated.",
+    search={"up_weight": (2, 4, 6, 10, 20, 50), "identification_share": (0.1, 0.25, 0.5, 1.0)},
+    cost=2.0,
+    presets={"subpopulation": {"up_weight": 10, "identification_share": 0.5}},
+    caveats="Costs identification_share + 1 + (up_weight - 1)·(share of errors) trainings.",
 )
 class JTT(Method):
     """Just train twice: cross-entropy, then a fresh network for which each error counts ``up_weight`` times.
 
     Idea: what a short training gets wrong belongs to the groups that lag behind.
     Use: unknown or many hard groups; no annotation is needed.
-    Hyper-parameters: ``identification_share`` of the epochs for the first training (the second has all of
-    them), ``up_weight`` λ_up, ``mode`` (``"up-sample"`` repeats the errors, so epochs get longer;
-    ``"weight"`` puts λ_up on their loss instead, so epochs keep their length).
+    Hyper-parameters: ``identification_share`` of the epochs for the first training (the second has all of them),
+        ``up_weight`` λ_up, ``mode`` (``"up-sample"`` repeats the errors, so epochs get longer; ``"weight"`` puts λ_up
+        on their loss).
     Cost: ``identification_share + 1 + (up_weight - 1) · |E|/N`` trainings when up-sampling.
-    Caveats: the released code appends λ copies to the full set, so its λ is ``up_weight - 1`` here; it
-        records errors during the training epoch, here they come from a pass in evaluation mode at its end. A
-        network that fits all of its data has no errors and the method is ERM; an early stop on many classes
-        has very many. Multiplicities of the paper: 4 to 100.
+    Caveats: the released code's λ is ``up_weight - 1`` here, and it records errors during the training epoch, not in a
+        pass at its end. A network without errors gives ERM; an early stop on many classes gives very many.
     Source: Liu et al., ICML 2021.
     """
 

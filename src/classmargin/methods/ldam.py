@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from classmargin._distributed import global_mean
-from classmargin.methods.base import Method, MethodLoss, Requirements, Step, TaskInfo
-from classmargin.methods.hyperparameter import number
+from classmargin.methods.base import Method, MethodLoss, Requirements, Step, TaskInfo, number
 from classmargin.methods.loss_parts import (
     at_least_float32,
     cross_entropy,
     effective_number_weights,
+    refuse_above,
     with_parts,
 )
 from classmargin.methods.method_registry import MethodInfo, register
@@ -57,14 +57,11 @@ class LDAM(Method):
 
     Idea: rare classes get a larger margin; class weights come only once the features have settled (DRW).
     Use: unequal class counts.
-    Hyper-parameters: ``max_margin`` of the rarest class, ``scale`` s, ``reweight_from`` (share of the epochs
-    after which effective-number weights with ``beta`` act; None = never).
+    Hyper-parameters: ``max_margin`` of the rarest class (0.1 is better on balanced data), ``scale`` s,
+        ``reweight_from`` (share of the epochs after which effective-number weights with ``beta`` act; None = never).
     Cost: one forward and backward pass.
-    Caveats: needs a cosine head; logits that are not cosines are refused. On balanced data all margins are
-        ``max_margin``, for which 0.1 is a better choice than the default. Weighted losses are divided by the sum of the weights in
-        the batch, as in the original code. With equal counts the weights are all 1, but the loss is still not cross-entropy.
-        The original switches at epoch 160 of 200 and fails beyond epoch 320; here the switch is a share. Test
-        scores are the plain cosines.
+    Caveats: needs a cosine head, and test scores are its plain cosines. Weighted losses are divided by the sum of the
+        weights in the batch, as in the original code, which switches at epoch 160 of 200; here the switch is a share.
     Source: Cao et al., NeurIPS 2019.
     """
 
@@ -86,7 +83,7 @@ class LDAM(Method):
     def loss(self, step: Step, update_state: bool) -> MethodLoss:
         """Return the (weighted) mean margin loss over the samples of all processes."""
         cosines = at_least_float32(step.logits)
-        _check_cosines(cosines)
+        refuse_above(_LARGEST_COSINE, cosines.abs(), "cosines (head 'cosine' with scale 1) for method ldam")
         own_class = torch.nn.functional.one_hot(step.labels, self.task.num_classes)
         shifted = cosines - own_class * self.margins[step.labels].unsqueeze(1)
         losses = cross_entropy(self.scale * shifted, step.labels)
@@ -95,15 +92,3 @@ class LDAM(Method):
 
     def _reweights(self, epoch: int) -> bool:
         return self.reweight_from is not None and epoch >= self.reweight_from * self.task.epochs
-
-
-def _check_cosines(cosines: Tensor) -> None:
-    """Refuse the logits of a linear head, which would be read as cosines without complaint."""
-    if torch.compiler.is_compiling() or cosines.device.type != "cpu" or not cosines.numel():
-        return
-    largest = float(cosines.detach().abs().max())
-    if largest > _LARGEST_COSINE:
-        raise ValueError(
-            "logits must be cosines (head 'cosine' of the network with scale 1) for method ldam, got a value of "
-            f"size {largest:.4g}"
-        )

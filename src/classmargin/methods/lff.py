@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from classmargin._distributed import gather_rows, global_mean
-from classmargin.methods.base import Method, MethodLoss, Requirements, Step, TaskInfo
-from classmargin.methods.hyperparameter import choice, number, switch
+from classmargin.methods.base import Method, MethodLoss, Requirements, Step, TaskInfo, choice, number, switch
 from classmargin.methods.loss_parts import cross_entropy, frozen_running_statistics, with_parts
-from classmargin.methods.method_registry import MethodInfo, register
+from classmargin.methods.method_registry import register
 
 _TINY = 1e-8
 
@@ -23,34 +22,28 @@ def generalised_cross_entropy(losses: Tensor, q: float) -> Tensor:
 
 
 @register(
-    MethodInfo(
-        name="lff",
-        title="LfF",
-        paper="Nam et al., Learning from Failure: De-biasing Classifier from Biased Classifier, NeurIPS 2020",
-        family="re-weighting",
-        summary="Weights samples by how much a deliberately biased twin network fails on them.",
-        search={"q": (0.5, 0.7, 0.9), "average_decay": (0.0, 0.7, 0.9)},
-        cost=2.0,
-        presets={
-            "formula": {"average_decay": 0.0, "normalise_by_class": False},
-            "release": {"biased_loss": "release"},
-        },
-        caveats="The released biased loss has an extra factor q; the default is the formula.",
-    )
+    name="lff",
+    title="LfF",
+    paper="Nam et al., Learning from Failure: De-biasing Classifier from Biased Classifier, NeurIPS 2020",
+    family="re-weighting",
+    summary="Weights samples by how much a deliberately biased twin network fails on them.",
+    search={"q": (0.5, 0.7, 0.9), "average_decay": (0.0, 0.7, 0.9)},
+    cost=2.0,
+    presets={"formula": {"average_decay": 0.0, "normalise_by_class": False}, "release": {"biased_loss": "release"}},
+    caveats="The released biased loss has an extra factor q; the default is the formula.",
 )
 class LfF(Method):
     """Learning from failure: the mean of ``W · CE`` with ``W = e_B / (e_B + e_D)``, beside a biased twin.
 
-    Idea: a twin trained with generalised cross-entropy clings to easy samples; where it fails (large ``e_B``)
-    and the main network (``e_D``) does better, the sample gets weight.
+    Idea: a twin trained with generalised cross-entropy clings to easy samples; where it fails (large ``e_B``) and the
+        main network (``e_D``) does better, the sample gets weight.
     Use: classes that fail because their samples contradict an easy shortcut.
-    Hyper-parameters: ``q`` of the generalised cross-entropy, ``average_decay`` α of the losses kept per
-    sample (0 = only the present one), ``normalise_by_class`` (each average is divided by the largest of its
-    class over the training set), ``biased_loss`` (``"gce"`` or ``"release"``: ``q · sg[p^q] · CE``).
+    Hyper-parameters: ``q`` of the generalised cross-entropy, ``average_decay`` α of the losses kept per sample,
+        ``normalise_by_class`` (each average is divided by the largest of its class), ``biased_loss`` (``"gce"`` or
+        ``"release"``).
     Cost: two networks, so 2 forward and backward passes.
-    Caveats: averages and class normalisation are in the original code, not in the formula
-        (``preset="formula"``). On clean balanced data both losses are alike, W is about ½ and so is the
-        effective learning rate. The twin shares the optimiser's settings; only the main network is evaluated.
+    Caveats: averages and class normalisation are in the original code, not in the formula (``preset="formula"``). On
+        clean balanced data W is about ½ and so is the effective learning rate. Only the main network is evaluated.
     Source: Nam et al., NeurIPS 2020.
     """
 

@@ -4,45 +4,36 @@ from __future__ import annotations
 
 import logging
 
-import torch
-from torch import Tensor
 from torch.nn import functional as F
 
 from classmargin._distributed import global_mean
-from classmargin.methods.base import LoopContext, Method, MethodLoss, Requirements, Step
-from classmargin.methods.hyperparameter import number
-from classmargin.methods.loss_parts import at_least_float32, cross_entropy, with_parts
-from classmargin.methods.method_registry import MethodInfo, register
+from classmargin.methods.base import LoopContext, Method, MethodLoss, Requirements, Step, number
+from classmargin.methods.loss_parts import at_least_float32, cross_entropy, refuse_above, with_parts
+from classmargin.methods.method_registry import register
 
 logger = logging.getLogger(__name__)
 
 
 @register(
-    MethodInfo(
-        name="lgm",
-        title="LGM",
-        paper=("Wan et al., Rethinking Feature Distribution for Loss Functions in Image Classification, CVPR 2018"),
-        family="margin",
-        summary="Scores classes by distance to learned means, with a margin on the own class.",
-        search={"margin": (0.0, 0.1, 0.3, 1.0), "likelihood_weight": (0.01, 0.1, 1.0)},
-        presets={"tensorflow": {"margin": 0.1, "start_margin": 0.1, "likelihood_weight": 0.01}},
-        caveats="Unit covariances and equal priors, as in the original CIFAR settings.",
-    )
+    name="lgm",
+    title="LGM",
+    paper=("Wan et al., Rethinking Feature Distribution for Loss Functions in Image Classification, CVPR 2018"),
+    family="margin",
+    summary="Scores classes by distance to learned means, with a margin on the own class.",
+    search={"margin": (0.0, 0.1, 0.3, 1.0), "likelihood_weight": (0.01, 0.1, 1.0)},
+    presets={"tensorflow": {"margin": 0.1, "start_margin": 0.1, "likelihood_weight": 0.01}},
+    caveats="Unit covariances and equal priors, as in the original CIFAR settings.",
 )
 class LGM(Method):
     """Large-margin Gaussian mixture loss: ``CE(-d_k (1 + α 1[k=y]), y) + λ d_y``, ``d_k = ½‖φ - μ_k‖²``.
 
     Idea: features of a class are Gaussian around a learned mean; the own distance is enlarged by a margin.
     Use: when a distance to a class mean is wanted as the score (outliers show).
-    Hyper-parameters: ``margin`` α, reached from ``start_margin`` by doubling every ``doubling_share`` of the
-    training (the original steps 0.1, 0.2, 0.3 every 5 000 of 120 000 iterations), ``likelihood_weight`` λ.
+    Hyper-parameters: ``margin`` α, reached from ``start_margin`` by doubling every ``doubling_share`` of the training,
+        ``likelihood_weight`` λ.
     Cost: one forward and backward pass.
-    Caveats: the means learn twice as fast as the rest, as in the original (the head says so to the optimiser).
-        Features that no layer normalises can collapse to a point within a few steps, where all distances are
-        alike: the method warns about a trained encoder without normalisation. Needs a network with the
-        ``gaussian`` head, whose logits are ``-d_k``; those are also the test
-        scores, without margin. Covariances are the identity (learned ones diverge with the log-determinant
-        term). The original code shows only the classification part and has the likelihood in its gradient.
+    Caveats: needs the ``gaussian`` head, whose logits ``-d_k`` are the test scores; its means learn twice as fast as
+        the rest. Features that no layer normalises can collapse to a point within a few steps: a warning says so.
     Source: Wan et al., CVPR 2018.
     """
 
@@ -65,7 +56,7 @@ class LGM(Method):
     def loss(self, step: Step, update_state: bool) -> MethodLoss:
         """Return classification and likelihood parts, means over the samples of all processes."""
         scores = at_least_float32(step.logits)
-        _check_distances(scores)
+        refuse_above(0.0, scores, "negative half squared distances (head 'gaussian') for method lgm")
         own_class = F.one_hot(step.labels, self.task.num_classes)
         widened = scores * (1 + self.margin_at(step.global_step) * own_class)
         classification = global_mean(cross_entropy(widened, step.labels))
@@ -78,14 +69,3 @@ class LGM(Method):
         done = global_step / max(1, self.task.epochs * self.task.steps_per_epoch)
         doublings = min(int(done / self.doubling_share), 64)
         return float(min(self.margin, self.start_margin * 2.0**doublings))
-
-
-def _check_distances(scores: Tensor) -> None:
-    """Refuse the logits of a linear head, which would be read as distances without complaint."""
-    if torch.compiler.is_compiling() or scores.device.type != "cpu":
-        return
-    if scores.numel() and bool(scores.max() > 0):
-        raise ValueError(
-            "logits must be negative half squared distances (head 'gaussian' of the network) for method lgm, "
-            f"got a positive value {float(scores.max()):.4g}"
-        )

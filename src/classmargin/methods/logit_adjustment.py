@@ -8,24 +8,21 @@ from torch import Tensor
 
 from classmargin._distributed import global_mean
 from classmargin._types import ModelOutput
-from classmargin.methods.base import Method, MethodLoss, Requirements, Step, TaskInfo
-from classmargin.methods.hyperparameter import choice, number
+from classmargin.methods.base import Method, MethodLoss, Requirements, Step, TaskInfo, choice, number
 from classmargin.methods.loss_parts import cross_entropy, log_prior, with_parts
-from classmargin.methods.method_registry import MethodInfo, register
+from classmargin.methods.method_registry import register
 
 
 @register(
-    MethodInfo(
-        name="logit-adjustment",
-        title="LA",
-        paper="Menon et al., Long-Tail Learning via Logit Adjustment, ICLR 2021",
-        family="prior",
-        summary="Adds tau times the log prior to the logits in training, or subtracts it at test time.",
-        search={"tau": (0.5, 1.0, 1.5, 2.0)},
-        equals_erm_when_balanced=True,
-        presets={"post-hoc": {"mode": "post-hoc"}},
-        caveats="The original code's default is the post-hoc form.",
-    )
+    name="logit-adjustment",
+    title="LA",
+    paper="Menon et al., Long-Tail Learning via Logit Adjustment, ICLR 2021",
+    family="prior",
+    summary="Adds tau times the log prior to the logits in training, or subtracts it at test time.",
+    search={"tau": (0.5, 1.0, 1.5, 2.0)},
+    equals_erm_when_balanced=True,
+    presets={"post-hoc": {"mode": "post-hoc"}},
+    caveats="The original code's default is the post-hoc form.",
 )
 class LogitAdjustment(Method):
     """Logit adjustment: ``CE(z + τ ln π, y)`` in training, or ``z - τ ln π`` as test scores.
@@ -34,8 +31,7 @@ class LogitAdjustment(Method):
     Use: unequal class counts with a test set where classes matter equally.
     Hyper-parameters: ``tau``; ``mode="loss"`` or ``"post-hoc"``.
     Cost: one forward and backward pass.
-    Caveats: the original code's default is post-hoc. ``tau=1`` in mode ``"loss"`` is Balanced Softmax; with
-        equal counts both modes are cross-entropy. A class without samples counts as one sample.
+    Caveats: ``tau=1`` in mode ``"loss"`` is Balanced Softmax. A class without samples counts as one sample.
     Source: Menon et al., ICLR 2021.
     """
 

@@ -1,9 +1,4 @@
-"""Small pieces that several methods need: safe precision, class means over all processes, class weights.
-
-Everything here is a plain function of tensors. Means over samples are
-:func:`classmargin._distributed.global_mean`; means over the samples *of a class* are :func:`class_means`,
-with the same convention for gradients.
-"""
+"""Small pieces that several methods need: safe precision, class means over all processes, class weights."""
 
 from __future__ import annotations
 
@@ -33,6 +28,14 @@ def focal_factor(losses: Tensor, focusing: float) -> Tensor:
     return (-torch.expm1(-losses)).clamp(min=1e-12) ** focusing
 
 
+def refuse_above(limit: float, values: Tensor, expected: str) -> None:
+    """Refuse the logits of another head, which would pass for what is expected (on the CPU alone)."""
+    if not torch.compiler.is_compiling() and values.device.type == "cpu" and values.numel():
+        largest = float(values.detach().max())
+        if largest > limit:
+            raise ValueError(f"logits must be {expected}, got a value of size {largest:.4g}")
+
+
 def class_sums(values: Tensor, labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
     """Return sum and count per class of ``values``, ``[B]`` or ``[B, d]``, over this process's samples."""
     sums = values.new_zeros((num_classes, *values.shape[1:])).index_add(0, labels, values)
@@ -41,10 +44,9 @@ def class_sums(values: Tensor, labels: Tensor, num_classes: int) -> tuple[Tensor
 
 
 def class_means(per_sample: Tensor, labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
-    """Return the mean loss of each class over the samples of all processes, and whether the class is present ``[K]``.
+    """Return each class's mean loss over the samples of all processes, 0 if absent, and whether it is present ``[K]``.
 
-    Absent classes have mean 0 and are masked. The value is the global one on every process, and the gradient,
-    averaged over processes as data-parallel training does, is that of the global means.
+    The gradient, averaged over processes as data-parallel training does, is that of the global means.
     """
     sums, counts = class_sums(per_sample, labels, num_classes)
     if not is_distributed():
@@ -58,11 +60,7 @@ def class_means(per_sample: Tensor, labels: Tensor, num_classes: int) -> tuple[T
 def training_class_means(
     context: LoopContext, value: Callable[[Step], Tensor], num_classes: int
 ) -> tuple[Tensor, Tensor]:
-    """Return the mean of ``value(step)`` per class over the training set, and which classes have samples.
-
-    One forward pass in evaluation mode; sums are reduced over processes. ``value`` gives ``[B]`` or ``[B,
-    d]``.
-    """
+    """Return the mean of ``value(step)`` per class over the training set, and which classes have samples."""
     sums: Tensor | float = 0.0
     counts: Tensor | float = 0.0
     with torch.no_grad():
@@ -77,10 +75,7 @@ def training_class_means(
 
 
 def effective_number_weights(class_counts: Tensor, beta: float) -> Tensor:
-    """Return class weights ``(1 - β) / (1 - β^n)``, scaled to sum to ``K``, in float64.
-
-    ``β = 0`` gives equal weights, ``β → 1`` inverse frequency. A class without samples counts as one sample.
-    """
+    """Return ``(1 - β) / (1 - β^n)`` scaled to sum to ``K``, in float64; a class without samples counts as one."""
     counts = class_counts.double().clamp(min=1)
     if beta == 0:
         return torch.ones_like(counts)

@@ -1,9 +1,4 @@
-"""One place that knows the methods by name: registering, creating and listing them.
-
-``register`` is a class decorator with a frozen info record; ``create`` builds a method for a task;
-``sam+NAME`` is composed here from the wrapper registered as ``sam``. Hyper-parameters are what a method declares, so
-defaults are written once, in its class.
-"""
+"""One place that knows the methods by name: registering, creating (``sam+NAME`` too) and listing them."""
 
 from __future__ import annotations
 
@@ -55,11 +50,11 @@ _CLASSES: dict[str, type[Method]] = {}
 _INFOS: dict[str, MethodInfo] = {}
 
 
-def register(*infos: MethodInfo) -> Callable[[MethodClass], MethodClass]:
-    """Register a class under one or more names (variants that differ only in ``fixed`` hyper-parameters)."""
+def register(*variants: MethodInfo, **fields: Any) -> Callable[[MethodClass], MethodClass]:
+    """Register a class under one name (the ``fields`` of its record) or several that differ in ``fixed``."""
 
     def decorate(cls: MethodClass) -> MethodClass:
-        for info in infos:
+        for info in variants or (MethodInfo(**fields),):
             if info.name in _CLASSES:
                 raise ValueError(f"method {info.name!r} is registered twice, the second time by {cls.__name__}")
             _CLASSES[info.name], _INFOS[info.name] = cls, info
@@ -99,11 +94,9 @@ def method_info(name: str) -> MethodInfo:
 def default_hyperparameters(name: str) -> dict[str, Any]:
     """Return the hyper-parameters of a method with their default values, ``fixed`` ones of the name applied.
 
-    For ``sam+NAME`` these are the ones of ``NAME`` and of SAM.
-
     Example:
-        >>> default_hyperparameters("erm")
-        {'label_smoothing': 0.0}
+        >>> default_hyperparameters("sam+erm")
+        {'label_smoothing': 0.0, 'rho': 0.05, 'adaptive': False, 'weight_decay': 0.0}
     """
     inner_name = _inner_of_sam(name)
     if inner_name is not None:
@@ -140,13 +133,8 @@ def settle_hyperparameters(
 
 
 def create(name: str, task: TaskInfo, *, preset: str | None = None, **hyperparameters: Any) -> Method:
-    """Build the method ``name`` for ``task``.
-
-    Args:
-        name: Registry name, or ``sam+NAME``.
-        task: What the method may know.
-        preset: Named set of hyper-parameters; explicit ones win over it.
-        **hyperparameters: Keyword arguments of the method's constructor.
+    """Build the method ``name`` (or ``sam+NAME``) for ``task``; explicit ``hyperparameters`` win over those of a
+        ``preset``.
 
     Raises:
         ValueError: Unknown name, preset or hyper-parameter; the message suggests the nearest.
@@ -181,16 +169,8 @@ def _inner_of_sam(name: str) -> str | None:
 
 
 def methods_table_markdown() -> str:
-    """Return the table of all methods for the documentation, in Markdown, from the info records.
-
-    Example:
-        >>> print(methods_table_markdown().splitlines()[0])
-        | name | method | family | what it does | needs | passes | source |
-    """
-    rows = [
-        "| name | method | family | what it does | needs | passes | source |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    """Return the table of all methods for the documentation, in Markdown, from the info records."""
+    rows = ["| name | method | family | what it does | needs | passes | source |", "|---|---|---|---|---|---|---|"]
     for info in list_methods():
         needs, passes = needs_text(requirements_of(info.name)) or "–", f"{info.cost:.3g}"
         cells = (f"`{info.name}`", info.title, info.family, info.summary, needs, passes, info.paper)

@@ -52,13 +52,7 @@ def _variant(
         "MR²",
         "A representation margin on standardised features with label smoothing; class margins on the logits with margin_source.",
     ),
-    _variant(
-        "mr2-logit",
-        "ℓ_γ",
-        "Only the class margins on the logits.",
-        **_LOGITS_ALONE,
-        margin_source="sqnorm",
-    ),
+    _variant("mr2-logit", "ℓ_γ", "Only the class margins on the logits.", **_LOGITS_ALONE, margin_source="sqnorm"),
     _variant("mr2-representation", "CE + ℓ_s̄", "Cross-entropy and the representation margin.", **_CROSS_ENTROPY),
     _variant(
         "mr2-uniform",
@@ -76,27 +70,22 @@ def _variant(
         spread_slack=0.0,
     ),
     _variant(
-        "mr2-la",
-        "LA + MR²",
-        "MR² with the logit shift of the class prior.",
-        f"{_SCALES} {_RARE_CLASSES}",
-        tau=1.0,
+        "mr2-la", "LA + MR²", "MR² with the logit shift of the class prior.", f"{_SCALES} {_RARE_CLASSES}", tau=1.0
     ),
 )
 class MR2(Method):
     """Margin regularisation: ``mean(ℓ_γ + λ ℓ_s̄)`` (Eq. 4).
 
-    Idea: features of one class are pulled together beyond a slack, and classes whose features spread more can get a larger
-    margin on the logits.
+    Idea: features of one class are pulled together beyond a slack, and classes whose features spread more can get a
+        larger margin on the logits.
     Use: balanced or unbalanced data where some classes lag behind.
-    Hyper-parameters: all of :class:`classmargin.mr2.MR2Loss`, above all ``representation_weight`` λ, ``label_smoothing`` and
-    ``margin_source``; ``tau`` adds ``tau ln π`` to the logits after their division by γ (0 = off). Presets ``recommended``
-    (the defaults), ``paper`` and ``release``.
-    Cost: one forward and backward pass, and one look at the features against the mean of their class. On frozen features
-    (linear probe) the statistics are those of the whole training set, computed once.
-    Caveats: λ of the presets are on different scales (see :mod:`classmargin.mr2.settings`).
-    ``mr2-uniform`` is the control of ``mr2-logit``: a preset gives both the same mean margin c̄, and a c̄ set by hand
-    must be set for both. At c̄ = 1 (preset ``release``) it is cross-entropy; without a preset its c̄ is 2.
+    Hyper-parameters: all of :class:`classmargin.mr2.MR2Loss`, above all ``representation_weight`` λ,
+        ``label_smoothing`` and ``margin_source``; ``tau`` adds ``tau ln π`` to the logits after their division by γ (0
+        = off). Presets ``recommended`` (the defaults), ``paper`` and ``release``.
+    Cost: one forward and backward pass; on frozen features statistics are those of the whole training set, computed
+        once.
+    Caveats: ``mr2-uniform`` is the control of ``mr2-logit``: a preset gives both the same mean margin c̄, and a c̄ set
+        by hand must be set for both. At c̄ = 1 (preset ``release``) it is cross-entropy; without a preset its c̄ is 2.
     Source: Zhu et al., ICLR 2026.
     """
 

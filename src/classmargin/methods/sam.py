@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from classmargin.methods.base import Method, MethodLoss, Requirements, TaskInfo
-from classmargin.methods.hyperparameter import number, switch
+from classmargin.methods.base import Method, MethodLoss, Requirements, TaskInfo, number, switch
 from classmargin.methods.loss_parts import frozen_running_statistics
-from classmargin.methods.method_registry import MethodInfo, create, register
+from classmargin.methods.method_registry import create, register
 
 # Hooks that are the business of the inner method.
 _PASSED_ON = [hook for hook in dir(Method) if hook.startswith("on_")]
@@ -19,38 +18,33 @@ _PASSED_ON += ["loss", "stages", "parameter_groups", "sample_multiplicity", "pre
 
 
 @register(
-    MethodInfo(
-        name="sam",
-        title="SAM",
-        paper=("Foret et al., Sharpness-Aware Minimization for Efficiently Improving Generalization, ICLR 2021"),
-        family="sharpness",
-        summary="Steps with the gradient taken at the worst weights nearby.",
-        search={"rho": (0.01, 0.02, 0.05, 0.1, 0.2)},
-        cost=2.0,
-        presets={
-            # Foret et al. 2021, section 3.1 and appendix; from memory, the PDF could not be read again.
-            "cifar10": {"rho": 0.05},
-            "cifar100": {"rho": 0.1},
-            "imagenet": {"rho": 0.05},
-            # The example of the common port (github.com/davda54/sam), with label smoothing 0.1.
-            "adaptive": {"rho": 2.0, "adaptive": True},
-        },
-        caveats="The optimiser's weight decay acts at the old weights; weight_decay puts it into the loss.",
-    )
+    name="sam",
+    title="SAM",
+    paper=("Foret et al., Sharpness-Aware Minimization for Efficiently Improving Generalization, ICLR 2021"),
+    family="sharpness",
+    summary="Steps with the gradient taken at the worst weights nearby.",
+    search={"rho": (0.01, 0.02, 0.05, 0.1, 0.2)},
+    cost=2.0,
+    presets={
+        # Foret et al. 2021, section 3.1 and appendix; from memory, the PDF could not be read again.
+        "cifar10": {"rho": 0.05},
+        "cifar100": {"rho": 0.1},
+        "imagenet": {"rho": 0.05},
+        # The example of the common port (github.com/davda54/sam), with label smoothing 0.1.
+        "adaptive": {"rho": 2.0, "adaptive": True},
+    },
+    caveats="The optimiser's weight decay acts at the old weights; weight_decay puts it into the loss.",
 )
 class SAM(Method):
     """Sharpness-aware minimisation: ``w ← w - lr ∇L(w + ρ g/‖g‖)``, ``g = ∇L(w)``.
 
     Idea: a minimum that stays low nearby generalises better.
     Use: alone (cross-entropy), or around any method as ``sam+NAME``.
-    Hyper-parameters: ``rho`` ρ (the paper: 0.05 for CIFAR-10 and ImageNet, 0.1 for CIFAR-100; presets named
-    after them, also for ``sam+NAME``), ``adaptive`` (scale by the size of each weight; its ρ is larger: 2.0 in the
-    example of the common port), ``weight_decay`` inside the loss (then switch the optimiser's off).
+    Hyper-parameters: ``rho`` ρ, ``adaptive`` (scale by the size of each weight, with a larger ρ), ``weight_decay``
+        inside the loss (then switch the optimiser's off); presets named after data sets have the ρ of the paper.
     Cost: 2 forward and backward passes.
-    Caveats: the original has weight decay inside the loss, so in both gradients; a common port leaves it to
-        the optimiser, which is the default here too. Only the network is perturbed, not a method's own
-        parameters. Method state and batch-norm statistics come from the first pass; both passes see the same
-        random numbers (dropout).
+    Caveats: the original has weight decay in both gradients; a common port leaves it to the optimiser, which is the
+        default here. Only the network is perturbed. Method state and batch-norm statistics come from the first pass.
     Source: Foret et al., ICLR 2021.
     """
 
@@ -71,11 +65,12 @@ class SAM(Method):
         self, closure: Callable[[bool], MethodLoss], step: Callable[[], None], model: nn.Module
     ) -> MethodLoss:
         """Climb to the worst weights nearby, take the gradient there and step from where it started."""
-        random_state = _RandomState(model)
-        result = closure(True)
+        device = next((parameter.device for parameter in model.parameters()), None)
+        # Both passes see the same random numbers (dropout).
+        with torch.random.fork_rng([device] if device is not None and device.type == "cuda" else []):
+            result = closure(True)
         self._add_weight_decay(model)
         before = self._climb(model)
-        random_state.restore()
         with frozen_running_statistics(model):
             closure(False)
         self._add_weight_decay(model)
@@ -109,18 +104,3 @@ class SAM(Method):
             for parameter in model.parameters():
                 if parameter.grad is not None:
                     parameter.grad.add_(parameter, alpha=self.weight_decay)
-
-
-class _RandomState:
-    """The random state of the CPU and of the accelerator a network is on, to be set back later."""
-
-    def __init__(self, model: nn.Module) -> None:
-        first = next(model.parameters(), None)
-        self.cuda_device = first.device if first is not None and first.device.type == "cuda" else None
-        self.cpu = torch.get_rng_state()
-        self.cuda = torch.cuda.get_rng_state(self.cuda_device) if self.cuda_device is not None else None
-
-    def restore(self) -> None:
-        torch.set_rng_state(self.cpu)
-        if self.cuda is not None and self.cuda_device is not None:
-            torch.cuda.set_rng_state(self.cuda, self.cuda_device)

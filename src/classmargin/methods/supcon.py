@@ -12,10 +12,19 @@ from torch.nn import functional as F
 
 from classmargin._checks import check_choice
 from classmargin._distributed import gather_rows, global_mean
-from classmargin.methods.base import Method, MethodLoss, Requirements, Stage, Step, TaskInfo
-from classmargin.methods.hyperparameter import choice, number, whole_number
+from classmargin.methods.base import (
+    Method,
+    MethodLoss,
+    Requirements,
+    Stage,
+    Step,
+    TaskInfo,
+    choice,
+    number,
+    whole_number,
+)
 from classmargin.methods.loss_parts import at_least_float32, cross_entropy, with_parts, without_autocast
-from classmargin.methods.method_registry import MethodInfo, register
+from classmargin.methods.method_registry import register
 
 # Epochs from which on the two-stage form has time to learn: the authors' schedules begin at 200.
 _LONG_TRAINING = 200
@@ -43,35 +52,30 @@ def contrastive_losses(projections: Tensor, labels: Tensor, temperature: float) 
 
 
 @register(
-    MethodInfo(
-        name="supcon",
-        title="SupCon",
-        paper="Khosla et al., Supervised Contrastive Learning, NeurIPS 2020",
-        family="representation",
-        summary="Learns features by contrasting two views of every sample, then a linear classifier on them.",
-        search={"temperature": (0.05, 0.07, 0.1, 0.5), "contrastive_weight": (0.1, 0.5, 1.0)},
-        cost=2.0,
-        presets={"joint": {"mode": "joint"}, "two-stage": {"mode": "two-stage"}},
-        caveats="Published as two stages of 1000 + 100 epochs; below 200 the default is the joint form.",
-    )
+    name="supcon",
+    title="SupCon",
+    paper="Khosla et al., Supervised Contrastive Learning, NeurIPS 2020",
+    family="representation",
+    summary="Learns features by contrasting two views of every sample, then a linear classifier on them.",
+    search={"temperature": (0.05, 0.07, 0.1, 0.5), "contrastive_weight": (0.1, 0.5, 1.0)},
+    cost=2.0,
+    presets={"joint": {"mode": "joint"}, "two-stage": {"mode": "two-stage"}},
+    caveats="Published as two stages of 1000 + 100 epochs; below 200 the default is the joint form.",
 )
 class SupCon(Method):
     """Supervised contrastive learning with a projection head and two views.
 
     Idea: on the unit sphere of a projection, views of the same class attract and all others repel.
-    Use: features that separate classes; the classifier follows (``mode="two-stage"``) or learns along
-    (``mode="joint"``: cross-entropy plus ``contrastive_weight`` times the contrastive loss). ``mode="auto"`` takes
-    two stages from 200 epochs on where views differ, else the joint form; records name the form that was taken.
-    Hyper-parameters: ``temperature`` τ, ``base_temperature`` τ_b (the loss is scaled by τ/τ_b; None = no
-    scaling, as in the formula; the original code fixes 0.07), ``projection_dim``, ``classifier_share`` of the
-    epochs for the second stage, ``anchors``: ``"all"`` counts anchors without a positive as 0 in the mean
-    (original code), ``"valid"`` leaves them out; ``views`` (1 is possible but leaves many anchors alone).
+    Use: features that separate classes; the classifier follows (``mode="two-stage"``) or learns along (``"joint"``:
+        cross-entropy plus ``contrastive_weight`` times the contrastive loss). ``"auto"``: two stages from 200 epochs on
+        where views differ.
+    Hyper-parameters: ``temperature`` τ, ``base_temperature`` τ_b (the loss is scaled by τ/τ_b; None = no scaling),
+        ``projection_dim``, ``classifier_share`` of the epochs for the second stage, ``anchors`` (``"all"`` counts those
+        without a positive as 0 in the mean, ``"valid"`` leaves them out), ``views``.
     Cost: every sample is seen twice, so about 2 forward and backward passes.
-    Caveats: the authors train 1000 + 100 epochs; here both stages share the budget of the other methods,
-        which is short for the two-stage form. Without augmentation, and on features, two views of a sample are the
-        same: the two-stage form is refused there, and the joint form takes one view. The projection head is
-        discarded at test time. Strong augmentation (crop, colour) is part of the recipe
-        and lies with the data.
+    Caveats: both stages share the budget of the other methods, short for the two-stage form. Where both views are the
+        same (no augmentation, features) two stages are refused. Strong augmentation is part of the recipe and lies with
+        the data.
     Source: Khosla et al., NeurIPS 2020.
     """
 
@@ -103,8 +107,7 @@ class SupCon(Method):
         mode = check_choice("mode", options["mode"], ("auto", "two-stage", "joint"))
         if mode == "two-stage" and not distinct_views:
             raise ValueError(
-                "mode of supcon must be 'joint' (or 'auto') where both views of a sample are the same (features, or "
-                "data.augmentation='none'): two stages would learn from copies"
+                "mode of supcon must be 'joint' or 'auto' where views are the same (data.augmentation='none', features)"
             )
         if mode == "auto":
             mode = "two-stage" if distinct_views and epochs >= _LONG_TRAINING else "joint"
@@ -115,10 +118,7 @@ class SupCon(Method):
         if self._is_joint:
             return [Stage("joint", epochs, views=None if self.task.distinct_views else 1)]
         last = min(max(1, round(self.classifier_share * epochs)), epochs - 1)
-        return [
-            Stage("features", epochs - last, train="encoder"),
-            Stage("classifier", last, train="head", views=1),
-        ]
+        return [Stage("features", epochs - last, train="encoder"), Stage("classifier", last, train="head", views=1)]
 
     @property
     def _is_joint(self) -> bool:

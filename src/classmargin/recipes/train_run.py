@@ -26,7 +26,7 @@ from classmargin.training.config import RunConfig, identity
 from classmargin.training.config_reader import differences, replace_machine
 from classmargin.training.evaluate import Arrays, finish_run, predict_arrays, write_predictions
 from classmargin.training.loop import Loop
-from classmargin.training.metric_logs import Logger
+from classmargin.training.metric_logs import Logger, send_run_report
 from classmargin.training.recorder import Recorder
 from classmargin.training.run_folder import RunFolder, recorded_numerics
 from classmargin.training.run_progress import Watchers, say, say_once
@@ -204,8 +204,6 @@ def _finish(session: RunParts, run: RunFolder, arrays: Arrays, summary: dict[str
         images=pictures_of(session.bundle.test, arrays["sample_id"]) if machine.report else None,
     )
     if rank() == 0 and machine.loggers and run.report_file.exists():
-        from classmargin.integrations.trackers import send_run_report
-
         send_run_report(machine.loggers, run.path, run.report_file, say)
 
 

@@ -1,8 +1,4 @@
-"""Turn what users hold (tensors of any float type, arrays, lists) into checked float64 tensors on the CPU.
-
-The theory is evaluated, not trained: everything is computed in float64 so that an inequality that fails is
-a wrong inequality and not a rounding error. Gradients still flow back to the original tensor.
-"""
+"""Turn what users hold into checked float64 tensors on the CPU, through which gradients still flow."""
 
 from __future__ import annotations
 
@@ -23,23 +19,16 @@ Constants: TypeAlias = Literal["correct", "paper"]
 
 def as_float64(name: str, values: FloatArray, *, dim: int) -> Tensor:
     """Return ``values`` as a finite float64 tensor on the CPU with ``dim`` dimensions."""
-    if isinstance(values, np.ndarray):
-        values = torch.as_tensor(_for_torch(values))
-    elif not isinstance(values, Tensor):
-        values = torch.as_tensor(values, dtype=torch.float64)
-    tensor = check_floating(name, values, dim=dim).to("cpu", torch.float64)
+    given = values if isinstance(values, (np.ndarray, Tensor)) else torch.as_tensor(values, dtype=torch.float64)
+    tensor = check_floating(name, torch.as_tensor(_for_torch(given)), dim=dim).to("cpu", torch.float64)
     if not bool(torch.isfinite(tensor).all()):
         raise ValueError(f"{name} must be finite, got NaN or infinity")
     return tensor
 
 
 def _for_torch(values: Any) -> Any:
-    """Copy an array that torch would warn about or refuse: read-only (memory-mapped files), reversed, in foreign byte order."""
-    if not isinstance(values, np.ndarray):
-        return values
-    if values.flags.writeable and values.dtype.isnative and all(step >= 0 for step in values.strides):
-        return values
-    return np.array(values, dtype=values.dtype.newbyteorder("="), order="C")
+    """Copy an array, which torch might refuse or warn about: read-only, reversed, in foreign byte order."""
+    return np.array(values, dtype=values.dtype.newbyteorder("=")) if isinstance(values, np.ndarray) else values
 
 
 def as_positive(name: str, values: FloatArray, *, dim: int) -> Tensor:

@@ -23,15 +23,12 @@ from classmargin.theory._inputs import FloatArray, LabelArray, as_class_margins,
 def prediction_margin(logits: FloatArray, labels: LabelArray) -> Tensor:
     """Return γ_f(x, y) = z_y − max_{y' ≠ y} z_{y'} (Eq. 8): how far the true class leads the runner-up.
 
-    Not to be confused with the paper's two other margins, which are measured and not bounded: the output-level margin (the
-    same difference on probabilities) and the classifier-level margin, the smallest angle between two weight vectors.
+    The paper's two other margins are measured and not bounded: the output-level margin (the same difference on
+    probabilities) and the classifier-level margin, the smallest angle between two weight vectors.
 
     Args:
-        logits: Scores z, shape ``[N, K]`` with ``K >= 2``.
-        labels: True classes, shape ``[N]``.
-
-    Returns:
-        Margins of shape ``[N]``, float64; negative where another class scores higher.
+        logits: Scores z ``[N, K]`` with ``K >= 2``.
+        labels: True classes ``[N]``.
 
     Example:
         >>> prediction_margin(torch.tensor([[3.0, 1.0, 2.0], [0.0, 4.0, 1.0]]), torch.tensor([0, 2])).tolist()
@@ -51,14 +48,7 @@ def margin_loss(margins: FloatArray | float, gamma: FloatArray | float) -> Tenso
 
     Args:
         margins: Prediction margins u, any shape.
-        gamma: γ > 0, a number or a shape that broadcasts against ``margins``; for the class-wise loss of
-            Eq. 9 it is ``class_margins[labels]``, see :func:`class_margin_loss`.
-
-    Returns:
-        Losses in [0, 1], float64, broadcast shape.
-
-    Raises:
-        ValueError: If γ is not above zero everywhere, or a value is not finite.
+        gamma: γ > 0, a number or a shape that broadcasts against ``margins``.
 
     Example:
         >>> margin_loss(torch.tensor([-1.0, 0.5, 1.0, 3.0]), 2.0).tolist()
@@ -72,14 +62,7 @@ def margin_loss(margins: FloatArray | float, gamma: FloatArray | float) -> Tenso
 
 
 def zero_one_loss(logits: FloatArray, labels: LabelArray) -> Tensor:
-    """Return 1 where the true class does not score strictly highest, else 0; shape ``[N]``, float64.
-
-    A tie counts as an error, so that the loss is never below the error of any tie-breaking rule.
-
-    Example:
-        >>> zero_one_loss(torch.tensor([[1.0, 0.0], [1.0, 1.0]]), torch.tensor([0, 0])).tolist()
-        [0.0, 1.0]
-    """
+    """Return 1 where the true class does not score strictly highest (a tie is an error), else 0 ``[N]``, float64."""
     return (prediction_margin(logits, labels) <= 0).to(torch.float64)
 
 
@@ -87,12 +70,9 @@ def class_margin_loss(logits: FloatArray, labels: LabelArray, class_margins: Flo
     """Return the γ-margin loss ℓ_γ(f, x, y) = Φ_{γ_y}(γ_f(x, y)) of each sample (Eq. 9).
 
     Args:
-        logits: Scores z, shape ``[N, K]``.
-        labels: True classes, shape ``[N]``; each sample takes the margin of its true class.
-        class_margins: γ, shape ``[K]``, all above zero.
-
-    Returns:
-        Losses in [0, 1], shape ``[N]``, float64.
+        logits: Scores z ``[N, K]``.
+        labels: True classes ``[N]``; each sample takes the margin of its true class.
+        class_margins: γ ``[K]``, all above zero.
 
     Example:
         >>> logits = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
@@ -112,16 +92,9 @@ def surrogate_loss(logits: FloatArray, labels: LabelArray, class_margins: FloatA
     1 − 1/((1 + e^t) ln 2) >= 1 − 1/(2 ln 2) > 0. And the largest of the terms e^{(z_k − z_y)/γ}, k ≠ y, is
     e^{−u/γ}, so that replacing it by their sum gives g(u/γ) <= ℓ_{γ,ce}/ln 2. ∎
 
-    The constant 1/ln 2 is the smallest possible: with two equal logits both sides are 1. Contrary to the print, ℓ_{γ,ce}
-    falls in γ where z_y is below the average logit under softmax(z/γ).
-
-    Args:
-        logits: Scores z, shape ``[N, K]``.
-        labels: True classes, shape ``[N]``.
-        class_margins: γ, shape ``[K]``, all above zero.
-
-    Returns:
-        Upper bounds of the γ-margin loss, shape ``[N]``, float64.
+    The constant 1/ln 2 is the smallest possible: with two equal logits both sides are 1. Contrary to the print,
+    ℓ_{γ,ce} falls in γ where z_y is below the average logit under softmax(z/γ). Arguments are those of
+    :func:`class_margin_loss`.
 
     Example:
         >>> loss = surrogate_loss(torch.tensor([[0.0, 1.0]]), torch.tensor([0]), torch.tensor([2.0, 1.0]))

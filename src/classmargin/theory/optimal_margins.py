@@ -1,9 +1,8 @@
 """Margins that minimise the complexity term at a given mean (Corollary 1, Eq. 14 and 17), in two ways.
 
-Both functions solve the same problem, min Σ_k α_k/γ_k^a subject to mean γ = c̄ and γ > 0, in independent
-ways: :func:`optimal_margins` by the formula (the implementation that training uses),
-:func:`minimise_margins` by descending on the objective without knowing the formula. ``objective`` says
-which bound is minimised, hence α and the exponent a:
+Both functions solve the same problem, min Σ_k α_k/γ_k^a subject to mean γ = c̄ and γ > 0, in independent ways:
+:func:`optimal_margins` by the formula (the implementation that training uses), :func:`minimise_margins` by descending
+on the objective without knowing the formula. ``objective`` says which bound is minimised, hence α and the exponent a:
 
 * ``"overall"``: the risk over all samples (Lemma 2, Proposition 1–2); α_k = (N_k/N)·r²_k, a = 2;
 * ``"balanced"``: the mean of the K class bounds
@@ -59,9 +58,7 @@ def optimal_margins(
         objective: ``"overall"`` (Corollary 1) or ``"balanced"``.
 
     Returns:
-        γ of shape ``[K]``, float64, with mean c̄. Exact while the α_k are within a factor of 1e36 of one
-        another; :func:`~classmargin.mr2.equations.class_margins`, which training uses too, lifts
-        smaller ones to that.
+        γ ``[K]``, float64, with mean c̄. Exact while the α_k are within a factor of 1e36 of one another.
 
     Example:
         >>> [round(g, 6) for g in optimal_margins(torch.tensor([3.0, 4.0, 10.0]), 2.0).tolist()]
@@ -83,23 +80,12 @@ def minimise_margins(
 ) -> Tensor:
     """Return the same margins as :func:`optimal_margins`, found numerically and without its formula.
 
-    With γ = c̄·K·softmax(θ) the constraints always hold, and the logarithm of the objective, LSE(ln α − a·θ)
-    + a·LSE(θ) + constant, is convex in θ as a sum of log-sum-exps of affine maps. Any minimiser is
-    therefore global; scipy's trust-region Newton method finds it from θ = 0, and a few plain Newton steps
-    take it to full precision.
-
-    Args:
-        class_sqnorm: r²_{k,p}, shape ``[K]``, all above zero.
-        mean_margin: c̄ > 0.
-        class_counts: N_k, shape ``[K]``, all above zero; None means equal sizes.
-        objective: ``"overall"`` or ``"balanced"``.
-
-    Returns:
-        γ of shape ``[K]``, float64, with mean c̄.
+    With γ = c̄·K·softmax(θ) the constraints always hold, and the logarithm of the objective, LSE(ln α − a·θ) + a·LSE(θ)
+    + constant, is convex in θ as a sum of log-sum-exps of affine maps. Any minimiser is therefore global; scipy's
+    trust-region Newton method finds it from θ = 0, and a few plain Newton steps take it to full precision.
 
     Raises:
-        ValueError: If a shape or a value is out of range.
-        RuntimeError: If the minimiser does not converge.
+        RuntimeError: The minimiser does not converge.
 
     Example:
         >>> [round(g, 4) for g in minimise_margins(torch.tensor([3.0, 4.0, 10.0]), 2.0).tolist()]
@@ -140,12 +126,7 @@ def margin_objective(
     class_counts: CountArray | None = None,
     objective: Objective = "overall",
 ) -> float:
-    """Return Σ_k α_k/γ_k^a, the part of the bound that depends on the margins (α, a: top of the module).
-
-    Example:
-        >>> round(margin_objective(torch.tensor([3.0, 4.0, 10.0]), torch.ones(3)), 4)  # the mean of r²/γ²
-        5.6667
-    """
+    """Return Σ_k α_k/γ_k^a, the part of the bound that depends on the margins (α, a: top of the module)."""
     weights, exponent = _problem(class_sqnorm, class_counts, objective)
     margins = as_positive("class_margins", class_margins, dim=1)
     if margins.shape != weights.shape:
@@ -160,8 +141,7 @@ def _problem(class_sqnorm: FloatArray, class_counts: CountArray | None, objectiv
     if num_classes < 1:
         raise ValueError("class_sqnorm must name at least one class, got none")
     counts = as_class_counts([1.0] * num_classes if class_counts is None else class_counts, num_classes=num_classes)
-    if not bool((counts > 0).all()):
-        raise ValueError(f"class_counts must be > 0 everywhere, got {counts.tolist()}")
+    as_positive("class_counts", counts, dim=1)
     if check_choice("objective", objective, ("overall", "balanced")) == "balanced":
         return (sqnorm / counts).sqrt(), 1
     return counts / counts.sum() * sqnorm, 2

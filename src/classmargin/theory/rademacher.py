@@ -4,10 +4,9 @@ For heads {x ↦ w_yᵀφ(x), ‖w_y‖_q <= Λ} with 1/p + 1/q = 1 the supremum
 
     sup_f Σ_i Σ_y ε_iy f(x_i, y)/γ_{y_i}  =  Λ Σ_y ‖u_y‖_p,      u_y = Σ_i ε_iy φ(x_i)/γ_{y_i}
 
-and the K vectors u_y have one distribution, so the complexity is exactly (K Λ/N)·E‖u‖_p with N signs, not
-N·K. Data flow: ``features, labels, class_margins`` -> :func:`rademacher_monte_carlo` (the value) and
-:func:`rademacher_bound` (Lemma 2, Proposition 2); :func:`rademacher_bound_from_statistics` needs class
-statistics only.
+and the K vectors u_y have one distribution, so the complexity is exactly (K Λ/N)·E‖u‖_p with N signs, not N·K. Data
+flow: ``features, labels, class_margins`` -> :func:`rademacher_monte_carlo` (the value) and :func:`rademacher_bound`
+(Lemma 2, Proposition 2); :func:`rademacher_bound_from_statistics` needs class statistics only.
 
 The constant C(p) of Proposition 2 says how far a random sum of vectors can reach in the Lp norm: for vectors v_1 … v_N
 in R^d, independent random signs ε_i, u = Σ_i ε_i v_i and B² = Σ_i ‖v_i‖_p², it is valid if E‖u‖_p <= C(p)·B always (it
@@ -61,9 +60,8 @@ def norm_constant(
         (E‖u‖_p)^p <= Σ_j E|u_j|^p <= Σ_j σ_j^p <= Σ_j Σ_i |v_ij|^p = Σ_i ‖v_i‖_p^p <= N^(1−p/2) B^p
 
       Sharp: unit vectors.
-    * **2 < p < ∞: Haagerup's constant** H_p = √2·(Γ((p+1)/2)/√π)^(1/p) of :func:`khintchine_constant`. By
-      Jensen, Khintchine in every coordinate and the triangle inequality of the L_{p/2} norm (v_i² is taken
-      by coordinate)::
+    * **2 < p < ∞: Haagerup's constant** H_p = √2·(Γ((p+1)/2)/√π)^(1/p) of :func:`khintchine_constant`. By Jensen,
+      Khintchine in every coordinate and the triangle inequality of the L_{p/2} norm (v_i² is taken by coordinate)::
 
         E‖u‖_p <= (Σ_j E|u_j|^p)^(1/p) <= H_p (Σ_j σ_j^p)^(1/p) = H_p ‖Σ_i v_i²‖_{p/2}^(1/2)
                <= H_p (Σ_i ‖v_i²‖_{p/2})^(1/2) = H_p·B
@@ -82,13 +80,7 @@ def norm_constant(
         norm_order: p in [1, ∞]; ``math.inf`` is allowed.
         feature_dim: d >= 1.
         num_samples: N, if known; it only helps for p < 2 and N < d.
-        constants: ``"correct"`` (default) or ``"paper"``.
-
-    Returns:
-        C(p) >= 1, or what is printed.
-
-    Raises:
-        ValueError: If p < 1, d < 1, N < 1 or ``constants`` is unknown.
+        constants: ``"correct"`` or ``"paper"``.
 
     Example:
         >>> norm_constant(1.0, 100), norm_constant(1.0, 100, constants="paper")
@@ -116,11 +108,10 @@ def khintchine_constant(norm_order: float) -> float:
 
     It is 1 for p <= 2 and (E|g|^p)^(1/p) above, with g standard normal.
 
-    For p <= 2 this is Jensen's inequality. For p >= 3 exchange one sign after the other for a standard
-    normal g = ε√t, t = g²: the mean of f''(x + v) over |v| <= √t grows with t when f'' is convex, so t ↦ E
-    f(x + a√t ε) is convex for f = |·|^p and, since E t = 1, Jensen gives E f(x + aε) <= E f(x + ag). For 2
-    < p < 3 see Haagerup (1981), who also shows that H_p is the smallest; many equal a_i come arbitrarily
-    near by the central limit theorem.
+    For p <= 2 this is Jensen's inequality. For p >= 3 exchange one sign after the other for a standard normal g = ε√t,
+    t = g²: the mean of f''(x + v) over |v| <= √t grows with t when f'' is convex, so t ↦ E f(x + a√t ε) is convex for f
+    = |·|^p and, since E t = 1, Jensen gives E f(x + aε) <= E f(x + ag). For 2 < p < 3 see Haagerup (1981), who also
+    shows that H_p is the smallest; many equal a_i come arbitrarily near by the central limit theorem.
 
     Example:
         >>> round(khintchine_constant(4.0) ** 4, 12)  # the fourth moment of a normal variable
@@ -183,22 +174,18 @@ def rademacher_monte_carlo(
 ) -> MonteCarloEstimate:
     """Return the empirical γ-margin Rademacher complexity of linear heads (Eq. 10) by simulation.
 
-    Each draw takes the exact supremum through the dual norm (see the top of the module); only the mean over
-    signs is simulated. When 2^(N−1) <= ``draws``, all sign vectors are enumerated (up to a common sign,
-    which changes no norm) and the result is exact. Signs are made and used in pieces, so memory does not
-    grow with ``draws``.
+    Each draw takes the exact supremum through the dual norm (see the top of the module); only the mean over signs is
+    simulated. When 2^(N−1) <= ``draws``, all sign vectors are enumerated (up to a common sign, which changes no norm)
+    and the result is exact. Signs are made and used in pieces, so memory does not grow with ``draws``.
 
     Args:
-        features: φ(x_i), shape ``[N, d]``.
-        labels: Classes, shape ``[N]``; class sizes may differ, classes may be empty.
-        class_margins: γ, shape ``[K]``, all above zero; its length defines K.
+        features: φ(x_i) ``[N, d]``.
+        labels: Classes ``[N]``; class sizes may differ, classes may be empty.
+        class_margins: γ ``[K]``, all above zero; its length defines K.
         weight_bound: Λ > 0, the bound on ‖w_y‖_q.
         norm_order: p in [1, ∞]; the weights are bounded in the conjugate norm q.
         draws: Number of sign vectors, at least 2.
         generator: CPU generator for reproducible signs; the global one if None.
-
-    Returns:
-        Mean, standard error, number of draws and whether the value is exact.
 
     Example:
         >>> unit_vectors, labels = torch.eye(4), torch.tensor([0, 0, 1, 1])
@@ -274,17 +261,14 @@ def rademacher_bound_from_statistics(
     not at all; K stays the number of weight vectors.
 
     Args:
-        class_sqnorm: r²_{k,p}, the mean of ‖φ‖_p² over each class, shape ``[K]``, >= 0.
-        class_counts: N_k, shape ``[K]``.
-        class_margins: γ, shape ``[K]``, all above zero.
+        class_sqnorm: r²_{k,p}, the mean of ‖φ‖_p² over each class ``[K]``, >= 0.
+        class_counts: N_k ``[K]``.
+        class_margins: γ ``[K]``, all above zero.
         feature_dim: d, on which C(p) depends for p != 2.
         weight_bound: Λ > 0, the bound on ‖w_y‖_q.
         norm_order: p in [1, ∞], the norm of ``class_sqnorm``.
-        constants: ``"correct"``, or ``"paper"`` for C(p) as printed, which is **no upper bound** for p < 2
-            and for p = ∞ with few dimensions.
-
-    Returns:
-        The bound on the complexity.
+        constants: ``"correct"``, or ``"paper"`` for C(p) as printed, **no upper bound** for p < 2 and for p = ∞ with
+            small d.
 
     Example:
         >>> toy = torch.tensor([3.0, 4.0, 10.0])  # r² of three classes with 2, 1 and 1 samples

@@ -1,9 +1,8 @@
 """Bounds on the true risk, term by term: Lemma 1, Proposition 1 (Eq. 11, 13), per-class bound (Eq. 15).
 
-Data flow: ``logits, labels`` -> empirical term (mean margin or surrogate loss); ``features, labels,
-class_margins`` -> complexity term; ``delta`` and the sample size -> confidence term; the bound is their
-sum. ``constants="correct"`` (default) uses the smallest constants proved in the docstrings, ``"paper"`` the
-printed ones.
+Data flow: ``logits, labels`` -> empirical term (mean margin or surrogate loss); ``features, labels, class_margins`` ->
+complexity term; ``delta`` and the sample size -> confidence term; the bound is their sum. ``constants="correct"``
+(default) uses the smallest constants proved in the docstrings, ``"paper"`` the printed ones.
 
 What the bounds assume, and training breaks: the features φ, the margins γ and the weight bound Λ are fixed before the sample
 is drawn. If φ or γ were fitted on the same sample, evaluate on samples held out from that fit (the head may be trained on
@@ -20,14 +19,7 @@ from torch import Tensor
 
 from classmargin._checks import check_choice, check_number
 from classmargin.mr2 import class_moments
-from classmargin.theory._inputs import (
-    Constants,
-    FloatArray,
-    LabelArray,
-    as_class_margins,
-    as_samples,
-    check_constants,
-)
+from classmargin.theory._inputs import Constants, FloatArray, LabelArray, as_class_margins, as_samples, check_constants
 from classmargin.theory.margin_losses import class_margin_loss, surrogate_loss
 from classmargin.theory.rademacher import norm_constant, rademacher_bound
 
@@ -90,19 +82,16 @@ def risk_bound(
     ``constants="paper"`` has c = 4√(2K) instead: valid, but √(2K) times larger than needed.
 
     Args:
-        logits: Scores of the head, shape ``[N, K]``.
-        labels: True classes, shape ``[N]``.
-        features: φ(x_i), shape ``[N, d]``.
-        class_margins: γ, shape ``[K]``, all above zero, fixed independently of the sample.
+        logits: Scores of the head ``[N, K]``.
+        labels: True classes ``[N]``.
+        features: φ(x_i) ``[N, d]``.
+        class_margins: γ ``[K]``, all above zero, fixed independently of the sample.
         weight_bound: Λ > 0 with ‖w_y‖_q <= Λ for every class, fixed independently of the sample.
         norm_order: p in [1, ∞]; q is its conjugate.
         delta: Probability with which the bound may fail, in (0, 1).
         empirical_loss: ``"cross_entropy"`` (Proposition 1) or ``"margin"`` (Lemma 1).
         complexity: Complexity to use instead of its bound, e.g. ``rademacher_monte_carlo(...).mean``.
         constants: ``"correct"`` or ``"paper"``.
-
-    Returns:
-        The bound and its three terms.
 
     Example:
         >>> features, labels = torch.eye(2).repeat(200, 1), torch.tensor([0, 1]).repeat(200)
@@ -155,20 +144,8 @@ def class_risk_bounds(
     with a weight vector for every point outside the sample gets the sample right by γ_k and everything else wrong
     (tests/theory builds it). Only γ_k ∝ r_k/√N_k makes the bounds equal.
 
-    Args:
-        logits: Scores of the head, shape ``[N, K]``; this and what follows as in :func:`risk_bound`.
-        labels: True classes, shape ``[N]``; class sizes may differ.
-        features: φ(x_i), shape ``[N, d]``.
-        class_margins: γ, shape ``[K]``.
-        weight_bound: Λ > 0.
-        norm_order: p in [1, ∞].
-        delta: Probability with which the bound of one class may fail, in (0, 1).
-        simultaneous: If True, ``delta`` is that any of the K bounds fails (each is then computed at δ/K).
-        empirical_loss: ``"cross_entropy"`` (as in Eq. 15) or ``"margin"``.
-        constants: ``"correct"`` or ``"paper"``.
-
-    Returns:
-        The bounds and their three terms, each ``[K]``; NaN for a class without samples.
+    Arguments are those of :func:`risk_bound`; ``delta`` is for the bound of one class, with ``simultaneous=True`` for
+    any of the K bounds (each is then computed at δ/K).
 
     Example:
         >>> features, labels = torch.eye(2).repeat(200, 1), torch.tensor([0, 1]).repeat(200)
@@ -189,11 +166,7 @@ def class_risk_bounds(
 
 
 def _prepare(
-    logits: FloatArray,
-    labels: LabelArray,
-    features: FloatArray,
-    class_margins: FloatArray,
-    empirical_loss: str,
+    logits: FloatArray, labels: LabelArray, features: FloatArray, class_margins: FloatArray, empirical_loss: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return losses ``[N]``, features ``[N, d]``, labels ``[N]`` and class margins ``[K]``, all checked."""
     gamma = as_class_margins(class_margins).detach()

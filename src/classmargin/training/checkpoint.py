@@ -66,11 +66,7 @@ class CheckpointStore:
         return final
 
     def repair(self) -> None:
-        """Put right what a kill in the middle of a save left behind; only the writer of the run may ask.
-
-        A half-written checkpoint goes. One that was set aside to be replaced takes its name back, unless the
-        new one got there.
-        """
+        """Remove half-written checkpoints, and give one set aside for a replacement that never came its name back."""
         for path in self.folder.glob(".step-*.writing"):
             shutil.rmtree(path, ignore_errors=True)
         for path in self.folder.glob(".step-*.stale"):
@@ -83,8 +79,8 @@ class CheckpointStore:
     def load_newest(self) -> tuple[int, dict[str, Any]] | None:
         """Return step and tree of the newest whole checkpoint, or None if there is none.
 
-        One that cannot be read just now may be whole, and going on from an earlier one would in time delete it: that is
-        an ``OSError``.
+        One that cannot be read just now may be whole: an ``OSError``, as going on from an earlier one would in time
+        delete it.
         """
         for path in self.paths():
             try:

@@ -1,13 +1,7 @@
 """What a run is made of, as typed, frozen records: the only way settings travel through the package.
 
-::
-
-    defaults  <  preset  <  file.toml  <  command line        (training.config_reader merges them)
-        RunConfig(data, backbone, method, optimizer, schedule, loop, machine)
-    everything but most of ``machine`` decides the result; its hash names the run folder
-
-``batch_size`` is always the number of samples of one optimiser step, whatever the number of devices and
-micro-batches, so that a configuration means the same training on a laptop and on a cluster.
+Defaults < preset < file.toml < command line (``training.config_reader`` merges them). Everything but most of
+``machine`` decides the result; its hash names the run folder.
 """
 
 from __future__ import annotations
@@ -27,7 +21,6 @@ NUMERICS = ("threads", "memory_format")
 LATER_DATA = ("spared_classes", "left_out", "fold")
 # Larger numbers are typing errors that would otherwise surface after days, or inside a C library.
 MOST_EPOCHS = 1_000_000
-LARGEST_BATCH = 2**31 - 1
 LARGEST_SEED = 2**63 - 1
 LARGEST_COUNT = 2**31 - 1
 # Processes and threads of one machine; thousands of them end in the C library, or with the machine.
@@ -76,17 +69,16 @@ class DataConfig(_Part):
         centre_share: Share of the shorter side that the centre cut of a photograph keeps in evaluation.
         interpolation: ``bilinear`` or ``bicubic``, whenever images change their size.
         flip: Whether images may be mirrored while training, if the data set allows it.
-        mix: Mix the samples of a batch with one another: ``mixup``, ``cutmix`` (images only), ``both`` (either, per
-            batch) or ``none``. For methods that take class probabilities as labels.
+        mix: Mix the samples of a batch: ``mixup``, ``cutmix`` (images), ``both`` (either, per batch) or ``none``.
         mix_alpha: ``α`` of ``Beta(α, α)``, from which the shares are drawn.
         soft_labels: Prediction file (``classmargin predict RUN DATA --split train``) whose probabilities replace the
             classes of the training samples, for distillation.
         allow_absent: Train although some classes have no test sample, so that their accuracy stays unknown.
-        spared_classes: Names of classes that are augmented less: not at all in place of ``standard``, by ``standard`` in place of a
-            policy.
+        spared_classes: Classes that are augmented less: not at all in place of ``standard``, by ``standard`` in place
+            of a policy.
         left_out: CSV file with a column ``sample_id``: the indices of training samples that are not trained on.
-        fold: ``(k, n)``: part ``k`` (from 0) of ``n`` equal parts of every training class is not trained on and takes the place of
-            the validation samples, for predictions by networks that have not seen a sample.
+        fold: ``(k, n)``: part ``k`` (from 0) of ``n`` equal parts of every training class takes the place of the
+            validation samples.
     """
 
     name: str = "fashion-mnist-mini"
@@ -123,8 +115,7 @@ class BackboneConfig(_Part):
 
     Attributes:
         name: Registry name.
-        mode: ``scratch``, ``fine-tune`` (all weights move) or ``probe`` (the encoder is frozen and its
-            features are computed once).
+        mode: ``scratch``, ``fine-tune`` (all weights move) or ``probe`` (frozen encoder, features computed once).
         head: Kind of head; None takes the one the method asks for.
         pretrained: Start from the published weights that come with the network.
         checkpoint: File or folder with weights to start from.
@@ -219,13 +210,13 @@ class LoopConfig(_Part):
     Attributes:
         epochs: Passes over the training set, over all stages of the method.
         batch_size: Samples of one optimiser step, over all devices and micro-batches.
-        accumulate: Micro-batches that each device's share of a batch is cut into. A method's state (class
-            statistics, memory) follows the first of them only: it changes once per step, before it is used.
+        accumulate: Micro-batches that each device's share of a batch is cut into; a method's state follows the first of
+            them.
         seed: Initial weights, order and augmentation of the samples, random numbers of the method.
-        precision: As Lightning Fabric names it; ``tf32``: float32 whose matrix products and convolutions round
-            their inputs to ten bits, on accelerators that have it (``32-true`` never does); ``default``: ``tf32``
-            there and ``32-true`` elsewhere; ``auto``: bfloat16 autocast where the device computes in it natively
-            and ``32-true`` elsewhere, so that the result depends on the machine.
+        precision: As Lightning Fabric names it; ``tf32``: float32 whose products round their inputs to ten bits, on
+            accelerators that have it; ``default``: ``tf32`` there and ``32-true`` elsewhere; ``auto``: bfloat16
+            autocast where the device computes in it natively and ``32-true`` elsewhere, so that the result depends on
+            the machine.
         compile: Compile the network with ``torch.compile``.
         ema_decay: Keep a moving average of the weights and evaluate that; None: off.
         swa_start: Share of the epochs after which the weights at the end of each epoch are averaged equally
@@ -238,7 +229,7 @@ class LoopConfig(_Part):
     """
 
     epochs: int = _limited(30, minimum=1, maximum=MOST_EPOCHS)
-    batch_size: int = _limited(128, minimum=1, maximum=LARGEST_BATCH)
+    batch_size: int = _limited(128, minimum=1, maximum=LARGEST_COUNT)
     accumulate: int = _limited(1, minimum=1, maximum=LARGEST_COUNT)
     seed: int = _limited(0, minimum=0, maximum=LARGEST_SEED)
     precision: Precision = "default"
@@ -258,9 +249,7 @@ class LoopConfig(_Part):
 
 @dataclass(frozen=True)
 class MachineConfig(_Part):
-    """Where it runs; nothing here changes what is computed beyond rounding.
-
-    Rounding can still move a class by a sample or two, so settings that change the rounding (``NUMERICS``) belong to the identity of a run.
+    """Where it runs; settings that change the rounding (``NUMERICS``) belong to the identity of a run.
 
     Attributes:
         devices: Processes on this machine.
@@ -290,13 +279,7 @@ class MachineConfig(_Part):
 
 @dataclass(frozen=True)
 class RunConfig:
-    """One run, whole.
-
-    Example:
-        >>> config = RunConfig(method=MethodConfig("mr2"))
-        >>> config.loop.batch_size, config.method.name
-        (128, 'mr2')
-    """
+    """One run, whole, e.g. ``RunConfig(method=MethodConfig("mr2"))``."""
 
     data: DataConfig = field(default_factory=DataConfig)
     backbone: BackboneConfig = field(default_factory=BackboneConfig)
@@ -324,17 +307,7 @@ class RunConfig:
 
 
 def identity(config: RunConfig) -> str:
-    """Return 12 hexadecimal digits that name what a run computes, to the last bit.
-
-    Of the machine part ``NUMERICS`` and the number of processes count: two runs that round differently are two runs. The
-    configuration must be settled (:func:`classmargin.training.devices.settled`) for this to be true of it.
-
-    Example:
-        >>> identity(RunConfig()) == identity(RunConfig(machine=MachineConfig(report=False)))
-        True
-        >>> identity(RunConfig()) == identity(RunConfig(loop=LoopConfig(seed=1)))
-        False
-    """
+    """Return 12 hexadecimal digits that name what a settled configuration computes, to the last bit."""
     machine = config.machine
     numerics = {name: getattr(machine, name) for name in NUMERICS}
     parts = {**config.to_dict(), "machine": {**numerics, "processes": machine.devices * machine.nodes}}

@@ -1,8 +1,6 @@
 """From presets, TOML files and ``key=value`` words to a :class:`RunConfig`, refusing what it does not know.
 
-Values travel as nested tables ``{part: {key: value}}`` until all sources are merged; only then is the typed
-record built, so a message can always name the key, the expected type and what came. ``backbone`` and
-``method`` are open: keys that are not theirs become ``options``, which their registries check by name.
+``backbone`` and ``method`` are open: keys that are not theirs become ``options``, which their registries check by name.
 """
 
 from __future__ import annotations
@@ -40,12 +38,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def parse_overrides(words: Iterable[str]) -> Tables:
-    """Turn ``["loop.epochs=5", "method.mean_margin=2"]`` into tables; values are TOML, bare words are text.
-
-    Example:
-        >>> parse_overrides(["loop.epochs=5", "optimizer.name=adamw"])
-        {'loop': {'epochs': 5}, 'optimizer': {'name': 'adamw'}}
-    """
+    """Turn ``["loop.epochs=5", "method.mode=joint"]`` into tables; values are TOML, bare words are text."""
     tables: Tables = {}
     for word in words:
         key, equals, text = word.partition("=")
@@ -75,12 +68,7 @@ def merge(*sources: Mapping[str, Mapping[str, Any]]) -> Tables:
 
 
 def build(tables: Mapping[str, Mapping[str, Any]]) -> RunConfig:
-    """Return the typed configuration of merged tables.
-
-    Raises:
-        ValueError: Unknown table or key (with the nearest known one), or a value out of range.
-        TypeError: A value of another type than the key's.
-    """
+    """Return the typed configuration of merged tables; an error names the key and the nearest known one."""
     parts = typing.get_type_hints(RunConfig)
     for name in tables:
         if name not in parts:
@@ -91,18 +79,13 @@ def build(tables: Mapping[str, Mapping[str, Any]]) -> RunConfig:
 def _build_part(part: str, cls: Any, table: Mapping[str, Any]) -> Any:
     hints = typing.get_type_hints(cls)
     is_open = "options" in hints
-    values: dict[str, Any] = {}
-    options: dict[str, Any] = dict(table.get("options", {})) if is_open else {}
-    for key, value in table.items():
-        if key == "options" and is_open:
-            continue
-        if key in hints:
-            values[key] = _typed(f"{part}.{key}", value, hints[key])
-        elif is_open:
-            options[key] = value
-        else:
-            raise ValueError(f"unknown key {part}.{key}; {part} has {', '.join(hints)}{did_you_mean(key, hints)}")
-    return cls(**values, options=options) if is_open else cls(**values)
+    unknown = {key: value for key, value in table.items() if key not in hints}
+    if unknown and not is_open:
+        key = next(iter(unknown))
+        raise ValueError(f"unknown key {part}.{key}; {part} has {', '.join(hints)}{did_you_mean(key, hints)}")
+    known = table.keys() & (hints.keys() - {"options"})
+    values = {key: _typed(f"{part}.{key}", value, hints[key]) for key, value in table.items() if key in known}
+    return cls(**values, options={**table.get("options", {}), **unknown}) if is_open else cls(**values)
 
 
 def _typed(name: str, value: Any, hint: Any) -> Any:
@@ -169,10 +152,7 @@ def _quoted(text: str) -> str:
 
 
 def differences(old: RunConfig, new: RunConfig) -> list[str]:
-    """Return what decides the result and differs, as ``loop.epochs: 10 -> 20``.
-
-    Of the machine part only ``NUMERICS`` count: a run may resume in another place, but must round as it did.
-    """
+    """Return what decides the result and differs, as ``loop.epochs: 10 -> 20``; see ``NUMERICS``."""
     before, after = old.to_dict(), new.to_dict()
     found = []
     for part in before:

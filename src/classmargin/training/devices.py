@@ -1,10 +1,4 @@
-"""Devices, processes, precision and threads, all through Lightning Fabric, and the rules for settings that are left open.
-
-``start`` gives the one object that moves modules, averages gradients and casts; on one CPU it does almost
-nothing. ``settled`` decides threads, memory format and precision where the settings leave them open. All three
-change the last bits of a result, so they follow from network and machine alone: a stopwatch would let other
-work on the machine decide what a run computes.
-"""
+"""Devices, processes, precision and threads through Lightning Fabric; what is left open follows from the machine."""
 
 from __future__ import annotations
 
@@ -30,11 +24,7 @@ from classmargin.training.config import Precision, RunConfig
 
 
 def start(config: RunConfig) -> Any:
-    """Return a launched Fabric for the machine part of ``config``.
-
-    With several devices and no launcher around (``torchrun``, SLURM), Fabric starts the other processes by
-    running this program again; each of them arrives here and continues as one rank.
-    """
+    """Return a launched Fabric for the machine part of ``config``; without a launcher it starts other processes."""
     fabric_module = require_extra("lightning.fabric", "train", "training")
     machine = config.machine
     precision = choose_precision(config.loop.precision, machine.accelerator)
@@ -60,11 +50,7 @@ def start(config: RunConfig) -> Any:
 
 @contextlib.contextmanager
 def started(config: RunConfig) -> Iterator[Any]:
-    """Yield what :func:`start` returns, and leave the group of processes that it formed.
-
-    Threads of a group that is still there when the interpreter ends can abort the process (SIGABRT): a run that is finished,
-    or saved its state and wants to say 143 or 130, would say 134.
-    """
+    """Yield what :func:`start` returns, and leave the group that it formed: its threads may abort Python's exit."""
     formed_before = dist.is_available() and dist.is_initialized()
     _forget_former_group()
     switches: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
@@ -83,10 +69,7 @@ def started(config: RunConfig) -> Iterator[Any]:
 
 
 def prepare_group() -> None:
-    """Import what would otherwise hold the group to the very end: the default arguments of this module are the group at import.
-
-    To be called before a group is formed; the data-parallel network imports it in any case.
-    """
+    """Import, before a group is formed, what would otherwise keep it to the very end in its default arguments."""
     importlib.import_module("torch.distributed.nn.functional")
 
 
@@ -158,11 +141,7 @@ def _strategy(processes: int, accelerator: str) -> Any:
 
 
 def choose_precision(precision: Precision, accelerator: str) -> Precision:
-    """Return ``precision``, with ``auto`` and ``default`` decided for this machine.
-
-    A processor without bfloat16 instructions emulates them and is ten times slower than in float32, so there
-    it is never the choice.
-    """
+    """Return ``precision`` with ``auto`` and ``default`` decided for this machine; bfloat16 is never emulated."""
     on_cuda = accelerator != "cpu" and torch.cuda.is_available()
     if precision == "default":
         return "tf32" if on_cuda and torch.cuda.get_device_capability() >= (8, 0) else "32-true"
@@ -193,15 +172,8 @@ def device_kind(accelerator: str) -> str:
 def settled(config: RunConfig, *, images: bool) -> RunConfig:
     """Return the configuration with threads, memory format and precision decided where they were left open.
 
-    | setting | rule |
-    |---|---|
-    | ``machine.threads = 0`` | 1 on the CPU; beside an accelerator the usable cores divided by the processes |
-    | ``machine.memory_format = "auto"`` | ``channels_last`` for a network of images, else ``contiguous`` |
-    | ``loop.precision = "default"`` | ``tf32`` on accelerators that have it, else ``32-true`` |
-    | ``loop.precision = "auto"`` | ``bf16-mixed`` on devices that compute in it, else ``32-true`` |
-
-    One thread, because its bits are the same on machines with more cores, and because a second one is many times
-    slower than none as soon as something else runs. Channels-last is what convolutions compute in fastest.
+    One thread on the CPU, because its bits are the same on machines with more cores, and because a second one is many
+    times slower than none as soon as something else runs. Channels-last is what convolutions compute in fastest.
     """
     machine = config.machine
     threads, layout = machine.threads, machine.memory_format

@@ -1,7 +1,4 @@
-"""Passes without gradient: over the training set for hooks of methods, accuracies on validation, scores and audit of the test set.
-
-``fabric`` is Lightning's, which knows the device and in which precision the network runs.
-"""
+"""Passes without gradient: over the training set for hooks, on validation, scores and audit of the test set."""
 
 from __future__ import annotations
 
@@ -72,11 +69,7 @@ def evaluation_mode(*modules: nn.Module) -> Iterator[None]:
 
 
 def forward_batches(network: nn.Module, batches: Iterable[Batch], fabric: Any) -> Iterator[tuple[Batch, ModelOutput]]:
-    """Yield each batch, which is on the device, with the network's output. The caller has set evaluation mode.
-
-    A compiled network is called uncompiled here: sizes differ from the training's, and compiling again for
-    them costs more than it saves.
-    """
+    """Yield each batch with the network's output; compiled networks are called uncompiled, as sizes differ here."""
     dtype = next((p.dtype for p in network.parameters()), torch.float32)
     for batch in batches:
         # Token numbers stay whole.
@@ -112,10 +105,7 @@ class HookContext:
 def measure_accuracies(
     network: nn.Module, method: Method, batches: Iterable[Batch], num_classes: int, fabric: Any
 ) -> Accuracies:
-    """Return the accuracies over all processes' batches, by the method's own prediction rule.
-
-    Counted on the device: nothing is read from it before the last batch, and nothing grows with the square of classes.
-    """
+    """Return the accuracies over all processes' batches, by the method's own prediction rule; counted on the device."""
     table = torch.zeros(2, num_classes, dtype=torch.long, device=fabric.device)
     with evaluation_mode(network, method):
         for batch, output in forward_batches(network, batches, fabric):
@@ -175,11 +165,7 @@ def finish_run(
     norm_order: float = 2.0,
     images: Any = None,
 ) -> Audit | None:
-    """Write predictions, audit and report of a run and mark it as done; only one process writes.
-
-    A missing report package costs the report, with a line that names the extra, and nothing else. ``norm_order`` is p of
-    the norm in the class table, ``images`` the pictures of the samples for the report, in their order.
-    """
+    """Write predictions, audit and report (with ``images``) of a run and mark it as done; only one process writes."""
     if rank() != 0:
         return None
     write_predictions(folder.predictions_file, arrays)

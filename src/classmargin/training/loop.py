@@ -1,8 +1,7 @@
 """The one loop. It knows no method, data set or network by name: they arrive as arguments.
 
-The order of hooks is the pseudo-code of :mod:`classmargin.methods.base`. Everything random is either a
-function of (seed, epoch, step) or in the checkpoint, so a run can be interrupted anywhere and resumes as if
-nothing had happened::
+The order of hooks is the pseudo-code of :mod:`classmargin.methods.base`. Everything random is either a function of
+(seed, epoch, step) or in the checkpoint, so a run can be interrupted anywhere and resumes as if nothing had happened::
 
     Loop.run()
         _restore()                        newest whole checkpoint, if any
@@ -16,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,19 +23,12 @@ from torch import Tensor, nn
 from classmargin._checks import check_int
 from classmargin._distributed import gather_objects, rank, world_size
 from classmargin._types import Batch
-from classmargin.methods.base import Method, SamplerKind, Stage
+from classmargin.methods.base import Method, Stage
+from classmargin.training import process_state, weights
 from classmargin.training.config import RunConfig
 from classmargin.training.devices import apply_memory_format, memory_format
 from classmargin.training.evaluate import HEADLINES, Accuracies, HookContext, measure_accuracies
 from classmargin.training.metric_logs import Evaluation, LossMeter, few_scalars
-from classmargin.training.process_state import (
-    average_running_statistics,
-    averaged,
-    refresh_running_statistics,
-    restore_own,
-    restore_random_state,
-    seed_process,
-)
 from classmargin.training.recorder import Recorder
 from classmargin.training.run_progress import Watchers, words_of
 from classmargin.training.soft_labels import SoftLabels
@@ -49,57 +41,16 @@ from classmargin.training.step import (
     steps_between_checks,
 )
 from classmargin.training.stopping import DivergedError, StoppedError, StopRequest
-from classmargin.training.weights import (
-    WeightKeeper,
-    choose_trainable,
-    load_optimizer,
-    load_weights,
-    make_optimizer,
-    make_schedule,
-    set_learning_rate,
-)
-
-
-class BatchLoader(Protocol):
-    """Batches of a split; the same seed, epoch and step give the same batch, wherever one starts."""
-
-    def __len__(self) -> int: ...
-
-    def epoch(
-        self,
-        epoch: int,
-        start_step: int = 0,
-        *,
-        device: torch.device | str = "cpu",
-        memory_format: torch.memory_format = torch.contiguous_format,
-    ) -> Iterator[Batch]:
-        """Yield the batches of an epoch from ``start_step`` on, on a device and (of images) in a memory format."""
-        ...
-
-
-class Loaders(Protocol):
-    """Where the loop gets its batches from (this process's share of them)."""
-
-    def training(self, *, sampler: SamplerKind | None, views: int | None, multiplicity: Tensor | None) -> BatchLoader:
-        """Return shuffled, augmented training batches; None takes what the method asked for."""
-        ...
-
-    def evaluation(self, split: str) -> BatchLoader | None:
-        """Return a split in index order without augmentation, or None if it has no samples."""
-        ...
 
 
 @dataclass(frozen=True)
 class Ingredients:
-    """What arrives as arguments; the network is freshly built, ``new_network`` builds another for stages that start afresh.
-
-    ``teacher`` holds class probabilities of each training sample by its index, ``[N, K]``, in place of the classes.
-    """
+    """What arrives as arguments; ``teacher`` holds class probabilities of training samples by index, ``[N, K]``."""
 
     network: nn.Module
     method: Method
     new_network: Callable[[], nn.Module]
-    loaders: Loaders
+    loaders: Any  # recipes.run_parts.BundleLoaders: batches of training, and of each split in index order
     class_names: tuple[str, ...]
     teacher: Tensor | None = None
 
@@ -108,12 +59,7 @@ class Loop:
     """One training, from its first step or from its newest checkpoint to the last."""
 
     def __init__(
-        self,
-        config: RunConfig,
-        ingredients: Ingredients,
-        fabric: Any,
-        recorder: Recorder,
-        watchers: Watchers,
+        self, config: RunConfig, ingredients: Ingredients, fabric: Any, recorder: Recorder, watchers: Watchers
     ) -> None:
         self.config, self.fabric, self.recorder, self.watchers = config, fabric, recorder, watchers
         self.loaders, self.class_names = ingredients.loaders, ingredients.class_names
@@ -143,8 +89,7 @@ class Loop:
         ):
             asked = f"data.mix={config.data.mix}" if config.data.mix != "none" else "data.soft_labels"
             raise ValueError(
-                f"method {config.method.name} needs one class per sample, so it cannot be trained with {asked}; "
-                "ERM, balanced softmax, logit adjustment and MR² take class probabilities"
+                f"method {config.method.name} needs one class per sample and cannot be trained with {asked}"
             )
         if self._validation is None and config.loop.select != "last":
             raise ValueError(
@@ -152,16 +97,11 @@ class Loop:
             )
         averages = [name for name in ("ema_decay", "swa_start") if getattr(config.loop, name) is not None]
         if averages and config.loop.precision in ("bf16-true", "16-true"):
-            raise ValueError(
-                f"loop.{averages[0]} needs weights in full precision, because their average would stand still in "
-                f"{config.loop.precision}; use {config.loop.precision.replace('true', 'mixed')}"
-            )
+            mixed = config.loop.precision.replace("true", "mixed")
+            raise ValueError(f"loop.{averages[0]} needs weights in full precision; use loop.precision={mixed}")
 
     def run(self) -> nn.Module:
-        """Train to the end and return the network with the weights that count.
-
-        A loss that is no longer a number raises ``DivergedError``; a signal raises ``StoppedError`` once the state is saved.
-        """
+        """Train to the end and return the network with the weights that count; a signal or divergence is an error."""
         try:
             with self.stop.listening():
                 self._restore()
@@ -179,12 +119,12 @@ class Loop:
         return self.weights.final_network()
 
     def _restore(self) -> None:
-        seed_process(self.config.loop.seed, "training", rank())
+        process_state.seed_process(self.config.loop.seed, "training", rank())
         try:
             tree = self.recorder.open()
             if tree is not None:
                 self._load(tree)
-                restore_random_state(tree["random"], self.config.loop.seed, self.position.global_step)
+                process_state.restore_random_state(tree["random"], self.config.loop.seed, self.position.global_step)
         except (LookupError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"the checkpoint was not written by this run ({type(error).__name__}: {error})") from error
 
@@ -198,8 +138,10 @@ class Loop:
         self.network = self.fabric.strategy.precision.convert_module(network)
         # An encoder that was frozen before the training began has to stay so.
         self._probe = bool(getattr(network, "encoder_frozen", False))
-        self.optimizer = make_optimizer(self.config.optimizer, self.network, self.method, self.config.learning_rate)
-        self.weights = WeightKeeper(self.network, self.config.loop)
+        self.optimizer = weights.make_optimizer(
+            self.config.optimizer, self.network, self.method, self.config.learning_rate
+        )
+        self.weights = weights.WeightKeeper(self.network, self.config.loop)
         if self.config.loop.compile:
             # In place: names of parameters stay, and evaluation can go around it by calling forward.
             self.network.compile(dynamic=False)
@@ -208,18 +150,16 @@ class Loop:
         at = self.position
         begins = at.stage_epoch == 0 and at.step == 0
         if begins and stage.fresh_model and at.stage > 0:
-            seed_process(self.config.loop.seed, "weights", at.stage)
+            process_state.seed_process(self.config.loop.seed, "weights", at.stage)
             self._use_network(self._new_network())
-            seed_process(self.config.loop.seed, "stage", at.stage, rank())
-        choose_trainable(self.network, stage.train, probe=self._probe)
+            process_state.seed_process(self.config.loop.seed, "stage", at.stage, rank())
+        weights.choose_trainable(self.network, stage.train, probe=self._probe)
         if begins:
             self.method.on_stage_start(self._context())
         self._loader = self.loaders.training(
-            sampler=stage.sampler,
-            views=stage.views,
-            multiplicity=self.method.sample_multiplicity(at.stage),
+            sampler=stage.sampler, views=stage.views, multiplicity=self.method.sample_multiplicity(at.stage)
         )
-        self._schedule = make_schedule(
+        self._schedule = weights.make_schedule(
             self.config.schedule,
             peak=self.config.learning_rate * stage.learning_rate_scale,
             epochs=stage.epochs,
@@ -237,7 +177,7 @@ class Loop:
 
         self._stepper = Stepper(self.fabric, module, self.optimizer, self.config, wishes)
         # Only now: the data-parallel wrapper gives every process the buffers of rank 0 when it is made.
-        restore_own(self._with_statistics(), self._saved_statistics)
+        process_state.restore_own(self._with_statistics(), self._saved_statistics)
         self._saved_statistics = []
         epochs_left = sum(later.epochs for later in self.stages[at.stage :]) - at.stage_epoch
         total = at.global_step - at.step + epochs_left * len(self._loader)
@@ -245,9 +185,7 @@ class Loop:
 
     def _context(self) -> HookContext:
         at = self.position
-        loader = self.loaders.evaluation("train")
-        assert loader is not None, "a training set is never empty"
-        batches = partial(self.batches, loader)
+        batches = partial(self.batches, self.loaders.evaluation("train"))
         return HookContext(self.network, at.epoch, self.epochs, at.stage, at.global_step, batches, self.fabric)
 
     # Epochs and steps
@@ -261,15 +199,16 @@ class Loop:
         for batch in self.batches(self._loader, self.position.epoch, self.position.step):
             self._train_step(self._soft_labels(batch, self.position.global_step))
 
-    def batches(self, loader: BatchLoader, epoch: int = 0, start_step: int = 0) -> Iterator[Batch]:
+    def batches(self, loader: Any, epoch: int = 0, start_step: int = 0) -> Iterator[Batch]:
         """Return batches of a loader as the network of this run wants them: on its device, in its memory format."""
         layout = memory_format(self.config.machine.memory_format)
-        return loader.epoch(epoch, start_step, device=self.fabric.device, memory_format=layout)
+        batches: Iterator[Batch] = loader.epoch(epoch, start_step, device=self.fabric.device, memory_format=layout)
+        return batches
 
     def _train_step(self, batch: Batch) -> None:
         at = self.position
         self._rate = self._schedule(at.stage_epoch * len(self._loader) + at.step)
-        set_learning_rate(self.optimizer, self._rate)
+        weights.set_learning_rate(self.optimizer, self._rate)
         after = at._replace(step=at.step + 1, global_step=at.global_step + 1)
         every = self.config.loop.checkpoint_steps
         last, saves = after.step == len(self._loader), every > 0 and after.global_step % every == 0
@@ -277,7 +216,7 @@ class Loop:
         # A compiled network would be compiled again for a batch of another size; it is called plainly then.
         full = batch.labels.shape[0] * world_size() == self.config.loop.batch_size * batch.views
         try:
-            loss, agreed = self._stepper.step(batch, at, full=full, check=check)
+            loss, (stop, save) = self._stepper.step(batch, at, full=full, check=check)
         except NotFiniteError as error:
             raise self._diverged(error, error.position, error.index) from error
         self.weights.after_step()
@@ -285,10 +224,10 @@ class Loop:
         self.position = after
         if self.watchers.due:
             self._report_progress()
-        if agreed.stop:
+        if stop:
             self._save()
             raise self._stopped()
-        if not last and (agreed.save or saves):
+        if not last and (save or saves):
             self._save()
 
     def _stopped(self) -> StoppedError:
@@ -300,7 +239,7 @@ class Loop:
         """Close an epoch, and the stage if it was its last; return whether it was."""
         self._check_weights()
         for module in self._with_statistics().values():
-            average_running_statistics(module)
+            process_state.average_running_statistics(module)
         self.method.on_epoch_end(self._context())
         at = self.position
         self.position = at._replace(step=0, stage_epoch=at.stage_epoch + 1, epoch=at.epoch + 1)
@@ -321,7 +260,7 @@ class Loop:
         at = self.position
         if self.weights.averages_epochs:
             batches = self.batches(self._loader, at.epoch)
-            refresh_running_statistics(self.weights.evaluated, batches, self.fabric)
+            process_state.refresh_running_statistics(self.weights.evaluated, batches, self.fabric)
         if self._validation is not None:
             batches, classes = self.batches(self._validation), len(self.class_names)
             network = self.weights.evaluated
@@ -362,7 +301,7 @@ class Loop:
 
     def _save(self) -> None:
         self._check_weights()
-        with averaged(self._with_statistics()) as everyone:
+        with process_state.averaged(self._with_statistics()) as everyone:
             tree = {**self._tree(), "rank_statistics": everyone}
             self.recorder.save(self.position.global_step, tree)
 
@@ -391,9 +330,9 @@ class Loop:
         # At or beyond the last epoch of its stage a training would never come to the end of it.
         last = max((stage.epochs for stage in self.stages[self.position.stage :][:1]), default=1) - 1
         check_int("stage_epoch in the checkpoint", self.position.stage_epoch, minimum=0, maximum=last)
-        load_weights(self.network, tree["network"], "the network")
-        load_weights(self.method, tree["method"], "the method")
-        load_optimizer(self.optimizer, tree["optimizer"])
+        weights.load_weights(self.network, tree["network"], "the network")
+        weights.load_weights(self.method, tree["method"], "the method")
+        weights.load_optimizer(self.optimizer, tree["optimizer"])
         self.fabric.strategy.precision.load_state_dict(tree["precision"])
         self.weights.load_state_dict(tree["weights"])
         self._saved_statistics = tree.get("rank_statistics", [])

@@ -1,8 +1,4 @@
-"""Where numbers go during training: always to the files of the run folder, and to the services people use.
-
-At each evaluation a logger gets at most ten scalars and one table with a row per class: enough to see what
-happens, few enough to be looked at.
-"""
+"""Where numbers go at each evaluation: to the files of the run folder and to trackers, few enough to be looked at."""
 
 from __future__ import annotations
 
@@ -42,8 +38,7 @@ class Evaluation:
 
     def rows(self, class_names: Sequence[str]) -> list[tuple[str, float]]:
         """Return each class with its accuracy."""
-        accuracies = [float(value) for value in self.class_accuracy]
-        return list(zip(class_names, accuracies, strict=True)) if accuracies else []
+        return list(zip(class_names, map(float, self.class_accuracy), strict=True)) if self.class_accuracy else []
 
 
 class Logger(Protocol):
@@ -101,10 +96,7 @@ class LogFiles:
         return {name: _length(self._folder / name) for name in FILES}
 
     def cut(self, lengths: Mapping[str, int]) -> None:
-        """Cut every file back to the given length (0 where none is given).
-
-        A link is refused: the folder may come from somebody else, and what it leads to is not ours to cut.
-        """
+        """Cut every file back to the given length (0 where none is given)."""
         for name in FILES:
             path = self._folder / name
             if path.is_symlink():
@@ -140,16 +132,19 @@ class TensorBoardLogger:
         """Flush to the disk."""
         self._writer.close()
 
+    @staticmethod
+    def send_report(folder: Path, report: Path) -> None:
+        """Say where the report is: TensorBoard keeps no files of others."""
+        module = require_extra("torch.utils.tensorboard", "tensorboard", "the TensorBoard logger")
+        with module.SummaryWriter(str(folder / "tensorboard")) as writer:
+            writer.add_text("report", f"The report of this run is {report.name} in the run folder {folder.name}.")
+
 
 class WandbLogger:
     """Scalars and a table for Weights & Biases; offline unless ``WANDB_MODE`` says otherwise."""
 
     def __init__(self, folder: Path, class_names: Sequence[str], config: Any, first_step: int) -> None:
-        self._wandb = require_extra("wandb", "wandb", "the W&B logger")
-        mode = os.environ.get("WANDB_MODE", "offline")  # nothing leaves the machine unless asked for
-        self._run = self._wandb.init(
-            project="classmargin", name=folder.name, dir=str(folder), config=dict(config), mode=mode
-        )
+        self._wandb, self._run = _wandb_run(folder, name=folder.name, config=dict(config))
         self._class_names = class_names
 
     def log(self, evaluation: Evaluation) -> None:
@@ -164,28 +159,43 @@ class WandbLogger:
         """End the W&B run."""
         self._run.finish()
 
+    @staticmethod
+    def send_report(folder: Path, report: Path) -> None:
+        """Add the report to the newest run in the folder."""
+        wandb, run = _wandb_run(folder)
+        artifact = wandb.Artifact(f"report-{run.id}", type="report")
+        artifact.add_file(str(report))
+        run.log_artifact(artifact)
+        run.finish()
+
+
+def _wandb_run(folder: Path, **settings: Any) -> tuple[Any, Any]:
+    """Return W&B and a new run with these settings, or the newest run in the folder."""
+    wandb = require_extra("wandb", "wandb", "the W&B logger")
+    mode = os.environ.get("WANDB_MODE", "offline")  # nothing leaves the machine unless asked for
+    settings = settings or {"id": wandb_run_id(folder), "resume": "allow"}
+    return wandb, wandb.init(project="classmargin", dir=str(folder), mode=mode, **settings)
+
+
+def wandb_run_id(folder: Path) -> str:
+    """Return the id of the newest W&B run in a run folder, from its file: folders may have a number after the id."""
+    found = sorted((folder / "wandb").glob("*run-*/run-*.wandb"), key=lambda path: path.parent.name)
+    if not found:
+        raise FileNotFoundError(f"no W&B run in {folder / 'wandb'}")
+    return found[-1].stem.removeprefix("run-")
+
 
 class MLflowLogger:
-    """Scalars and a table for MLflow; all inside ``RUN`` unless ``MLFLOW_TRACKING_URI`` says otherwise.
-
-    Through a client of its own: ``mlflow.set_tracking_uri`` and ``mlflow.start_run`` would change what the rest of the
-    process, a next run among it, logs to.
-    """
+    """MLflow, inside ``RUN`` unless ``MLFLOW_TRACKING_URI`` is set, by a client that leaves other runs alone."""
 
     def __init__(self, folder: Path, class_names: Sequence[str], config: Any, first_step: int) -> None:
-        mlflow = require_extra("mlflow", "mlflow", "the MLflow logger")
-        self._entities = mlflow.entities
-        inside = "MLFLOW_TRACKING_URI" not in os.environ
-        place = f"sqlite:///{(folder / 'mlflow.db').resolve()}" if inside else None
-        self._client = mlflow.MlflowClient(tracking_uri=place)
+        self._entities, self._client, inside = _mlflow_client(folder)
         experiment = self._client.get_experiment_by_name("classmargin")
-        if experiment is None:
-            # Without a place of their own, tables of a local database would land in the current folder.
-            artifacts = (folder / "mlflow-artifacts").resolve().as_uri() if inside else None
-            experiment_id = self._client.create_experiment("classmargin", artifact_location=artifacts)
-        else:
-            experiment_id = experiment.experiment_id
-        self._run_id = self._client.create_run(experiment_id, run_name=folder.name).info.run_id
+        # Without a place of their own, tables of a local database would land in the current folder.
+        artifacts = (folder / "mlflow-artifacts").resolve().as_uri() if inside else None
+        create = self._client.create_experiment
+        number = experiment.experiment_id if experiment else create("classmargin", artifact_location=artifacts)
+        self._run_id = self._client.create_run(number, run_name=folder.name).info.run_id
         (folder / MLFLOW_RUN_FILE).write_text(f"{self._run_id}\n", encoding="utf-8")
         settings = {f"{part}.{key}": value for part, table in config.items() for key, value in table.items()}
         params = [self._entities.Param(key, str(value)) for key, value in settings.items()]
@@ -194,31 +204,48 @@ class MLflowLogger:
 
     def log(self, evaluation: Evaluation) -> None:
         """Send scalars and table."""
-        now = time.time_ns() // 1_000_000
-        metrics = [
-            self._entities.Metric(name, float(value), now, evaluation.step)
-            for name, value in evaluation.scalars.items()
-        ]
+        make, now, scalars = self._entities.Metric, time.time_ns() // 1_000_000, evaluation.scalars.items()
+        metrics = [make(name, float(value), now, evaluation.step) for name, value in scalars]
         self._client.log_batch(self._run_id, metrics=metrics)
         if rows := evaluation.rows(self._class_names):
             names, accuracies = (list(column) for column in zip(*rows, strict=True))
-            table, file = (
-                {"class": names, "accuracy": accuracies},
-                f"class_accuracy_{evaluation.step:08d}.json",
-            )
-            self._client.log_table(self._run_id, table, file)
+            table = {"class": names, "accuracy": accuracies}
+            self._client.log_table(self._run_id, table, f"class_accuracy_{evaluation.step:08d}.json")
 
     def close(self) -> None:
         """End the MLflow run."""
         self._client.set_terminated(self._run_id)
 
+    @staticmethod
+    def send_report(folder: Path, report: Path) -> None:
+        """Add the report to the run that is named in the folder."""
+        _, client, _ = _mlflow_client(folder)
+        run_id = (folder / MLFLOW_RUN_FILE).read_text(encoding="utf-8").strip()
+        client.log_artifact(run_id, str(report), artifact_path="report")
+
+
+def _mlflow_client(folder: Path) -> tuple[Any, Any, bool]:
+    mlflow = require_extra("mlflow", "mlflow", "the MLflow logger")
+    inside = "MLFLOW_TRACKING_URI" not in os.environ
+    place = f"sqlite:///{(folder / 'mlflow.db').resolve()}" if inside else None
+    return mlflow.entities, mlflow.MlflowClient(tracking_uri=place), inside
+
 
 # The services of ``machine.loggers``; a package that is missing is an ImportError that names the extra.
-SERVICES: dict[str, Callable[[Path, Sequence[str], Any, int], Logger]] = {
-    "tensorboard": TensorBoardLogger,
-    "wandb": WandbLogger,
-    "mlflow": MLflowLogger,
-}
+SERVICES: dict[str, Any] = {"tensorboard": TensorBoardLogger, "wandb": WandbLogger, "mlflow": MLflowLogger}
+
+
+def send_run_report(names: Sequence[str], folder: Path, report: Path, say: Callable[[str], None]) -> list[str]:
+    """Give the report of a finished run to its trackers; return those that took it, and ``say`` why others failed."""
+    sent = []
+    for name in names:
+        try:
+            SERVICES[name].send_report(folder, report)
+        except Exception as error:
+            say(f"{report.name} was not sent to {name}: {error}")
+        else:
+            sent.append(name)
+    return sent
 
 
 def few_scalars(accuracies: Mapping[str, float], losses: Mapping[str, float], learning_rate: float) -> dict[str, float]:
@@ -238,14 +265,7 @@ _FORMULA = re.compile(r"(^|[;\t])(?=[\s\0\ufeff\u200b]*[=+\-@＝＋－＠])")
 
 
 def safe_cell(text: str) -> str:
-    """Return text that a spreadsheet shows instead of computing it.
-
-    Class names come from files of others; one that begins like a formula would run when the table is opened.
-
-    Example:
-        >>> safe_cell("=HYPERLINK(1)"), safe_cell("t-shirt"), safe_cell("-5 °C"), safe_cell("a;=1")
-        ("'=HYPERLINK(1)", 't-shirt', "'-5 °C", "a;'=1")
-    """
+    """Return text (class names are of others) that a spreadsheet shows instead of computing it: ``'=A1``."""
     marked = _FORMULA.sub(r"\1'", text)
     return f"'{marked}" if marked.startswith(("\t", "\r", "\n")) else marked
 

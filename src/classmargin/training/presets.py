@@ -1,8 +1,4 @@
-"""The paper's training recipes as data, under the names of the command line.
-
-Numbers are those printed in the paper (appendix, "Additional Implementation Details"). What the paper leaves
-to the work it follows says so in ``notes``. Only differences from the defaults are listed.
-"""
+"""The paper's training recipes as data: differences from the defaults, with the numbers of the paper's appendix."""
 
 from __future__ import annotations
 
@@ -15,11 +11,7 @@ from classmargin._checks import check_choice
 
 @dataclass(frozen=True)
 class Preset:
-    """A named set of values, tables as in a configuration file.
-
-    ``mr2`` are hyper-parameters for the methods of the MR² family alone; ``notes`` say what the paper does not, and what
-    was taken instead.
-    """
+    """A named set of values; ``mr2``: hyper-parameters of the MR² family; ``notes``: what the paper does not say."""
 
     name: str
     title: str
@@ -74,12 +66,7 @@ PRESETS: dict[str, Preset] = {
                     "head_start": "prompts",
                     "prompt_templates": "ensemble",
                 },
-                "optimizer": {
-                    "name": "adamw",
-                    "learning_rate": 3e-5,
-                    "weight_decay": 0.1,
-                    "clip_norm": 1.0,
-                },
+                "optimizer": {"name": "adamw", "learning_rate": 3e-5, "weight_decay": 0.1, "clip_norm": 1.0},
                 "schedule": {"name": "cosine", "warmup_steps": 500},
                 "loop": {"epochs": 10, "batch_size": 512},
             },
@@ -136,14 +123,7 @@ PRESETS: dict[str, Preset] = {
 
 
 def preset_values(name: str, method: str) -> dict[str, dict[str, Any]]:
-    """Return the tables of a preset for a method; the MR² family gets its own hyper-parameters on top.
-
-    Example:
-        >>> preset_values("cifar", "erm")["loop"]
-        {'epochs': 300, 'batch_size': 128}
-        >>> preset_values("clip-finetune", "mr2")["method"]
-        {'norm_order': 3.0}
-    """
+    """Return the tables of a preset for a method; the MR² family gets its own hyper-parameters on top."""
     preset = PRESETS[check_choice("preset", name, PRESETS)]
     tables = {part: dict(table) for part, table in preset.values.items()}
     if preset.mr2 and method.removeprefix("sam+").startswith("mr2"):

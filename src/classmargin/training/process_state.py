@@ -1,11 +1,7 @@
-"""What differs between the processes of a run: their random numbers and the running statistics of their normalisation layers.
+"""What differs between the processes of a run: random numbers, and running statistics of normalisation layers.
 
-Random numbers are seeded by name, saved and put back exactly. (Order and augmentation of samples do not need this: they
-are functions of seed, epoch and step; dropout, initial weights and methods that draw do.)
-
-Each process sees its own share of every batch, so running means and variances differ within an epoch. At its end they are
-averaged for good. A checkpoint in between holds the averages (whoever reads it needs one network) *and* every
-process's own values: a run that resumes from it must be where the uninterrupted one was, bit for bit.
+Each process sees its own share of a batch. At an epoch's end the statistics are averaged for good; a checkpoint in
+between holds the averages *and* every process's own values, so that a resumed run goes on bit for bit.
 """
 
 from __future__ import annotations
@@ -119,10 +115,7 @@ def refresh_running_statistics(network: nn.Module, batches: Iterable[Batch], pla
 
 @contextlib.contextmanager
 def averaged(modules: Mapping[str, nn.Module]) -> Iterator[list[dict[str, Any]]]:
-    """Let the modules hold averages while the block runs; yield each process's own values in rank order.
-
-    In one process there is nothing to average and the list is empty.
-    """
+    """Let the modules hold averages in the block; yield each process's own values in rank order, if several."""
     if not is_distributed():
         yield []
         return

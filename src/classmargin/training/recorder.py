@@ -1,8 +1,4 @@
-"""Everything a running loop writes: checkpoints, log lines, the state of a failure. Only rank 0 writes.
-
-Under several processes every rank calls the same functions (random states are gathered), and all of them read
-the checkpoint on resume, so the run folder must be visible to all machines.
-"""
+"""Everything a running loop writes: checkpoints, log lines, failures. Every rank calls, only rank 0 writes."""
 
 from __future__ import annotations
 
@@ -25,11 +21,7 @@ class Recorder:
     """Writer of one run folder, whose lock the caller holds; ``observers`` are told of evaluations after the files."""
 
     def __init__(
-        self,
-        folder: RunFolder,
-        config: RunConfig,
-        class_names: tuple[str, ...],
-        observers: Sequence[Logger] = (),
+        self, folder: RunFolder, config: RunConfig, class_names: tuple[str, ...], observers: Sequence[Logger] = ()
     ) -> None:
         self.folder = folder
         self._config = config
@@ -50,8 +42,7 @@ class Recorder:
         steps = gather_objects(step)
         if len(set(steps)) > 1:
             raise OSError(
-                f"the processes of this run see different checkpoints (steps {steps}): "
-                "the run folder must be on a file system that all of them share"
+                f"the processes see different checkpoints (steps {steps}): the run folder must be shared by all"
             )
         if rank() == 0:
             if tree is None and self._store.paths():

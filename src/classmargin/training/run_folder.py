@@ -8,10 +8,8 @@
         audit.json         report.html        progress.json     how far it is (for whoever watches)
         done               exists when all of the above is final
 
-One process writes at a time: the lock is the kernel's (by ``filelock``) and vanishes with its process; what is written in
-it only serves the message. Whoever gets the lock removes what a killed process left half written. Files that decide
-what a later start does are flushed to the disk, so that a power cut cannot leave an empty ``config.toml`` or a
-``done`` without its predictions.
+One process writes at a time: the lock is the kernel's and vanishes with its process. Whoever gets it removes what a
+killed process left half written. Files that decide what a later start does are flushed to the disk before it goes on.
 """
 
 from __future__ import annotations
@@ -87,11 +85,7 @@ class RunFolder:
         write_json(self.done_file, summary, durable=True)
 
     def remove_unbegun(self) -> None:
-        """Remove a folder in which no run was begun: what is written before its settings, and itself if nothing else is there.
-
-        Called under the lock, so that nobody else is at work here. The lock goes last: a folder that has it and no
-        settings is one in which a run may begin.
-        """
+        """Remove a folder, under its lock, in which no run was begun and nobody else has files."""
         if self.started:
             return
         with contextlib.suppress(OSError):
@@ -111,11 +105,9 @@ class RunFolder:
 
 @contextlib.contextmanager
 def hold_lock(path: Path) -> Iterator[None]:
-    """Hold the lock at ``path`` while the block runs.
+    """Hold the lock at ``path`` while the block runs; whoever else holds it is named in a ``ValueError``.
 
-    On file systems without ``flock`` the file itself is the lock, with process and machine in it: ``filelock`` takes that of
-    a dead process over, unless it ran on another machine, of which nothing can be known. Whoever else holds it is named in
-    a ``ValueError``.
+    Without ``flock`` the file itself is the lock: that of a dead process of this machine is taken over.
     """
     import filelock
 
@@ -202,7 +194,7 @@ def add_session(folder: RunFolder, config: RunConfig, resumed_step: int | None) 
 
 
 def recorded_numerics(folder: RunFolder) -> list[dict[str, Any]]:
-    """Return what the bits of every session of a run were decided by; runs of versions before 0.5 do not tell."""
+    """Return what the bits of every session of a run were decided by, where its record can be read."""
     record = _read(folder.record_file) if folder.record_file.exists() else None
     sessions = record["sessions"] if record is not None else []
     known = [session.get("numerics") for session in sessions if isinstance(session, dict)]

@@ -1,7 +1,4 @@
-"""What a run reports while it is under way: lines, a bar on a terminal, and a small file for other processes.
-
-Bar and file are throttled: a bar redrawn at each step of a small network costs more than the step.
-"""
+"""What a run reports while it is under way: lines, a bar on a terminal, and a small file for other processes."""
 
 from __future__ import annotations
 
@@ -36,10 +33,7 @@ INTERVAL = 0.3
 
 
 class Watchers:
-    """A progress file, for a parent that shows many runs, and a rich bar, updated every 0.3 seconds at most.
-
-    ``show`` says whether there is a bar; None: where standard error is a terminal.
-    """
+    """A progress file, for a parent that shows many runs, and a bar (``show`` None: on a terminal)."""
 
     def __init__(self, file: Path | None = None, title: str = "", *, show: bool | None = False) -> None:
         self._file, self._total, self._next = file, 0, 0.0

@@ -26,11 +26,7 @@ from classmargin.training.process_state import seed_for
 
 @dataclass(frozen=True)
 class SoftLabels:
-    """Turns the classes of a training batch into class probabilities, and mixes its samples.
-
-    ``alpha`` is α of the Beta distribution, ``rank`` the number of this process, as each mixes its own share of a batch;
-    ``teacher`` holds class probabilities of each training sample by its index, ``[N, K]``, in place of the classes.
-    """
+    """Gives a batch the classes of a ``teacher`` ``[N, K]`` by sample index, and mixes samples, each rank its own."""
 
     num_classes: int
     mix: str = "none"
@@ -64,10 +60,7 @@ class SoftLabels:
 
 
 def read_teacher(path: str, *, labels: Tensor, index: Tensor, full_size: int, class_names: Sequence[str]) -> Tensor:
-    """Return the class probabilities of a prediction file for the training samples with these labels and indices.
-
-    float32 ``[full_size, K]``; rows of samples that are not trained on are 0.
-    """
+    """Return class probabilities ``[full_size, K]`` of a prediction file for these training samples, 0 elsewhere."""
     found = read_predictions(path)
     scores = found.probabilities if found.probabilities is not None else found.logits
     if scores is None or found.sample_id is None:
@@ -94,10 +87,7 @@ def read_teacher(path: str, *, labels: Tensor, index: Tensor, full_size: int, cl
 
 
 def cutmix(images: Tensor, order: Tensor, kept: float, random: np.random.Generator) -> tuple[Tensor, float]:
-    """Paste one box of ``images[order]`` into ``images`` ``[B, C, H, W]``; return them and the share of the area that is left.
-
-    ``kept`` is the share that should be left; a box that crosses the border leaves more.
-    """
+    """Paste one box of ``images[order]`` into ``images`` ``[B, C, H, W]``; return them and the share left."""
     height, width = images.shape[2:]
     side = (1.0 - kept) ** 0.5
     tall, wide = round(height * side), round(width * side)

@@ -3,10 +3,10 @@
 One module, because data-parallel wrappers synchronise the gradients of what they wrap: the method's own parameters
 (centres, twin network, projection head) must be inside as well.
 
-The processes of a run must agree on three things: whether the loss is still a number, whether someone asked to stop, and
-whether it is time to save. One small all-reduce carries all three. Reading a number from an accelerator makes the host
-wait for it, so there they are read every ``CHECK_EVERY`` steps; a broken loss is then found some steps late, and
-reported with the step and the samples it came from.
+The processes must agree on whether the loss is still a number, whether someone asked to stop, and whether it is time to
+save: one small all-reduce. Reading a number from an accelerator makes the host wait, so there it is done every
+``CHECK_EVERY`` steps; a broken loss is then found some steps late, and reported with the step and the samples it came
+from.
 """
 
 from __future__ import annotations
@@ -58,10 +58,7 @@ class TrainedModule(nn.Module):
         update_state: bool,
         plain: bool,
     ) -> tuple[MethodLoss, tuple[Tensor, Tensor] | None]:
-        """Return the loss and, for methods that look at a step after it, detached features and logits.
-
-        ``plain`` leaves a compiled network out of it: a batch of unusual size would be compiled anew.
-        """
+        """Return the loss and, for methods that look at a step after it, detached features and logits."""
         output = self.network.forward(inputs) if plain else self.network(inputs)
         step = Step(
             output.logits, output.features, labels, index, inputs, views, self.network,
@@ -80,10 +77,10 @@ class TrainedModule(nn.Module):
 
 @contextlib.contextmanager
 def state_kept_precise(method: Method) -> Iterator[None]:
-    """Let the state of a method keep its precision while the block brings modules to half precision.
+    """Let the state of a method keep its precision in the block: sums that grow by small steps stand still in eight
+    bits.
 
-    Sums, averages and logarithms that grow by small steps stand still in eight bits. Running statistics of
-    normalisation layers (of a twin network) are not state of the method: they have to be of the type of its weights.
+    Running statistics of normalisation layers (of a twin network) have to be of the type of its weights.
     """
     own = [module for module in method.modules() if not hasattr(module, "running_mean")]
     before = [(module, name, buffer) for module in own for name, buffer in module.named_buffers(recurse=False)]
@@ -101,11 +98,11 @@ class MicroBatch(NamedTuple):
 
 
 def split_batch(batch: Batch, parts: int, *, even: bool = False) -> list[MicroBatch]:
-    """Cut a batch into ``parts`` micro-batches whose weighted mean losses add up to the loss of the whole.
+    """Cut a batch into micro-batches, views of a sample together, whose weighted mean losses add up to that of the
+    whole.
 
-    All views of a sample stay together. Under several processes the number of parts is what the smallest
-    share allows, and weights are those of the global batch, so that every process makes the same calls; where all
-    shares are equal (``even``), nothing has to be asked.
+    The smallest share of all processes decides how many, so that they make the same calls; ``even`` shares need not
+    ask.
     """
     if parts == 1:
         return [MicroBatch(batch, 1.0)]
@@ -151,13 +148,6 @@ def steps_between_checks(device: torch.device) -> int:
     return 1 if device.type == "cpu" else CHECK_EVERY
 
 
-class Agreement(NamedTuple):
-    """What the processes agreed on at a step."""
-
-    stop: bool = False
-    save: bool = False
-
-
 class Stepper:
     """Steps network and method over one batch; ``wishes`` says whether this process wants to stop and wants to save."""
 
@@ -178,18 +168,21 @@ class Stepper:
         adds_nothing = fabric.world_size == 1 and fabric.strategy.precision.precision == "32-true"
         self._forward = self._wrapped.module if adds_nothing else self._wrapped
         self._parameters = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
-        self._agreement = Agreement()
+        self._agreement = False, False
         self._seen: list[tuple[Tensor, Tensor]] = []
         self._unread: list[tuple[Tensor, Position, list[Tensor]]] = []
 
-    def step(self, batch: Batch, position: Position, *, full: bool, check: bool) -> tuple[MethodLoss, Agreement]:
-        """Do one optimiser step on this process's share of a batch, which is ``full`` on every process or on none.
+    def step(
+        self, batch: Batch, position: Position, *, full: bool, check: bool
+    ) -> tuple[MethodLoss, tuple[bool, bool]]:
+        """Do one step on this process's share of a batch, ``full`` on every process or none; return loss and whether to
+        stop, to save.
 
-        Losses and wishes are read only at a ``check``, the same for every process. A ``NotFiniteError`` is then about any
-        step since the last one; if it is about this step, no weight has moved.
+        Losses and wishes are read only at a ``check``, the same for every process; a ``NotFiniteError`` is about any
+        step since.
         """
         micro_batches = split_batch(batch, self._accumulate, even=full)
-        self._seen, self._agreement = [], Agreement()
+        self._seen, self._agreement = [], (False, False)
         closure = partial(self._closure, micro_batches, position, not full, check)
         loss = self._method.optimizer_step(closure, self._apply, self._network)
         if self._seen:
@@ -198,12 +191,7 @@ class Stepper:
         return loss, self._agreement
 
     def _closure(
-        self,
-        micro_batches: list[MicroBatch],
-        position: Position,
-        plain: bool,
-        check: bool,
-        update_state: bool,
+        self, micro_batches: list[MicroBatch], position: Position, plain: bool, check: bool, update_state: bool
     ) -> MethodLoss:
         # As zero_grad does, without its hooks: they take a twentieth of the time of a small step.
         for parameter in self._parameters:
@@ -215,13 +203,7 @@ class Stepper:
             with self._fabric.no_backward_sync(self._wrapped, enabled=not last):
                 # State changes once per step, with the first micro-batch: all see the same statistics.
                 loss, seen = self._forward(
-                    batch.inputs,
-                    batch.labels,
-                    batch.index,
-                    batch.views,
-                    position,
-                    update_state and number == 0,
-                    plain,
+                    batch.inputs, batch.labels, batch.index, batch.views, position, update_state and number == 0, plain
                 )
                 self._fabric.backward(loss.total if micro.weight == 1.0 else loss.total * micro.weight)
             losses.append((micro.weight, loss))
@@ -235,8 +217,8 @@ class Stepper:
             self._agreement = self._agree()
         return mean
 
-    def _agree(self) -> Agreement:
-        """Read the losses since the last time, and let the processes agree on what to do next."""
+    def _agree(self) -> tuple[bool, bool]:
+        """Read the losses since the last time, and let the processes agree on whether to stop and to save."""
         unread, self._unread = self._unread, []
         stop, save = self._wishes()
         alone = len(unread) == 1  # as at each step on the CPU, where stacking would cost more than reading
@@ -252,7 +234,7 @@ class Stepper:
         if first < len(unread):
             _, position, index = unread[first]
             raise NotFiniteError(totals[first], position, torch.cat(index))
-        return Agreement(bool(stop), bool(save))
+        return bool(stop), bool(save)
 
     def _apply(self) -> None:
         if self._clip_norm is not None:

@@ -1,7 +1,4 @@
-"""Ways a training ends early: a polite request to stop (Ctrl-C, a scheduler's SIGTERM), or a loss that is no longer a number.
-
-Asked to stop, the loop finishes its step, saves and ends; divergence keeps the state beside the run.
-"""
+"""Ways a training ends early: a request to stop (Ctrl-C, SIGTERM), or a loss that is no longer a number."""
 
 from __future__ import annotations
 
@@ -28,10 +25,7 @@ class StopRequest:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Listen while the block runs (in the main thread; elsewhere signals cannot be caught).
-
-        A signal that is ignored stays ignored: shells start background jobs that way, so that Ctrl-C does not reach them.
-        """
+        """Listen while the block runs, in the main thread; ignored signals stay ignored (background jobs of shells)."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

@@ -1,4 +1,5 @@
-"""Which weights move, how and at which rate; and which count at the end: the last, an average, or the best on validation.
+"""Which weights move, how and at which rate; and which count at the end: the last, an average, or the best on
+validation.
 
 Optimisers work over the parameter groups of network and method. Every group carries ``lr_scale``; the loop sets
 ``lr = schedule(step) x lr_scale`` at each step. Networks may offer ``parameter_groups(weight_decay, layer_decay)``;
@@ -61,11 +62,7 @@ def _network_groups(network: nn.Module, config: OptimizerConfig) -> list[Group]:
 
 
 def _method_groups(method: Method, config: OptimizerConfig) -> list[Group]:
-    """Return what the method declares, under the rules of the run.
-
-    A network of the method (a twin) has the groups of the network that is trained. Where biases and norms are not
-    decayed, those of the method are not either, unless it says what their decay is.
-    """
+    """Return what the method declares, under the run's rules for biases and norms; a twin as the network."""
     declared = method.parameter_groups()
     moving = {parameter for group in declared for parameter in group["params"]}
     inside = [m for m in method.modules() if hasattr(m, "parameter_groups") and not isinstance(m, Method)]
@@ -140,10 +137,7 @@ def make_schedule(config: ScheduleConfig, *, peak: float, epochs: int, steps_per
 
 
 def choose_trainable(network: nn.Module, which: str, *, probe: bool) -> None:
-    """Let ``all`` parameters move, or those of the ``encoder`` or the ``head`` alone.
-
-    In a probe the encoder stays frozen whatever the stage says; frozen, it stays in evaluation mode while the rest trains.
-    """
+    """Let ``all`` parameters move, or ``encoder`` or ``head`` alone; in a probe the encoder stays frozen."""
     if probe and which == "encoder":
         raise ValueError("this method has a stage that trains the encoder, so it cannot probe a frozen one")
     if hasattr(network, "freeze_encoder"):
@@ -163,11 +157,7 @@ def choose_trainable(network: nn.Module, which: str, *, probe: bool) -> None:
 
 
 class WeightKeeper:
-    """An average of the weights (if asked for) and the best weights on validation (if asked for).
-
-    The average moves at each step (exponential, ``ema_decay``) or at the end of each late epoch (equal shares,
-    ``swa_start``). A later stage with a fresh network has a keeper of its own.
-    """
+    """An average of the weights (per step, or equal shares of late epochs) and the best ones on validation."""
 
     def __init__(self, network: nn.Module, config: LoopConfig) -> None:
         self._network, self._select, self._swa_start = network, config.select, config.swa_start

@@ -1,5 +1,1 @@
-"""What ``MR2Classifier`` is made of; scikit-learn is imported late here.
-
-``rows`` (what the caller hands over) -> ``linear_head`` (the head of fixed features at its minimum) or ``minibatch`` (Adam: the hidden
-layer, and ``partial_fit``).
-"""
+"""What ``MR2Classifier`` is made of: ``rows``, then ``linear_head`` (fixed features) or ``minibatch`` (Adam)."""

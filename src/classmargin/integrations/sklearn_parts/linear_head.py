@@ -4,14 +4,14 @@
 head minimises it over weights of one common length. SciPy keeps its variables in float64; products run in the precision and on the
 device of the features.
 
-**Coordinates.** The choice of variables does not change the minimum, but how many steps the search takes. Raw features have steep and
-flat directions that differ by many orders of magnitude. With probabilities near the class shares ``π`` the curvature in the weights
-of class k is about ``h_k C + α I``, with ``C = Σ w φφᵀ`` and ``h_k = π_k (1 - π_k) / c̄²``. In the eigenvectors ``Q`` of ``C``
-(eigenvalues λ) that is diagonal, so ``W = (V · S) Qᵀ`` with ``S_kj = (h_k λ_j + α)^-½``: all curvatures start near 1.
+**Coordinates.** Raw features have steep and flat directions that differ by many orders of magnitude, which take many
+steps. With probabilities near the class shares ``π`` the curvature in the weights of class k is about ``h_k C + α I``,
+with ``C = Σ w φφᵀ`` and ``h_k = π_k (1 - π_k) / c̄²``. In the eigenvectors ``Q`` of ``C`` (eigenvalues λ) that is
+diagonal, so ``W = (V · S) Qᵀ`` with ``S_kj = (h_k λ_j + α)^-½``: all curvatures start near 1.
 
-**The last digits.** A quasi-Newton method amplifies rounding: two orders of the same rows end at points that differ in the third digit,
-both within the tolerance. Small problems therefore end with Newton steps from there; at the minimum itself order, duplicates and
-weights of rows make no difference, which is what scikit-learn checks.
+**The last digits.** A quasi-Newton method amplifies rounding of the order of rows up to its tolerance. Small problems
+therefore end with Newton steps: at the minimum order, duplicates and weights of rows make no difference, which is what
+scikit-learn checks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from classmargin.integrations.sklearn_parts.minibatch import SMALLEST_NORM, STAR
 FloatArray = NDArray[np.float64]
 CHUNK_ENTRIES = 1 << 20  # logits handled at once: 4 MB in float32
 HISTORY = 10  # pairs of steps and gradients that L-BFGS remembers
-COSINE_ROUNDS = 10
 # Above, the eigenvalue problem costs more than the steps it saves; the diagonal of C must do.
 LARGEST_ROTATION = 2048
 # Rows behind C for each of its columns; more would sharpen what need not be sharp.
@@ -48,10 +47,7 @@ SMALLEST_DECREASE = {torch.float32: 1e-10, torch.float64: 1e-14}
 
 
 class FittedHead(NamedTuple):
-    """A head, ``coef`` ``[K, d]`` and ``intercept`` ``[K]``, and how it was found.
-
-    ``converged`` tells whether the search stopped by itself rather than at the limit of iterations.
-    """
+    """A head ``[K, d]``, ``[K]``; ``converged``: the search stopped by itself, not at the limit of iterations."""
 
     coef: Tensor
     intercept: Tensor
@@ -61,11 +57,7 @@ class FittedHead(NamedTuple):
 
 
 class MarginObjective:
-    """The objective of one training set: rows ``[N, d]``, classes ``[N]``, weights ``[N]`` with sum 1, margins ``[K]``.
-
-    Value and gradient are written out by hand: one matrix product forward and one backward, in chunks that stay in the cache; nothing
-    of size ``[N, K]`` is ever kept.
-    """
+    """The objective on rows ``[N, d]`` with labels, weights of sum 1 and margins, in chunks that fit the cache."""
 
     def __init__(self, rows: Tensor, labels: Tensor, row_weight: Tensor, class_margins: Tensor, alpha: float) -> None:
         self.rows, self.labels, self.alpha = rows, labels, alpha
@@ -74,10 +66,7 @@ class MarginObjective:
         self.chunk_rows = max(1, CHUNK_ENTRIES // max(class_margins.shape[0], 1))
 
     def __call__(self, coef: Tensor, intercept: Tensor) -> tuple[float, Tensor, Tensor]:
-        """Return the value and the gradients with respect to ``coef`` ``[K, d]`` and ``intercept`` ``[K]``.
-
-        Losses are summed in float64: near the minimum, float32 sums would drown the progress of a step.
-        """
+        """Return the value and its gradients; float64 sums, as float32 would drown the progress near the minimum."""
         loss = torch.zeros((), dtype=torch.float64, device=coef.device)
         coef_gradient = coef * self.alpha
         intercept_gradient = torch.zeros_like(intercept)
@@ -103,10 +92,8 @@ class MarginObjective:
 
 
 class Coordinates:
-    """Variables ``(V, β, t)`` of a head: ``W = (V · S) Qᵀ`` and offsets.
-
-    With an anchor ``W = scale · e^t · normalised(anchor + (V · S) Qᵀ)``: a cosine head, which starts from these directions and this
-    length. A linear head starts from 0.
+    """Variables ``(V, β, t)`` of a head: ``W = (V · S) Qᵀ`` and offsets; with an anchor (cosine)
+    ``W = scale · e^t · normalised(anchor + (V · S) Qᵀ)``, which starts from these directions and this length.
     """
 
     def __init__(
@@ -131,10 +118,6 @@ class Coordinates:
         self.intercept = mean_margin * (share.log() - share.log().mean()) * learns_intercept
         self.anchor, self.scale, self.learns_scale = anchor, scale, learns_scale
 
-    def start(self) -> FloatArray:
-        """Return the first point."""
-        return np.zeros(self.width.numel() + self.width.shape[0] + 1)
-
     def head(self, variables: Tensor) -> tuple[Tensor, Tensor]:
         """Return weights ``[K, d]`` and offsets ``[K]``."""
         flat, count = variables.to(self.width), self.width.numel()
@@ -149,22 +132,9 @@ class Coordinates:
         direction = F.normalize(self.anchor + turn, dim=1, eps=SMALLEST_NORM)
         return self.scale * change.exp() * direction, intercept
 
-    def move_to(self, variables: FloatArray) -> None:
-        """Make a cosine head at ``variables`` the new start.
-
-        Every step lengthens the sum that is normalised, and the longer it is, the less the same step turns it, until everything
-        looks flat. A new start of length 1 undoes that.
-        """
-        coef, self.intercept = self.head(torch.from_numpy(variables))
-        scale = float(torch.linalg.vector_norm(coef, dim=1).max())
-        self.anchor, self.width, self.scale = coef / scale, self.width * (self.scale / scale), scale
-
 
 def feature_curvature(rows: Tensor, row_weight: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Return eigenvalues ``λ`` ``[d]`` and eigenvectors ``Q`` ``[d, d]`` of the second moments of ``rows`` ``[N, d]``.
-
-    From evenly spaced rows if there are many; with many columns the diagonal takes the place of the eigenvalues.
-    """
+    """Return eigenvalues ``[d]`` and eigenvectors ``[d, d]`` of the second moments of rows; the diagonal if large."""
     count, size = rows.shape
     step = max(1, count // max(LEAST_ROWS, ROWS_PER_COLUMN * size))
     rows, weight = rows[::step], row_weight[::step].unsqueeze(1)
@@ -191,21 +161,11 @@ def fit_head(
     cosine: bool = False,
     scale: float | None = None,
 ) -> FittedHead:
-    """Minimise ``Σ w ℓ_γ + α/2 · v ‖W‖²`` over weights and offsets.
+    """Minimise ``Σ w ℓ_γ + α/2 · v ‖W‖²`` until the Newton decrement is below ``tol`` times the value.
 
-    A linear head has the one minimum of a convex problem; ``v`` is the total variance of the features, or without intercept their mean
-    squared length. The weights of a cosine head have one common length (``scale``; learned if None). It is given rows of length 1, and
-    ``α`` weighs ``K · scale²``, which keeps a learned scale finite on separable data. Its search starts from the directions of the class
-    means, the nearest-mean classifier, and so needs no random numbers.
-
-    It stops once the Newton decrement, a sign of how far the value is above its minimum, is below ``tol`` times the value.
-
-    Example:
-        >>> rows, labels = torch.tensor([[0.0], [1.0], [2.0], [3.0]]), torch.tensor([0, 0, 1, 1])
-        >>> options = {"alpha": 0.1, "intercept": True, "iterations": 50, "tol": 1e-8}
-        >>> head = fit_head(rows, labels, torch.full((4,), 0.25), torch.ones(2), **options)
-        >>> (rows @ head.coef.T + head.intercept).argmax(1).tolist()
-        [0, 0, 1, 1]
+    ``v`` is the total variance of the features (without intercept: mean squared length). A cosine head is given rows of
+    length 1, its weights have one length (``scale``; learned if None), ``α`` weighs ``K · scale²``, and it starts from
+    the class means.
     """
     given, num_classes = rows.dtype, class_margins.shape[0]
     variables = num_classes * (rows.shape[1] + 1)
@@ -233,23 +193,14 @@ def fit_head(
         scale=START_SCALE * mean_margin if scale is None else float(scale),
         learns_scale=scale is None,
     )
-    steps = 0
-    for _ in range(COSINE_ROUNDS):
-        head, point = _search(objective, coordinates, iterations - steps, tol)
-        steps += head.iterations
-        if not cosine:
-            break
-        coordinates.move_to(point)
-        point = coordinates.start()
-        if head.iterations == 1 or steps >= iterations:  # flat at the start of a round: this is the end
-            break
+    head, point = _search(objective, coordinates, iterations, tol)
     # A class without rows has no direction of its own.
     if small and head.converged and not (cosine and bool((share == 0).any())):
         point, value = newton_steps(lambda x: objective.value(*coordinates.head(x)), point)
         head = FittedHead(*coordinates.head(torch.from_numpy(point)), value, head.iterations, head.converged)
     coef = head.coef / unit
     offsets = head.intercept - coef @ centre
-    return head._replace(coef=coef.to(given), intercept=offsets.to(given), iterations=steps)
+    return head._replace(coef=coef.to(given), intercept=offsets.to(given))
 
 
 def _mean_directions(objective: MarginObjective, share: Tensor) -> Tensor:
@@ -265,10 +216,7 @@ def _mean_directions(objective: MarginObjective, share: Tensor) -> Tensor:
 def _search(
     objective: MarginObjective, coordinates: Coordinates, iterations: int, tol: float
 ) -> tuple[FittedHead, FloatArray]:
-    """Return the head where the search ends, and its variables.
-
-    All curvatures start near 1, so half the squared gradient is about the distance to the minimal value (the Newton decrement).
-    """
+    """Return the head where L-BFGS ends, and its variables; half the squared gradient is about the Newton decrement."""
     from scipy import optimize
 
     latest: dict[str, Any] = {}
@@ -287,7 +235,7 @@ def _search(
         if latest["flat"] and np.array_equal(point, latest["point"]):
             raise StopIteration
 
-    point, steps, converged = coordinates.start(), 1, True
+    point, steps, converged = np.zeros(coordinates.width.numel() + len(coordinates.width) + 1), 1, True
     value, _ = function(point)
     if not latest["flat"]:
         decrease = SMALLEST_DECREASE[objective.rows.dtype]

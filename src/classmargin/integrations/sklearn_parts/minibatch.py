@@ -1,8 +1,4 @@
-"""Training in batches: the network with a hidden layer, and ``partial_fit`` of every kind.
-
-With a hidden layer features move, so the loss is :class:`classmargin.MR2Loss` with its recommended settings; without one the caller
-hands over exact margins and only the logit margin is left.
-"""
+"""Training in batches: the network with a hidden layer and MR2Loss, and ``partial_fit`` of every kind."""
 
 from __future__ import annotations
 
@@ -95,11 +91,7 @@ class FeatureNetwork(nn.Module):
         self.head.bias.copy_(torch.tensor(intercept).to(self.head.bias) + weight @ self.shift)
 
     def squared_weights(self) -> Tensor:
-        """Return what the penalty ``α/2 · …`` weighs, scalar.
-
-        For a linear head ``v ‖W‖²`` in features as they come, with ``v`` their total variance; for hidden layers the
-        squared weights as they are. A cosine head has no length but its scale: ``K · scale²``.
-        """
+        """Return what the penalty weighs: ``v ‖W‖²``, squared weights (hidden layer) or ``K · scale²`` (cosine)."""
         if self.cosine:
             penalty = self.head.weight.shape[0] * (2.0 * self.log_scale).exp()
         elif self.hidden is None:
@@ -122,10 +114,7 @@ def _linear(inputs: int, outputs: int, generator: torch.Generator, dtype: torch.
 
 
 def network_arrays(network: FeatureNetwork) -> dict[str, NDArray[Any]]:
-    """Return the layers for features as they come: shift and width folded in, cosine weights of their full length.
-
-    They are ``coef`` ``[K, f]`` and ``intercept`` ``[K]``, with a hidden layer also ``hidden_coef`` ``[f, d]`` and ``hidden_intercept``.
-    """
+    """Return ``coef``, ``intercept`` (``hidden_coef``, ``hidden_intercept``) for features as they come."""
     with torch.no_grad():
         first = network.head if network.hidden is None else network.hidden
         weight = first.weight / network.width
@@ -148,10 +137,7 @@ class EpochData(NamedTuple):
 
 
 class MinibatchTrainer:
-    """A network, its optimiser and its loss: everything that goes from one batch to the next.
-
-    There is a loss where there is a hidden layer; without one margins are handed over.
-    """
+    """A network, its optimiser and its loss, which only a hidden layer has; else margins are handed over."""
 
     def __init__(self, network: FeatureNetwork, loss: MR2Loss | None, *, learning_rate: float, alpha: float) -> None:
         self.network, self.loss, self.learning_rate, self.alpha = network, loss, learning_rate, alpha
@@ -176,10 +162,10 @@ class MinibatchTrainer:
         fixed_margins: Tensor | None,
         rates: NDArray[Any] | None = None,
     ) -> float:
-        """Go once through all rows in random order and return the mean loss, without the representation margin.
+        """Go once through all rows in random order; return the mean loss without the representation margin.
 
-        The confidence in front of that margin rises as rows are fitted, and the margin with it: their sum says nothing
-        about progress. ``rates`` are factors on the learning rate, one per batch.
+        That margin rises with the confidence in front of it and says nothing about progress. ``rates`` are factors on
+        the learning rate, one per batch.
         """
         order = torch.from_numpy(random.permutation(data.rows.shape[0]))
         total = 0.0

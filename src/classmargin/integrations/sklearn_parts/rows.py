@@ -1,11 +1,8 @@
-"""What the caller hands over: checks as scikit-learn makes them, statistics and margins of a whole training set, sparse rows.
+"""What the caller hands over: checks, statistics and margins of a whole training set, sparse rows.
 
-Features that training does not change need no moving average. Sums of weights and of ``weight · ‖φ‖_p²`` add up over the
-batches of ``partial_fit`` and give ``r²_{k,p}`` (Eq. 17) exactly; a row of weight 2 counts as two rows.
-
-Sparse rows (TF-IDF, counts) are fitted in the few directions that they span. The weights of the minimum are sums of rows, because the
-penalty is ``‖W‖²``; with fewer rows than columns the search can run in an orthonormal basis ``V`` ``[d, r]`` of the rows: ``Z = X V``
-has the same lengths, angles and total variance, and the weights are ``W V^T`` of what is found there. ``X`` itself is never made dense.
+Sums of weights and of ``weight · ‖φ‖_p²`` add up over ``partial_fit`` and give ``r²_{k,p}`` (Eq. 17) exactly. Sparse
+rows are fitted in the few directions that they span: the weights of the minimum are sums of rows, so with fewer rows
+than columns an orthonormal basis ``V`` ``[d, r]`` of the rows does, and ``X`` is never made dense.
 """
 
 from __future__ import annotations
@@ -89,10 +86,7 @@ def check_rows(estimator: Any, X: Any, y: Any = "no_validation", *, reset: bool)
 
 
 def row_weights(X: Array, labels: Array, classes: Array, class_weight: Any, sample_weight: Any) -> Array:
-    """Return the weight of each row ``[N]``, float64: sample weight times class weight.
-
-    Balanced class weights count rows by their sample weight, so a weight of 2 is two rows there too.
-    """
+    """Return sample weight times class weight of each row ``[N]``; balanced weights count rows by sample weight."""
     from sklearn.utils import check_array, compute_class_weight
     from sklearn.utils.validation import check_consistent_length
 
