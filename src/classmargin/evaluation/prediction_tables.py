@@ -130,7 +130,9 @@ def _check_width(path: Path, columns: Sequence[str]) -> None:
     """Refuse more columns than the largest audit has use for, before a minute is spent on parsing them."""
     most = 2 * MOST_CLASSES + len(SINGLE)
     if len(columns) > most:
-        raise PredictionFileError(f"{path} must have at most {most} columns, got {len(columns)}")
+        raise PredictionFileError(
+            f"{path} must have at most {most} columns for {MOST_CLASSES} classes, got {len(columns)}"
+        )
 
 
 def _arrays(
