@@ -1,7 +1,6 @@
 """The audit: arrays in, numbers out. Which classes fail, how sure that is, why, and whether a new model is better.
 
-Start with :func:`audit`, :func:`compare`, :func:`gate`; :class:`AuditAccumulator` is the same for batches, :func:`read_predictions` for
-files.
+Start with :func:`audit`, :func:`compare`, :func:`gate`; :class:`AuditAccumulator` is for batches, :func:`read_predictions` for files.
 """
 
 from classmargin.evaluation.audit_result import Audit, FeatureSample

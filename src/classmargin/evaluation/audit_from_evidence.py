@@ -40,14 +40,9 @@ DELTA = 0.05  # probability that the bounds fail
 
 
 def audit_from_evidence(
-    evidence: Evidence,
-    class_names: tuple[str, ...],
-    settings: AuditSettings,
-    *,
-    classifier_weight: AnyArray | None = None,
-    inputs: AuditInputs | None = None,
-    train: Audit | None = None,
-) -> Audit:
+    evidence: Evidence, class_names: tuple[str, ...], settings: AuditSettings, *,
+    classifier_weight: AnyArray | None = None, inputs: AuditInputs | None = None, train: Audit | None = None,
+) -> Audit:  # fmt: skip
     """Turn evidence into an audit."""
     import pandas as pd
 
@@ -82,10 +77,7 @@ def audit_from_evidence(
             disparity[name] = true.values[name]
             if settings.bootstrap:
                 disparity[f"{name}_interval"] = true.intervals[name]
-    sample = None
-    if kept is not None:
-        index = kept[1]
-        sample = FeatureSample(kept[0], labels[index], correct[index], index)
+    sample = None if kept is None else FeatureSample(kept[0], labels[kept[1]], correct[kept[1]], kept[1])
     return Audit(
         class_names=class_names, num_samples=len(labels), **estimates.values, intervals=estimates.intervals,
         confidence=settings.confidence, ranking=settings.ranking, by_class=by_class, tiers=tiers, disparity=disparity,

@@ -290,9 +290,9 @@ class Audit:
 
         Args:
             path: The file to write.
-            images: Shows small pictures of the listed samples: a folder with ``sample_id`` as relative paths, one path per
-                sample, or an array ``[N, H, W]``, ``[N, H, W, C]`` or ``[N, C, H, W]`` in the order of the samples.
-            texts: Shows the text of the listed samples: one per sample.
+            images: Pictures of the samples: a folder with ``sample_id`` as relative paths, one path per sample, or an array ``[N, H, W]``,
+                ``[N, H, W, C]`` or ``[N, C, H, W]``.
+            texts: One text per sample.
         """
         from classmargin.report.html_pages import write_audit_html
 

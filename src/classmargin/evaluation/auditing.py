@@ -37,30 +37,15 @@ _Chunk = tuple[IntArray, IntArray, SampleScores | None, AnyArray | None]  # labe
 
 
 def audit(
-    labels: Any,
-    *,
-    logits: Any = None,
-    probabilities: Any = None,
-    predictions: Any = None,
-    features: Any = None,
-    classifier_weight: Any = None,
-    class_names: Sequence[str] | None = None,
-    num_classes: int | None = None,
-    sample_id: Any = None,
-    train: Audit | None = None,
-    ranking: str = "corrected",
-    reference: Any = None,
-    confidence: float = 0.95,
-    bootstrap: int = 2000,
-    seed: int = 0,
-    mean_margin: float = 1.0,
-    norm_order: float = 2.0,
-    costs: Any = None,
-) -> Audit:
+    labels: Any, *, logits: Any = None, probabilities: Any = None, predictions: Any = None, features: Any = None,
+    classifier_weight: Any = None, class_names: Sequence[str] | None = None, num_classes: int | None = None,
+    sample_id: Any = None, train: Audit | None = None, ranking: str = "corrected", reference: Any = None,
+    confidence: float = 0.95, bootstrap: int = 2000, seed: int = 0, mean_margin: float = 1.0,
+    norm_order: float = 2.0, costs: Any = None,
+) -> Audit:  # fmt: skip
     """Audit one classifier on one test set.
 
-    Arrays may be NumPy arrays, torch tensors, lists, or pandas and polars columns and frames. The number of classes comes
-    from the scores, the head, ``class_names`` or ``num_classes``, and only where none of them is given from the labels seen.
+    Arrays may be NumPy arrays, torch tensors, lists, or pandas and polars columns and frames.
 
     Args:
         labels: True classes ``[N]``: numbers, or names out of ``class_names``.
@@ -70,11 +55,9 @@ def audit(
         features: Inputs of the head ``[N, d]``, for spread, margins and geometry.
         classifier_weight: Weights of the linear head ``[K, d]``, for angles and bounds.
         class_names: One name per class; by default the names of the columns, if the scores are a frame.
-        num_classes: Number of classes, if only predictions are given; by default the classes seen in labels and predictions
-            (then a class that is absent from both is unknown).
+        num_classes: Number of classes, if only predictions are given; by default the classes seen in labels and predictions.
         sample_id: Identity of each sample ``[N]``, by which models are paired in a comparison; position by default.
-        train: Audit of the same model on its training samples; tells classes that are not fitted from those that do not
-            generalise.
+        train: Audit of the same model on its training samples; tells classes that are not fitted from those that do not generalise.
         ranking: What thirds, worst class and gap are: estimates of the true class accuracies ("corrected"), means of thirds ranked by
             the observed accuracies ("own", as in the paper), by those of another model ("reference"), or by one half of the samples
             and measured on the other ("crossfit").
@@ -130,14 +113,9 @@ class AuditAccumulator:
     """
 
     def __init__(
-        self,
-        num_classes: int | None = None,
-        *,
-        class_names: Sequence[str] | None = None,
-        norm_order: float = 2.0,
-        feature_samples: int = FEATURE_SAMPLES,
-        seed: int = 0,
-    ) -> None:
+        self, num_classes: int | None = None, *, class_names: Sequence[str] | None = None, norm_order: float = 2.0,
+        feature_samples: int = FEATURE_SAMPLES, seed: int = 0,
+    ) -> None:  # fmt: skip
         if num_classes is None and class_names is None:
             raise ValueError("give num_classes or class_names, got neither")
         count = num_classes if num_classes is not None else len(class_names or ())

@@ -4,8 +4,7 @@ Easy, medium and hard thirds of the classes are ranked by
 one of these rules:
 
 - ``"corrected"``: estimates of the true class accuracies (:mod:`classmargin.evaluation.corrected`);
-- ``"own"``: accuracies of the audited model on the audited samples (the paper); the same noise ranks and measures, so the thirds look
-  further apart than they are;
+- ``"own"``: accuracies of the audited model on the audited samples (the paper): the same noise ranks and measures;
 - ``"reference"``: accuracies from elsewhere (another model, another test set);
 - ``"crossfit"``: ranked on one half of each class's samples, measured on the other half, both directions, averaged over several splits.
 """
@@ -76,11 +75,7 @@ def class_calibration_error(confidence: AnyArray, correct: AnyArray, labels: Int
 def class_calibration_limits(
     confidence: AnyArray, correct: AnyArray, labels: IntArray, num_classes: int, quantile: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Return limits of the calibration error that each class would have on endless samples ``[K]``, NaN for an absent class.
-
-    Noise alone puts the observed error above zero: the lower limit allows for that in every bin, but not below what mean confidence and
-    accuracy of the class already prove.
-    """
+    """Return limits of the calibration error on endless samples ``[K]``; the lower allows for the noise that lifts the observed one."""
     n = np.bincount(labels, minlength=num_classes)
     gaps, right, count = (
         _bin_sums(confidence, values, labels, num_classes)
@@ -134,8 +129,7 @@ def tier_means(accuracy: FloatArray, codes: IntArray) -> FloatArray:
 
 def ranked_tier_means(accuracy: FloatArray, ranked_by: FloatArray) -> FloatArray:
     """Return the mean accuracy of each tier ``[..., 3]`` when every row has its own ranking."""
-    # A stable sort breaks ties by class index but is six times slower than the default one; a lean far below
-    # any difference of two accuracies does the same.
+    # A lean far below any difference of two accuracies breaks ties by class index, as a stable sort would six times slower.
     order = np.argsort(_TIE_LEAN * np.arange(accuracy.shape[-1]) - ranked_by, axis=-1)
     sorted_accuracy = np.take_along_axis(accuracy, np.broadcast_to(order, accuracy.shape), axis=-1)
     means = np.full((*accuracy.shape[:-1], 3), np.nan)
@@ -148,10 +142,7 @@ def ranked_tier_means(accuracy: FloatArray, ranked_by: FloatArray) -> FloatArray
 
 
 def unit_scale(values: FloatArray) -> tuple[FloatArray, int]:
-    """Return values divided by the power of two that brings the largest magnitude into [0.5, 1), and its exponent.
-
-    Squares and sums of the result neither underflow nor overflow, and a power of two costs no digit.
-    """
+    """Return values divided by the power of two that brings the largest into [0.5, 1), which keeps all digits, and its exponent."""
     exponent = int(np.frexp(np.abs(values).max(initial=0.0))[1])
     # In two halves: 2 to the power of the whole exponent may itself be no float.
     half = exponent // 2
@@ -185,15 +176,9 @@ def disparity_measures(accuracy: FloatArray, class_names: tuple[str, ...]) -> di
     ascending = np.sort(values)
     low, high = float(ascending[0]), float(ascending[-1])
     return {
-        "mean_class_accuracy": float(values.mean()),
-        "best": high,
-        "worst_class": class_names[int(present[np.argmin(values)])],
-        "worst_5": float(ascending[:5].mean()),
-        "worst_10_percent": float(ascending[: max(1, round(len(values) / 10))].mean()),
-        "range": high - low,
-        "ratio": low / high if high > 0 else float("nan"),
-        "std": float(values.std()),
-        "gini": gini(values),
-        "generalized_entropy": generalized_entropy(values),
-        "theil": theil(values),
-    }
+        "mean_class_accuracy": float(values.mean()), "best": high,
+        "worst_class": class_names[int(present[np.argmin(values)])], "worst_5": float(ascending[:5].mean()),
+        "worst_10_percent": float(ascending[: max(1, round(len(values) / 10))].mean()), "range": high - low,
+        "ratio": low / high if high > 0 else float("nan"), "std": float(values.std()), "gini": gini(values),
+        "generalized_entropy": generalized_entropy(values), "theil": theil(values),
+    }  # fmt: skip

@@ -83,8 +83,8 @@ class ComparisonSet:
     Attributes:
         names: Names of all models, the baseline first.
         comparisons: One :class:`Comparison` per candidate, in order.
-        ranked: One row per candidate, largest overall gain first: ``model``, ``overall``, ``overall_low``, ``overall_high``, ``hard``,
-            ``hard_low``, ``hard_high`` (differences from the baseline), ``words`` (what to think of the overall difference).
+        ranked: One row per candidate, largest overall gain first: ``model``, ``overall`` and ``hard`` (differences from the baseline) with
+            ``_low`` and ``_high``, ``words`` (what to think of the overall difference).
         summary: Long form, one row per model and headline number: ``model``, ``metric``, ``value``, ``difference``,
             ``low``, ``high`` against the baseline (0 for the baseline itself; its values are those beside the first candidate).
         verdict: One sentence.
@@ -100,16 +100,10 @@ class ComparisonSet:
 
 
 def compare(
-    baseline: Audit | Sequence[Audit],
-    candidate: Audit | Sequence[Audit],
-    *,
-    names: tuple[str, str] = ("baseline", "candidate"),
-    ranking: str = "crossfit",
-    confidence: float = 0.95,
-    alpha: float = 0.05,
-    bootstrap: int = 2000,
-    seed: int = 0,
-) -> Comparison:
+    baseline: Audit | Sequence[Audit], candidate: Audit | Sequence[Audit], *,
+    names: tuple[str, str] = ("baseline", "candidate"), ranking: str = "crossfit", confidence: float = 0.95,
+    alpha: float = 0.05, bootstrap: int = 2000, seed: int = 0,
+) -> Comparison:  # fmt: skip
     """Compare two models on the same samples; several runs (seeds) of a model may be given as a list of audits.
 
     Args:
@@ -142,14 +136,9 @@ def compare(
 
 
 def compare_many(
-    models: Mapping[str, Audit | Sequence[Audit]],
-    *,
-    ranking: str = "crossfit",
-    confidence: float = 0.95,
-    alpha: float = 0.05,
-    bootstrap: int = 2000,
-    seed: int = 0,
-) -> ComparisonSet:
+    models: Mapping[str, Audit | Sequence[Audit]], *, ranking: str = "crossfit", confidence: float = 0.95,
+    alpha: float = 0.05, bootstrap: int = 2000, seed: int = 0,
+) -> ComparisonSet:  # fmt: skip
     """Compare every model with the first one; class tests and intervals are controlled over all comparisons together (Bonferroni).
 
     Args:

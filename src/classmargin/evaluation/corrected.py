@@ -1,9 +1,8 @@
 """Estimates of the *true* class accuracies: what is left of thirds, worst class and gap once the noise of the test set is taken away.
 
-Class k has ``x_k`` of ``n_k`` samples right, a binomial draw from its true accuracy. A third ranked by observed accuracies describes
-mostly the noise: 100 classes that are all right 80 % of the time, with 50 samples each, show a gap of 12 points. Here the counts of all
-classes together tell how much true accuracies vary (empirical Bayes), and vectors of true accuracies are drawn given the counts. The
-shape of that variation is unknown, so it is estimated in five ways, and each interval is the hull of their answers:
+A third ranked by observed accuracies describes mostly the noise: 100 classes that are all right 80 % of the time, with 50 samples each,
+show a gap of 12 points. Here the counts of all classes together tell how much true accuracies vary (empirical Bayes), and vectors of
+true accuracies are drawn given the counts. The variation is estimated in five ways, and each interval is the hull of their answers:
 
 - *smooth*: true accuracies follow a beta distribution; its mean and strength are drawn from their posterior;
 - *free*: any distribution on a grid (nonparametric maximum likelihood by EM), on a Bayesian bootstrap of the classes;
@@ -92,10 +91,7 @@ def true_accuracies(
 
 
 def equal_classes_p_value(right: IntArray, n: IntArray) -> float:
-    """Return the p-value of the test that all classes have the same accuracy, NaN with fewer than two classes.
-
-    Pearson's statistic against the gamma distribution with its mean and variance; chi-squared is off where few errors are expected.
-    """
+    """Return the p-value of "all classes have the same accuracy" (Pearson's statistic, gamma distribution), NaN with fewer than two."""
     from scipy.special import gammaincc
 
     right, n = right[n > 0], n[n > 0].astype(np.float64)

@@ -1,7 +1,6 @@
 """What an audit keeps of the samples it has read: a few numbers per sample, sums over features, a small subsample of features.
 
-The full ``[N, K]`` scores are read once, chunk by chunk; everything later works on these records (about 100 bytes per sample), which is why
-``audit()`` and the accumulator cannot disagree.
+The full ``[N, K]`` scores are read once, chunk by chunk; everything later works on these records (about 100 bytes per sample).
 """
 
 from __future__ import annotations
@@ -39,13 +38,11 @@ def score_samples(
     probabilities = _softmax(values, first_row) if are_logits else _checked(values, first_row, tolerance)
     candidates = _top_classes(probabilities, min(CANDIDATES, probabilities.shape[1]))
     return SampleScores(
-        predictions=np.argmax(values, axis=1),
-        confidence=probabilities.max(axis=1),
+        predictions=np.argmax(values, axis=1), confidence=probabilities.max(axis=1),
         true_probability=probabilities[np.arange(len(labels)), labels],
-        output_margin=_margin(probabilities, labels),
-        candidates=candidates,
+        output_margin=_margin(probabilities, labels), candidates=candidates,
         candidate_probabilities=np.take_along_axis(probabilities, candidates, axis=1),
-    )
+    )  # fmt: skip
 
 
 def _softmax(logits: FloatArray, first_row: int) -> FloatArray:

@@ -11,8 +11,7 @@ import numpy as np
 from classmargin.evaluation.class_metrics import unit_scale
 from classmargin.evaluation.input_checks import AnyArray, FloatArray, IntArray
 
-# Above this feature size the d x d Gram matrix (128 MB at 4096) is not kept and NC1 is not reported.
-MAX_GRAM_DIM = 4096
+MAX_GRAM_DIM = 4096  # above it the d x d Gram matrix (128 MB) is not kept and NC1 is not reported
 
 
 @dataclass

@@ -1,8 +1,7 @@
 """Headline numbers of one model, and their differences between two, with intervals and the notes that a reader needs.
 
-Why centred. A third of ranked classes, or the lowest of many accuracies, is a biased statistic: noise decides part of the ranking.
-The plain percentile interval counts the bias twice. Here the spread of the resampled values around *their own mean* is laid around the
-observed value: the interval covers what the same procedure gives on average over fresh test sets of the same size.
+A third of ranked classes is a biased statistic, whose bias a percentile interval counts twice. Here the spread of the resampled values
+around *their own mean* is laid around the observed value: the interval covers what the same procedure gives on average over new test sets.
 """
 
 from __future__ import annotations
@@ -240,11 +239,9 @@ def _gap_of_thirds(resampled: Intervals, guarded: Intervals, values: FloatArray)
 def notes_on_classes(n: IntArray, ranking: str) -> list[str]:
     """Return what must be known about classes with few samples or none."""
     notes = []
-    absent, few = int((n == 0).sum()), int(((n > 0) & (n < MIN_CROSSFIT_SAMPLES)).sum())
+    absent, few = int((n == 0).sum()), int(((n > 0) & (n < MIN_CROSSFIT_SAMPLES)).sum()) * (ranking == "crossfit")
     if absent:
         notes.append(f"{absent} of {len(n)} classes have no samples; they are left out of all means.")
-    if ranking != "crossfit":
-        few = 0
     if few:
         notes.append(f"{few} classes with fewer than {MIN_CROSSFIT_SAMPLES} samples are left out of the thirds.")
     if len(n) - absent - few < len(TIERS):

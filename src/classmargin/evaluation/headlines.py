@@ -1,8 +1,8 @@
 """The six headline numbers (overall, easy, medium, hard, worst, gap) as functions of counts, observed and resampled.
 
 Samples of one class with the same pattern of right and wrong over the compared runs are exchangeable, so a class is fully described by
-how many samples show each pattern, and resampling its samples is one multinomial draw. One function serves one model and two, the observed
-table and its resampled copies. Axes: ``B`` copies, ``K`` classes, ``C`` patterns, ``M`` runs, ``S`` sides.
+how many samples show each pattern, and resampling its samples is one multinomial draw. Axes: ``B`` copies, ``K`` classes, ``C`` patterns,
+``M`` runs, ``S`` sides.
 """
 
 from __future__ import annotations

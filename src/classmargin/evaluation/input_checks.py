@@ -27,9 +27,7 @@ MOST_CLASSES = 32_768
 # Largest distance of a row of probabilities from one; half precision rows of 1000 classes stay below it.
 PROBABILITY_TOLERANCE = 1e-2
 # … unless they were rounded to two or three decimals, as tables of probabilities often are. The first rows tell.
-ROWS_TO_SEE_ROUNDING = 1000
-MOST_ROUNDING = 0.5
-# For classes that nobody listed.
+ROWS_TO_SEE_ROUNDING, MOST_ROUNDING = 1000, 0.5
 SEEN_CLASSES_NOTE = (
     "The {} classes are those seen in labels and predictions; a class that is absent from both is unknown "
     "(give num_classes or class_names to name all)."
@@ -180,9 +178,8 @@ def _classes(name: str, values: Any, num_classes: int, class_names: Sequence[str
     if array.dtype.kind == "U" and array.size:
         array = _numbers_of_names(name, array, class_names)
     array = _integers(name, array)
-    low, high = int(array.min(initial=0)), int(array.max(initial=0))
+    low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
     if low < 0 or high >= num_classes:
-        low = int(array.min())
         hint = " (counted from 1? subtract 1)" if low == 1 and high == num_classes else ""
         raise ValueError(f"{name} must lie in [0, {num_classes}), got values from {low} to {high}{hint}")
     return array

@@ -180,10 +180,7 @@ def _stepped(p_values: FloatArray, factors: Callable[[int], FloatArray], *, from
     known = np.flatnonzero(~np.isnan(flat))
     order = known[np.argsort(flat[known], kind="stable")]
     scaled = flat[order] * factors(len(order))
-    if from_largest:
-        scaled = np.minimum.accumulate(scaled[::-1])[::-1]
-    else:
-        scaled = np.maximum.accumulate(scaled)
+    scaled = np.minimum.accumulate(scaled[::-1])[::-1] if from_largest else np.maximum.accumulate(scaled)
     adjusted = np.full(flat.shape, np.nan)
     adjusted[order] = np.minimum(scaled, 1.0)
     return adjusted.reshape(np.shape(p_values))

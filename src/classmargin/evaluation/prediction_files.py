@@ -211,12 +211,10 @@ def _find(path: Path) -> Path:
     if not path.is_file():
         words = "must be a regular file" if path.exists() else "does not exist"
         raise PredictionFileError(f"{path} {words}")
-    if path.suffix == ".npy":
-        raise PredictionFileError(
-            f"{path} is one array: give the folder that holds labels.npy and logits.npy, probabilities.npy or predictions.npy"
-        )
     if path.suffix not in SUFFIXES:
-        raise PredictionFileError(f"{path} must end in {', '.join(SUFFIXES)} or be a run folder")
+        raise PredictionFileError(
+            f"{path} must end in {', '.join(SUFFIXES)} or be a folder, that of a run or one with labels.npy and logits.npy"
+        )
     return path
 
 
@@ -250,8 +248,7 @@ def _from_arrays(file: Path, max_bytes: int) -> dict[str, Any]:
             notes.append(f"{file}: the array {alias!r} was read as {name!r}.")
     if "labels" not in content or not content.keys() & {*SCORES, "predictions"}:
         lacking = "logits, probabilities or predictions"
-        if "labels" not in content:
-            lacking = f"an array 'labels' (and {lacking})"
+        lacking = lacking if "labels" in content else f"an array 'labels' (and {lacking})"
         members = sorted(path.name for path in file.iterdir()) if file.is_dir() else archive_names(file)
         names = [printable(name.removesuffix(".npy")) for name in members]
         got = f"the arrays {listed(names)}" if names else "no arrays"

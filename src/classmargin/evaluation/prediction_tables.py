@@ -1,13 +1,13 @@
 """Predictions in ``.csv`` and ``.parquet`` tables.
 
-Columns: ``label`` and ``prediction`` (class names or numbers), or ``p_<class>`` / ``logit_<class>`` for every class; optional
-``sample_id``, ``image_path`` and ``text``. The classes are those of the ``p_``/``logit_`` columns (the head) or of ``class_names`` (the
-caller), and only where there are neither those that are seen.
+Columns: ``label`` and ``prediction`` (class names or numbers), or ``p_<class>`` / ``logit_<class>`` for every class. The classes are those
+of these columns (the head) or of ``class_names`` (the caller), and only where there are neither those that are seen.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -49,6 +49,7 @@ MOST_NAMED = 30  # a table of a thousand classes has a thousand columns
 GROUP_VALUES = 2**23  # scores unpacked at once
 LONGEST_NAME = 1000  # a longer text in place of a class is a mistake or an attack
 MOST_LETTERS = 80  # of a cell in a message
+NUMBER = re.compile(r"[-+]?(\d+\.?\d*(e[-+]?\d+)?|\.\d+|nan|inf)", re.IGNORECASE)
 NO_CLASS = ("must hold classes, got ", "; leave out rows without a class")
 
 
@@ -129,7 +130,9 @@ def _check_width(path: Path, columns: Sequence[str]) -> None:
     """Refuse more columns than the largest audit has use for, before a minute is spent on parsing them."""
     most = 2 * MOST_CLASSES + len(SINGLE)
     if len(columns) > most:
-        raise PredictionFileError(f"{path} must have at most {most} columns, got {len(columns)}")
+        raise PredictionFileError(
+            f"{path} must have at most {most} columns for {MOST_CLASSES} classes, got {len(columns)}"
+        )
 
 
 def _arrays(
@@ -155,7 +158,7 @@ def _arrays(
         for column in classes:
             column.refuse({""}, *NO_CLASS)
             # 1.5, -1 or nan are names only where others are words, or where -1 and 1 are the two classes.
-            if not texts <= {"-1", "1"} and all(map(_is_float, texts)):
+            if not texts <= {"-1", "1"} and all(map(NUMBER.fullmatch, texts)):
                 odd = [text for text in texts if not text.isdecimal()]
                 column.refuse(odd, "must hold classes, got ", " among numbers")
         names = tuple(sorted(texts))
@@ -292,14 +295,6 @@ def _positions(names: tuple[str, ...] | None) -> dict[str, int]:
     """Return the class number of each name; a name 007 or 7.0 is also found as 7, unless that is another class."""
     position = {_plain_number(_plain_float(name)): k for k, name in enumerate(names or ())}
     return position | {name: k for k, name in enumerate(names or ())}
-
-
-def _is_float(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _text(value: Any) -> str:

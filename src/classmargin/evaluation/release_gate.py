@@ -1,7 +1,4 @@
-"""A release gate: FAIL where the data show a drop beyond the limit, PASS where they would have shown it, CANNOT TELL where not.
-
-Below it, what a gate can see, and plans before a test set is collected: how many samples and seeds it takes to see a drop.
-"""
+"""A release gate, what it can see, and plans before a test set is collected: how many samples and seeds it takes to see a drop."""
 
 from __future__ import annotations
 
@@ -89,16 +86,10 @@ class GateResult:
 
 
 def gate(
-    candidate: Audit,
-    baseline: Audit | None = None,
-    *,
-    max_drop: float = 0.02,
-    min_worst: float | None = None,
-    must_see: float | None = None,
-    no_drop_beyond: float | None = None,
-    allow_blind: bool = False,
+    candidate: Audit, baseline: Audit | None = None, *, max_drop: float = 0.02, min_worst: float | None = None,
+    must_see: float | None = None, no_drop_beyond: float | None = None, allow_blind: bool = False,
     alpha: float = 0.05,
-) -> GateResult:
+) -> GateResult:  # fmt: skip
     """Decide whether a candidate may replace a baseline.
 
     *FAIL* if, for the overall accuracy or for a class, the data show that the true drop is larger than ``max_drop`` (paired test against
@@ -298,10 +289,7 @@ def _power(
 
 
 def catch_probability(drop: float, n: int, *, churn: float, max_drop: float, level: float) -> float:
-    """Return the probability that the test of a class at ``level`` catches a true drop.
-
-    Each sample is lost with probability ``churn / 2 + drop`` and gained with ``churn / 2``, independently.
-    """
+    """Return the probability that a test at ``level`` catches a drop; ``churn / 2`` of all are gained, ``churn / 2 + drop`` lost."""
     gain = min(churn / 2, max(1 - drop, 0.0) / 2)
     most = np.array(_largest_gain_still_caught(n, max_drop, level))
     return chance_of_few_gains(most, gain, min(gain + drop, 1 - gain))
@@ -375,16 +363,9 @@ class Plan:
 
 
 def plan(
-    num_classes: int,
-    *,
-    accuracy: float = 0.8,
-    see: float = 0.03,
-    max_drop: float = 0.0,
-    churn: float | None = None,
-    run_deviation: float = 0.01,
-    alpha: float = 0.05,
-    power: float = POWER,
-) -> Plan:
+    num_classes: int, *, accuracy: float = 0.8, see: float = 0.03, max_drop: float = 0.0,
+    churn: float | None = None, run_deviation: float = 0.01, alpha: float = 0.05, power: float = POWER,
+) -> Plan:  # fmt: skip
     """Return the samples per class and the seeds that are needed to see ``see``."""
     check_int("num_classes", num_classes, minimum=1)
     for name, value in (("accuracy", accuracy), ("see", see), ("alpha", alpha), ("power", power)):
@@ -404,4 +385,4 @@ def plan(
             f"Seeds: the number varies by {100 * run_deviation:g} points (standard deviation) from run to run; measure it on the baseline.",
             f"Probability of seeing it: {power:g}.",
         ),
-    )
+    )  # fmt: skip

@@ -67,16 +67,12 @@ def sample_table(audit: Audit) -> pd.DataFrame:
     names = np.array(audit.class_names, dtype=object)
     frame = pd.DataFrame({"sample_id": positions if audit.sample_id is None else audit.sample_id[positions]})
     return frame.assign(
-        class_name=names[audit.labels[positions]],
-        kind=np.array(KINDS, dtype=object)[kinds[order]],
-        rank=places_in_groups(audit.labels[positions], kinds[order]) + 1,
-        predicted=names[predicted],
-        probability=probability,
-        true_probability=true,
-        second_choice=np.where(second < 0, "", names[np.maximum(second, 0)]),
-        second_probability=second_probability,
+        class_name=names[audit.labels[positions]], kind=np.array(KINDS, dtype=object)[kinds[order]],
+        rank=places_in_groups(audit.labels[positions], kinds[order]) + 1, predicted=names[predicted],
+        probability=probability, true_probability=true,
+        second_choice=np.where(second < 0, "", names[np.maximum(second, 0)]), second_probability=second_probability,
         position=positions,
-    )
+    )  # fmt: skip
 
 
 def places_in_groups(*keys: IntArray) -> IntArray:
@@ -100,8 +96,8 @@ def samples_of(
             rows &= frame[column] == value
     found = frame[rows]
     if class_name is None and kind != "typical":
-        key, ascending = ("probability", False) if kind == "error" else ("true_probability", True)
-        found = found.sort_values(key, ascending=ascending, kind="stable", na_position="last")
+        key = "probability" if kind == "error" else "true_probability"
+        found = found.sort_values(key, ascending=kind != "error", kind="stable", na_position="last")
     return (found if top is None else found.head(top)).reset_index(drop=True)
 
 
@@ -112,9 +108,9 @@ def _typical(audit: Audit) -> IntArray:
     right = np.flatnonzero(audit.labels == audit.predictions)
     if audit.scores is None or not len(right):
         return right[:0]
-    frame = pd.DataFrame({"label": audit.labels[right], "own": audit.scores.true_probability[right]})
-    distance = (frame["own"] - frame.groupby("label")["own"].transform("median")).abs()
-    order = np.lexsort((distance.to_numpy(), frame["label"].to_numpy()))
+    labels, own = audit.labels[right], pd.Series(audit.scores.true_probability[right])
+    distance = (own - own.groupby(labels).transform("median")).abs()
+    order = np.lexsort((distance.to_numpy(), labels))
     return right[order[places_in_groups(audit.labels[right[order]]) < MOST_TYPICAL]]
 
 
@@ -122,7 +118,7 @@ def _choices(audit: Audit, rows: IntArray) -> tuple[FloatArray, FloatArray, IntA
     """Return the probabilities of predicted and true class, the next class (-1 if none) and its probability."""
     scores, nothing = audit.scores, np.full(len(rows), np.nan)
     if scores is None:
-        return nothing, nothing, np.full(len(rows), -1, dtype=np.int64), nothing
+        return nothing, nothing, np.full(len(rows), -1), nothing
     candidates, values = scores.candidates[rows], scores.candidate_probabilities[rows]
     predicted = audit.predictions[rows][:, None]
     among = candidates == predicted
@@ -165,13 +161,10 @@ def flipped_samples(baseline: Audit, candidate: Audit) -> pd.DataFrame:
     of_the_wrong = np.where(was, probabilities[1], probabilities[0])
     frame = pd.DataFrame({"sample_id": first if baseline.sample_id is None else baseline.sample_id[first]})
     frame = frame.assign(
-        class_name=names[baseline.labels[first]],
-        change=np.where(was, "right→wrong", "wrong→right"),
-        baseline=names[baseline.predictions[first]],
-        candidate=names[candidate.predictions[second]],
-        baseline_probability=probabilities[0],
-        candidate_probability=probabilities[1],
-    )
+        class_name=names[baseline.labels[first]], change=np.where(was, "right→wrong", "wrong→right"),
+        baseline=names[baseline.predictions[first]], candidate=names[candidate.predictions[second]],
+        baseline_probability=probabilities[0], candidate_probability=probabilities[1],
+    )  # fmt: skip
     order = np.lexsort((-of_the_wrong, ~was, baseline.labels[first]))
     return frame.iloc[order].reset_index(drop=True)
 

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_SLICES = 30
-MOST_NAMES = 5
-MOST_LETTERS = 70  # of all names in one sentence
+MOST_NAMES = 4  # in one sentence
 MOST_LINES = 8
 RANKING_WORDS = {
     "corrected": "estimates of the true class accuracies",
@@ -38,11 +37,9 @@ RANKING_WORDS = {
     "crossfit": "thirds ranked on one half of the samples and measured on the other",
 }
 HEADLINES = {
-    "overall": "all samples",
-    **{third: f"{third} third of classes" for third in TIERS},
-    "worst": "worst class",
+    "overall": "all samples", **{third: f"{third} third of classes" for third in TIERS}, "worst": "worst class",
     "gap": "gap, easy minus hard",
-}
+}  # fmt: skip
 # The worst class has an interval in its own row; this is another number, and is called so.
 LOWEST = {True: "lowest true accuracy", False: "lowest observed accuracy"}
 CLASS_COLUMNS = columns("""
@@ -113,16 +110,11 @@ GEOMETRY = columns("""
     spread_to_mean_norm | Mean of ‖ŝ‖ / ‖μ̂‖ | number | The paper's measure of how far features are from collapse
 """)
 BOUND_WORDS = {
-    "class_name": "Class",
-    "bound": "Bound",
-    "empirical": "Empirical margin loss",
-    "complexity": "Complexity of features and head",
-    "confidence": "Confidence term",
-    "total": "Bound on the error, the sum of these",
-    "delta": "Probability δ that the bound fails",
-    "weight_bound": "Largest weight Λ",
-    "error": "Measured error",
-}
+    "class_name": "Class", "bound": "Bound", "empirical": "Empirical margin loss",
+    "complexity": "Complexity of features and head", "confidence": "Confidence term",
+    "total": "Bound on the error, the sum of these", "delta": "Probability δ that the bound fails",
+    "weight_bound": "Largest weight Λ", "error": "Measured error",
+}  # fmt: skip
 
 
 def audit_verdict(audit: Audit) -> str:
@@ -169,17 +161,10 @@ def _lagging(audit: Audit, present: int) -> str:
 
 def _named(names: list[str], worst: str) -> str:
     """Name some of the classes, the worst one with its accuracy."""
-    letters = 0
-    shown: list[str] = []
-    for name in names[:MOST_NAMES]:
-        letters += len(name)
-        if shown and letters > MOST_LETTERS:
-            break
-        shown.append(f"“{name}”" if shown else f"“{name}” ({worst})")
-    rest = len(names) - len(shown)
-    if rest:
-        return f"{', '.join(shown)} and {rest} more"
-    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+    shown = [f"“{name}”" for name in names[:MOST_NAMES]]
+    shown[0] += f" ({worst})"
+    last = f"{len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else shown.pop()
+    return f"{', '.join(shown)} and {last}" if shown else last
 
 
 def audit_text(audit: Audit) -> str:
@@ -197,11 +182,8 @@ def audit_text(audit: Audit) -> str:
 
 def headline(audit: Audit) -> str:
     """Return the headline numbers in one line."""
-    parts = [
-        f"{name} {format_value(getattr(audit, name), 'percent')}"
-        for name in ("overall", "easy", "medium", "hard", "worst")
-        if not math.isnan(getattr(audit, name))
-    ]
+    values = {name: getattr(audit, name) for name in ("overall", *TIERS, "worst")}
+    parts = [f"{name} {format_value(value, 'percent')}" for name, value in values.items() if not math.isnan(value)]
     return f"{', '.join(parts)} ({audit.num_samples} samples, {audit.num_classes} classes)"
 
 
@@ -230,11 +212,8 @@ def class_rows(audit: Audit) -> list[dict[str, Any]]:
 
 def _with_values(shown: tuple[Column, ...], rows: list[dict[str, Any]]) -> tuple[Column, ...]:
     """Return the columns in which some row has a value."""
-    return tuple(
-        column
-        for column in shown
-        if any(format_value(row.get(column.key), column.kind) not in ("", NO_VALUE) for row in rows)
-    )
+    nothing = ("", NO_VALUE)
+    return tuple(c for c in shown if any(format_value(row.get(c.key), c.kind) not in nothing for row in rows))
 
 
 def class_table(audit: Audit) -> Table:

@@ -107,8 +107,7 @@ def ranked_table(comparison: ComparisonSet) -> Table:
 
 def report_tables(comparison: Comparison | ComparisonSet, top: int) -> list[Table]:
     """Return the tables of the short report, for the terminal, Markdown and LaTeX."""
-    tables = [summary_table(comparison)]
-    tables += [change_table(each, top) for each in pairs_of(comparison)]
+    tables = [summary_table(comparison), *(change_table(each, top) for each in pairs_of(comparison))]
     if isinstance(comparison, ComparisonSet) and len(comparison.comparisons) > 1:
         tables.insert(0, ranked_table(comparison))
     return tables

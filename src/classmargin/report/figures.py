@@ -73,9 +73,9 @@ def percent_axis(title: str, **more: Any) -> dict[str, Any]:
     return titled_axis(title, tickformat=".0%", **more)
 
 
+POINTS_AXIS = titled_axis("change in percentage points", tickformat="+~r")
 MARKERS = {"mode": "markers", "hovertemplate": "%{text}<extra></extra>"}
-MOST_NAMED_CLASSES = 60
-MOST_SEPARATE_INTERVALS = 120
+MOST_NAMED_CLASSES, MOST_SEPARATE_INTERVALS = 60, 120
 OUTCOMES = {
     "gained": ("gained", TIER_COLOURS["easy"]),
     "lost": ("lost", TIER_COLOURS["hard"]),
@@ -92,11 +92,8 @@ def thirds_figure(series: Mapping[str, Estimates]) -> Figure:
 
 def changes_figure(changes: Mapping[str, Estimates]) -> Figure:
     """Return the change of each headline value with its interval for each model, one row per value."""
-    return _interval_rows(changes, ("points", "points_interval", " points"), _points_axis(zeroline=True), 100)
-
-
-def _points_axis(**more: Any) -> dict[str, Any]:
-    return titled_axis("change in percentage points", tickformat="+~r", **more)
+    axis = {**POINTS_AXIS, "zeroline": True}
+    return _interval_rows(changes, ("points", "points_interval", " points"), axis, 100)
 
 
 def _interval_rows(
@@ -198,15 +195,11 @@ def class_scatter_figure(names: Sequence[str], classes: pd.DataFrame, key: str, 
     for group, members in _tier_members(classes["tier"], usable).items():
         size, colour = 8 if len(names) <= 200 else 5, TIER_COLOURS.get(group, ACCENT)
         figure.add_scatter(
-            x=x[members],
-            y=accuracy[members],
-            mode="markers",
-            name=group or "classes",
-            marker={"size": size, "opacity": 0.85, "color": colour},
+            x=x[members], y=accuracy[members], mode="markers", name=group or "classes",
+            marker={"size": size, "opacity": 0.85, "color": colour}, customdata=members.tolist(),
             text=[plotly_text(names[cls], longest=60) for cls in members],
-            customdata=members.tolist(),
             hovertemplate="<b>%{text}</b><br>" + x_title + " %{x:.3g}<br>accuracy %{y:.1%}<extra></extra>",
-        )
+        )  # fmt: skip
     return figure
 
 
@@ -216,13 +209,11 @@ def gains_figure(classes: pd.DataFrame) -> Figure:
     present = np.flatnonzero(np.isfinite(difference))
     order = present[np.argsort(-difference[present], kind="stable")]
     sorted_classes = classes.iloc[order].assign(place=np.arange(1, len(order) + 1))
-    figure = empty_figure(380, bargap=0.15, xaxis=titled_axis("classes, greatest gain first"), yaxis=_points_axis())
+    figure = empty_figure(380, bargap=0.15, xaxis=titled_axis("classes, greatest gain first"), yaxis=POINTS_AXIS)
     for key, (label, colour) in OUTCOMES.items():
         members = sorted_classes[sorted_classes["outcome"] == key]
         figure.add_bar(
-            x=members["place"].to_numpy(),
-            y=100 * _floats(members["difference"]),
-            name=f"{label} ({len(members)})",
+            x=members["place"].to_numpy(), y=100 * _floats(members["difference"]), name=f"{label} ({len(members)})",
             marker={"color": colour},
             text=[
                 f"<b>{plotly_text(row['class_name'], longest=60)}</b><br>"
@@ -230,9 +221,8 @@ def gains_figure(classes: pd.DataFrame) -> Figure:
                 f"q = {plotly_text(format_value(row['q_value'], 'p_value'))}"
                 for row in members.to_dict("records")
             ],
-            textposition="none",
-            hovertemplate="%{text}<extra></extra>",
-        )
+            textposition="none", hovertemplate="%{text}<extra></extra>",
+        )  # fmt: skip
     return figure
 
 
@@ -303,8 +293,7 @@ def feature_map_figure(placed: FeatureMap, correct: AnyArray, names: Sequence[st
         # Right ones first: the legend shows the sign of the first point.
         shown = members[np.argsort(~correct[members], kind="stable")]
         figure.add_scatter(
-            x=placed.points[shown, 0].astype(np.float32),
-            y=placed.points[shown, 1].astype(np.float32),
+            **dict(zip("xy", placed.points[shown].astype(np.float32).T, strict=True)),
             name=name,
             marker={"symbol": ["circle" if right else "x" for right in correct[shown]], **marker},
             text=[plotly_text(names[cls], longest=40) for cls in placed.labels[shown]],

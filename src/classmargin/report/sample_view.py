@@ -111,7 +111,7 @@ class Pictures:
 
     def __init__(self, images: Any, audit: Audit) -> None:
         self.folder: Path | None = None
-        self.names: Sequence[str] | None = None
+        self.names: Sequence[str] = ()
         self.array: AnyArray | None = None
         self.source: Any = None
         self.unreadable = 0
@@ -178,7 +178,6 @@ class Pictures:
             return image.convert("RGB")
 
     def _path(self, position: int) -> Path:
-        assert self.names is not None
         path = Path(self.names[position])
         if self.folder is not None:
             root = self.folder.resolve()
