@@ -50,11 +50,8 @@ def thirds_of(accuracy: Values) -> dict[str, npt.NDArray[np.int64]]:
 
 def third_means(values: Values, accuracy: Values) -> dict[str, float | None]:
     """Return the mean of a class value over each third; None where a third has no class."""
-    means = {}
-    for name, classes in thirds_of(accuracy).items():
-        known = values[classes][~np.isnan(values[classes])]
-        means[name] = float(known.mean()) if len(known) else None
-    return means
+    known = {name: values[classes][~np.isnan(values[classes])] for name, classes in thirds_of(accuracy).items()}
+    return {name: float(found.mean()) if len(found) else None for name, found in known.items()}
 
 
 def training_geometry(folder: RunFolder) -> ClassGeometry:

@@ -32,8 +32,6 @@ from classmargin.training.run_folder import RunFolder, hold_lock, write_json
 
 # ln of a probability that a float32 softmax rounds to 0.
 SMALLEST = 1e-30
-# What the members of one file share.
-_SAME = ("kind", "input_shape", "class_names")
 
 
 @dataclass(frozen=True)
@@ -170,12 +168,10 @@ class EnsembleModel(nn.Module):
 def _export(models: Sequence[SavedModel], target: Path) -> None:
     """Write the whole ensemble as one ONNX file, checked against the networks, with names and shapes beside it."""
     record = models[0].record
-    for other in [model.record for model in models[1:]]:
-        if any(getattr(other, name) != getattr(record, name) for name in _SAME):
-            raise ValueError(
-                f"the runs read {record.kind} of shape {record.input_shape} and {other.kind} of shape {other.input_shape}: one "
-                "file cannot take both (leave the export out with --no-onnx)"
-            )
+    if len({(model.record.kind, model.record.input_shape, model.record.class_names) for model in models}) > 1:
+        raise ValueError(
+            "one file cannot take the inputs of all runs, which differ; leave the export out with --no-onnx"
+        )
     example = torch.rand(2, *record.input_shape, generator=torch.Generator().manual_seed(0))
     write_graph(EnsembleModel(models).eval(), example, target, "onnx")
     write_names(target, record, "onnx")

@@ -95,19 +95,16 @@ def _block_of(runs: Sequence[PlannedRun], recipe: Recipe | None, key: str) -> Pl
     for group in groups:
         config, used = group[0].config, {row.key for row in rows}
         match = _matching_row(known, config, base, used)
-        if match is not None:
-            name, title = match.key, match.title or method_info(match.method).title
-        else:
-            name, title = _own_name(config, base)
+        own_title = match.title or method_info(match.method).title if match else ""
+        name, title = (match.key, own_title) if match else _own_name(config, base)
         name, title = _unused(name, used), _unused(title, {row.title for row in rows})
         printed = None if recipe is None else recipe.printed_row(block, name)
         # The same run may lie in two folders; equal configurations compute the same.
         by_seed = {run.config.loop.seed: run for run in reversed(group)}
         rows.append(PlannedRow(name, title, tuple(by_seed[seed] for seed in sorted(by_seed)), printed))
-    if known is not None:
-        places = {row.key: place for place, row in enumerate(known.rows)}
-        rows[1:] = sorted(rows[1:], key=lambda row: places.get(row.key, len(places)))
-    return PlannedBlock(block, describe_setting(base), tuple(rows), "" if known is None else known.title)
+    places = {row.key: place for place, row in enumerate(known.rows if known else ())}
+    rows[1:] = sorted(rows[1:], key=lambda row: places.get(row.key, len(places)))
+    return PlannedBlock(block, describe_setting(base), tuple(rows), known.title if known else "")
 
 
 def _baseline_first(rows: list[list[PlannedRun]]) -> list[list[PlannedRun]]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from classmargin._files import read_json
+from classmargin.backbones import backbone_info
 from classmargin.data.catalog import data_root
 from classmargin.data.raw import name_some
 from classmargin.evaluation.audit_result import Audit
@@ -33,6 +34,7 @@ from classmargin.recipes.out_folder import QUESTION_FILE, claim_plan_folder, rem
 from classmargin.recipes.recipe import Recipe
 from classmargin.recipes.recipe_plan import COMPARISON, PlannedBlock, PlannedRow, RecipePlan, write_sample_files
 from classmargin.recipes.record import CUSTOM, BlockResult, Change, Estimate, Record, RowResult, RunScore
+from classmargin.recipes.run_parts import read_record
 from classmargin.recipes.runner import PlannedRun, run_all
 from classmargin.recipes.train_run import read_summary
 from classmargin.recipes.validation_search import footing_lacks, searched, searched_trials
@@ -188,7 +190,7 @@ def measure_block(
 ) -> MeasuredBlock | None:
     """Return what the finished runs of a block came to, without rows that have none, or None if its baseline has none."""
     audits = {row.key: read_audits(row.runs) for row in block.rows}
-    rows = [row for row in block.rows if audits[row.key]]
+    rows = [_with_head_start(row) for row in block.rows if audits[row.key]]
     if not rows or rows[0].key != block.rows[0].key:
         return None
     first = audits[rows[0].key][0]
@@ -221,6 +223,15 @@ def measure_block(
     )
     folders = {row.key: tuple(run.folder for run in row.runs if run.folder.done) for row in rows}
     return MeasuredBlock(result, cross, folders)
+
+
+def _with_head_start(row: PlannedRow) -> PlannedRow:
+    """Return the row with a title that says so where a head started at random that could start from class names."""
+    backbone = row.runs[0].config.backbone
+    if backbone.mode == "scratch" or "head_start" not in backbone_info(backbone.name).options:
+        return row
+    starts = {read_record(run.folder).head_start for run in row.runs if run.folder.done}
+    return replace(row, title=f"{row.title} (random head)") if "random" in starts else row
 
 
 def _row_result(
@@ -260,13 +271,10 @@ def _run_score(run: PlannedRun, found: Audit) -> RunScore:
 def read_audits(runs: Sequence[PlannedRun]) -> list[Audit]:
     """Return a lean audit of each finished run: a comparison only asks who is right on which sample."""
     audits = []
-    for run in runs:
-        if run.folder.done:
-            found = read_predictions(run.folder.predictions_file)
-            assert found.logits is not None, "run folders hold logits"
-            names: dict[str, Any] = {"class_names": found.class_names, "sample_id": found.sample_id}
-            chosen = found.logits.argmax(axis=1)
-            audits.append(audit(found.labels, predictions=chosen, bootstrap=100, **names))
+    for found in (read_predictions(run.folder.predictions_file) for run in runs if run.folder.done):
+        assert found.logits is not None, "run folders hold logits"
+        names: dict[str, Any] = {"class_names": found.class_names, "sample_id": found.sample_id}
+        audits.append(audit(found.labels, predictions=found.logits.argmax(axis=1), bootstrap=100, **names))
     return audits
 
 

@@ -98,15 +98,11 @@ class SweepPlan:
         config = self.config
         if anywhere:
             config = with_values(config, {"data": {"name": Path(config.data.name).name}})
-        plain = ("seed", "pruner", "keep_easy", "easy_slack", "sampler")
-        about = {
-            "--search": json.dumps([parameter.to_dict() for parameter in self.parameters]),
-            "--objective": self.objective.name,
-            "loop.seed": config.loop.seed,
-            **{name: getattr(self, name) for name in plain},
-        }
-        texts = {name: str(value) for name, value in about.items()}
-        return Question("sweep", texts, {"trial": _effective_trial(config)})
+        searched = json.dumps([parameter.to_dict() for parameter in self.parameters])
+        about = {"--search": searched, "--objective": self.objective.name, "loop.seed": str(config.loop.seed)}
+        for name in ("seed", "pruner", "keep_easy", "easy_slack", "sampler"):
+            about[name] = str(getattr(self, name))
+        return Question("sweep", about, {"trial": _effective_trial(config)})
 
 
 def _effective_trial(config: RunConfig) -> RunConfig:

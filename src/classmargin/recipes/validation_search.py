@@ -180,12 +180,10 @@ def words_of_point(point: Point) -> str:
 
 def searched_trials(folders: Sequence[str | Path]) -> int:
     """Return how many settings every row had in finished comparisons; 0 where one had no equal search."""
-    found = []
-    for folder in folders:
-        try:
-            found.append(int(read_json(Path(folder) / SELECTION_FOLDER / CHOICE_FILE)["trials"]))
-        except (OSError, ValueError, LookupError, TypeError, RecursionError):
-            found.append(0)
+    try:
+        found = [int(read_json(Path(folder) / SELECTION_FOLDER / CHOICE_FILE)["trials"]) for folder in folders]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return 0
     return min(found, default=0)
 
 

@@ -19,18 +19,9 @@ from typing import Any
 from classmargin._checks import require_extra
 
 PATIENCE_SECONDS = 60.0
-# What a launcher or a scheduler says about *this* process; workers are processes of their own.
-_OF_A_RANK = (
-    "RANK",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "GROUP_RANK",
-    "NODE_RANK",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-)
-_OF_LAUNCHERS = ("SLURM_", "TORCHELASTIC_")
+# What a launcher or a scheduler says about *this* process, by beginning and end of names; workers are processes of their own.
+_OF_LAUNCHERS = ("SLURM_", "TORCHELASTIC_", "MASTER_")
+_OF_A_RANK = ("RANK", "WORLD_SIZE")
 # Exit code of a worker whose node is gone; a node may be silent for as long as Ray allows, a dead actor is noticed at once.
 _LOST = -9
 
@@ -72,7 +63,7 @@ class LocalWorker:
         inherited = {
             name: value
             for name, value in os.environ.items()
-            if name not in _OF_A_RANK and not name.startswith(_OF_LAUNCHERS)
+            if not (name.endswith(_OF_A_RANK) or name.startswith(_OF_LAUNCHERS))
         }
         # A session of its own: Ctrl-C reaches the parent alone, which then asks the workers to save and end.
         self._process = subprocess.Popen(
