@@ -13,6 +13,7 @@ import torch
 
 import classmargin
 from classmargin.cli.main import main
+from classmargin.data import load_data
 from classmargin.evaluation.prediction_files import read_predictions
 from classmargin.recipes.improve import improving
 from classmargin.recipes.improve.improving import improve
@@ -208,6 +209,14 @@ def test_predictions_of_any_model_are_compared_on_the_same_test_samples(features
     with pytest.raises(ValueError, match="was not tested on the test samples of toy: 120 labels there, 120 here"):
         improve(str(features), baseline=tmp_path / "other.npz", out=tmp_path / "none", **asked)
     assert not (tmp_path / "none").exists()
+
+
+def test_given_predictions_in_another_order_are_put_in_that_of_the_test_set(features, tmp_path):
+    bundle = load_data(str(features))
+    labels, index = bundle.test.labels.numpy(), bundle.test.index.numpy()
+    order = np.random.default_rng(0).permutation(len(labels))
+    np.savez(tmp_path / "mine.npz", labels=labels[order], predictions=labels[order], sample_id=index[order])
+    assert (improving._given_scores(tmp_path / "mine.npz", bundle).argmax(axis=1) == labels).all()
 
 
 def test_a_finished_run_gives_the_settings_and_is_a_second_baseline(searched, tmp_path, asked):
