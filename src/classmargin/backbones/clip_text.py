@@ -169,8 +169,8 @@ def start_head_from_prompts(
     numbers = [name for name in names if _NO_WORD.fullmatch(name)]
     if numbers:
         raise ValueError(
-            f"class_names must be words, got {numbers[0]!r}: put class_names.txt with one name on each line beside the "
-            "data set, or name such a file as backbone.class_names"
+            f"class_names must be words that a sentence can hold, got {numbers[0]!r}: put class_names.txt with one name "
+            "on each line beside the data set, or name such a file as backbone.class_names"
         )
     if not isinstance(head, CosineHead):
         raise ValueError(f"class_names start a head of kind 'cosine'; this one is a {type(head).__name__}")

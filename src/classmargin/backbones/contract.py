@@ -150,7 +150,9 @@ class Backbone(nn.Module):
         if layer_decay is not None:
             check_number("layer_decay", layer_decay, above=0.0, maximum=1.0)
             if not hasattr(self.encoder, "layer_of"):
-                raise ValueError(f"layer_decay needs an encoder with layers; {type(self.encoder).__name__} has none")
+                raise ValueError(
+                    f"layer_decay={layer_decay} needs an encoder with layers, not {type(self.encoder).__name__}"
+                )
         groups: dict[tuple[float, float], ParameterGroup] = {}
         modules: tuple[Any, ...] = (self.encoder, self.head)
         for module in modules:

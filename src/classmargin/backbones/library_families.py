@@ -90,8 +90,8 @@ def tolerate_broken_torchvision() -> None:
     The compiled part of the wheel on PyPI wants CUDA libraries. Where they are missing, torchvision fails because it describes
     operators that were never declared; transforms and models need none of them.
     """
-    found = importlib.util.find_spec("torchvision")
-    if found is None or found.origin is None or "torchvision" in sys.modules or _kept_alive:
+    found = None if "torchvision" in sys.modules or _kept_alive else importlib.util.find_spec("torchvision")
+    if found is None or found.origin is None:
         return
     for compiled in Path(found.origin).parent.glob("_C*.so"):
         try:
@@ -104,13 +104,16 @@ def tolerate_broken_torchvision() -> None:
             _kept_alive.append(library)
 
 
-def _load(package: str, extra: str) -> Any:
+def load_timm() -> Any:
+    """Return the package, or raise an ImportError that names the extra."""
     tolerate_broken_torchvision()
-    return require_extra(package, extra, f"a {package} backbone")
+    return require_extra("timm", "timm", "a timm backbone")
 
 
-# Each returns the package, or raises an ImportError that names the extra.
-load_timm, load_open_clip = partial(_load, "timm", "timm"), partial(_load, "open_clip", "open-clip")
+def load_open_clip() -> Any:
+    """Return the package, or raise an ImportError that names the extra."""
+    tolerate_broken_torchvision()
+    return require_extra("open_clip", "open-clip", "an open_clip backbone")
 
 
 class TimmEncoder(nn.Module):
