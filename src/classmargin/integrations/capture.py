@@ -166,8 +166,7 @@ class FeatureCapture:
         self._slot.clear()
 
     def take(self, logits: Tensor | None = None) -> Tensor:
-        """Return the features and let go of them; an error without a forward pass since, or if ``logits`` are not of
-        it.
+        """Return the features of the last forward pass and let go of them; an error if ``logits`` are not of it.
 
         Logits ``[B, K]`` may follow from the head's output by row-wise operations (casts, slices, a temperature, a
         bias). Where the head runs over all tokens and the model keeps the scores of one (GPT-like), they tell whose

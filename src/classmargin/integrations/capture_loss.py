@@ -57,8 +57,7 @@ class CapturedMR2Loss(nn.Module):
     def terms(
         self, logits: Tensor, labels: Tensor, *, features: Tensor | None = None, update_statistics: bool | None = None
     ) -> LossTerms:
-        """Return the MR² total and its parts, in training and in evaluation; raises what :meth:`FeatureCapture.take`
-            does.
+        """Return the MR² total and its parts, in training and in evaluation.
 
         Args:
             logits: Output of the model ``[B, K]``.

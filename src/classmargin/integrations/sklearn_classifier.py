@@ -153,8 +153,7 @@ class MR2Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> MR2Classifier:
-        """Train on some rows for one epoch of Adam, from where the last call (or ``fit``) ended; the first needs all
-        ``classes``.
+        """Train on some rows for one epoch of Adam, from where the last call (or ``fit``) ended.
 
         Class statistics of a linear head are exact over all rows seen so far. ``learning_rate``, ``alpha``,
         ``batch_size`` and ``class_weight`` may change from call to call, the shape of the network and what makes its

@@ -80,8 +80,7 @@ class ClassOffsetClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         self.n_jobs = n_jobs
 
     def fit(self, X: Any, y: Any, **fit_params: Any) -> ClassOffsetClassifier:
-        """Fit offsets on held-out scores and the estimator on all rows; ``fit_params`` go to the estimator, in the
-        folds too.
+        """Fit offsets on held-out scores and the estimator, to which ``fit_params`` go, on all rows.
 
         Rows ``[N, d]`` are whatever the estimator takes; each class of ``y`` must have as many rows as there are folds.
         """

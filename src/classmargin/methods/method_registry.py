@@ -133,8 +133,7 @@ def settle_hyperparameters(
 
 
 def create(name: str, task: TaskInfo, *, preset: str | None = None, **hyperparameters: Any) -> Method:
-    """Build the method ``name`` (or ``sam+NAME``) for ``task``; explicit ``hyperparameters`` win over those of a
-        ``preset``.
+    """Build the method ``name`` (or ``sam+NAME``); explicit ``hyperparameters`` win over those of a ``preset``.
 
     Raises:
         ValueError: Unknown name, preset or hyper-parameter; the message suggests the nearest.

@@ -77,8 +77,7 @@ class TrainedModule(nn.Module):
 
 @contextlib.contextmanager
 def state_kept_precise(method: Method) -> Iterator[None]:
-    """Let the state of a method keep its precision in the block: sums that grow by small steps stand still in eight
-    bits.
+    """Let the state of a method keep its precision in the block: small steps stand still in eight bits.
 
     Running statistics of normalisation layers (of a twin network) have to be of the type of its weights.
     """
@@ -98,8 +97,7 @@ class MicroBatch(NamedTuple):
 
 
 def split_batch(batch: Batch, parts: int, *, even: bool = False) -> list[MicroBatch]:
-    """Cut a batch into micro-batches, views of a sample together, whose weighted mean losses add up to that of the
-    whole.
+    """Cut a batch into micro-batches whose weighted mean losses add up to that of the whole.
 
     The smallest share of all processes decides how many, so that they make the same calls; ``even`` shares need not
     ask.
@@ -175,8 +173,7 @@ class Stepper:
     def step(
         self, batch: Batch, position: Position, *, full: bool, check: bool
     ) -> tuple[MethodLoss, tuple[bool, bool]]:
-        """Do one step on this process's share of a batch, ``full`` on every process or none; return loss and whether to
-        stop, to save.
+        """Do one step on this share of a batch (``full`` on all processes or none); return loss, stop and save.
 
         Losses and wishes are read only at a ``check``, the same for every process; a ``NotFiniteError`` is about any
         step since.

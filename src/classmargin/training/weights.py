@@ -1,5 +1,4 @@
-"""Which weights move, how and at which rate; and which count at the end: the last, an average, or the best on
-validation.
+"""Which weights move, and at which rate; and which count at the end: last, average, or best on validation.
 
 Optimisers work over the parameter groups of network and method. Every group carries ``lr_scale``; the loop sets
 ``lr = schedule(step) x lr_scale`` at each step. Networks may offer ``parameter_groups(weight_decay, layer_decay)``;

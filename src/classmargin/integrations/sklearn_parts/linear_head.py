@@ -29,6 +29,7 @@ from torch import Tensor
 from classmargin.integrations.sklearn_parts.minibatch import SMALLEST_NORM, START_SCALE
 
 FloatArray = NDArray[np.float64]
+HeadOf = Callable[[Tensor], tuple[Tensor, Tensor]]
 CHUNK_ENTRIES = 1 << 20  # logits handled at once: 4 MB in float32
 HISTORY = 10  # pairs of steps and gradients that L-BFGS remembers
 # Above, the eigenvalue problem costs more than the steps it saves; the diagonal of C must do.
@@ -91,46 +92,42 @@ class MarginObjective:
         return self.row_weight @ losses + 0.5 * self.alpha * coef.square().sum()
 
 
-class Coordinates:
-    """Variables ``(V, β, t)`` of a head: ``W = (V · S) Qᵀ`` and offsets; with an anchor (cosine)
-    ``W = scale · e^t · normalised(anchor + (V · S) Qᵀ)``, which starts from these directions and this length.
+def _head_of(
+    objective: MarginObjective,
+    class_share: Tensor,
+    mean_margin: float,
+    intercept: bool,
+    cosine: bool,
+    scale: float | None,
+) -> HeadOf:
+    """Return the function from variables ``(V, β, t)`` to weights ``W = (V · S) Qᵀ`` ``[K, d]`` and offsets ``[K]``.
+
+    A cosine head, ``W = scale · e^t · normalised(means + (V · S) Qᵀ)``, starts from the directions of the class means.
     """
+    share = class_share.to(objective.rows.dtype).clamp_min(SMALLEST_SHARE / class_share.shape[0])
+    bend = share * (1.0 - share).clamp_min(SMALLEST_SHARE) / mean_margin**2
+    eigenvalues, rotation = feature_curvature(objective.rows, objective.row_weight)
+    length = START_SCALE * mean_margin if scale is None else float(scale)
+    width = (bend.unsqueeze(1) * eigenvalues + objective.alpha).rsqrt() / (length if cosine else 1.0)
+    # Width 0: the variable has no effect and stays where it is.
+    shift_width = bend.rsqrt() * intercept
+    # With weights 0 the best offsets give the class shares.
+    start = mean_margin * (share.log() - share.log().mean()) * intercept
+    means = _mean_directions(objective, class_share) if cosine else None
 
-    def __init__(
-        self,
-        objective: MarginObjective,
-        class_share: Tensor,
-        *,
-        mean_margin: float,
-        learns_intercept: bool,
-        anchor: Tensor | None,
-        scale: float,
-        learns_scale: bool,
-    ) -> None:
-        scale = scale if anchor is not None else 1.0
-        share = class_share.clamp_min(SMALLEST_SHARE / class_share.shape[0])
-        bend = share * (1.0 - share).clamp_min(SMALLEST_SHARE) / mean_margin**2
-        eigenvalues, self.rotation = feature_curvature(objective.rows, objective.row_weight)
-        self.width = (bend.unsqueeze(1) * eigenvalues + objective.alpha).rsqrt() / scale
-        # Width 0: the variable has no effect and stays where it is.
-        self.intercept_width = bend.rsqrt() * learns_intercept
-        # With weights 0 the best offsets give the class shares.
-        self.intercept = mean_margin * (share.log() - share.log().mean()) * learns_intercept
-        self.anchor, self.scale, self.learns_scale = anchor, scale, learns_scale
-
-    def head(self, variables: Tensor) -> tuple[Tensor, Tensor]:
-        """Return weights ``[K, d]`` and offsets ``[K]``."""
-        flat, count = variables.to(self.width), self.width.numel()
-        turn = flat[:count].view_as(self.width) * self.width
-        turn = turn if self.rotation is None else turn @ self.rotation.T
+    def head(variables: Tensor) -> tuple[Tensor, Tensor]:
+        flat, count = variables.to(width), width.numel()
+        turn = flat[:count].view_as(width) * width
+        turn = turn if rotation is None else turn @ rotation.T
         # The same shift of all offsets changes nothing: without it there is one answer, and no flat direction.
-        shift = flat[count:-1] * self.intercept_width
-        intercept = self.intercept + shift - shift.mean()
-        if self.anchor is None:
-            return turn, intercept
-        change = flat[-1].clamp(max=LARGEST_LOG_CHANGE) * self.learns_scale
-        direction = F.normalize(self.anchor + turn, dim=1, eps=SMALLEST_NORM)
-        return self.scale * change.exp() * direction, intercept
+        shift = flat[count:-1] * shift_width
+        offsets = start + shift - shift.mean()
+        if means is None:
+            return turn, offsets
+        change = flat[-1].clamp(max=LARGEST_LOG_CHANGE) * (scale is None)
+        return length * change.exp() * F.normalize(means + turn, dim=1, eps=SMALLEST_NORM), offsets
+
+    return head
 
 
 def feature_curvature(rows: Tensor, row_weight: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -184,20 +181,12 @@ def fit_head(
         rows = rows / unit
         alpha = alpha * float(weight @ torch.linalg.vector_norm(rows, dim=1).double().square())
     objective = MarginObjective(rows, labels, row_weight, class_margins, alpha)
-    coordinates = Coordinates(
-        objective,
-        share.to(rows.dtype),
-        mean_margin=mean_margin,
-        learns_intercept=intercept,
-        anchor=_mean_directions(objective, share) if cosine else None,
-        scale=START_SCALE * mean_margin if scale is None else float(scale),
-        learns_scale=scale is None,
-    )
-    head, point = _search(objective, coordinates, iterations, tol)
+    head_of = _head_of(objective, share, mean_margin, intercept, cosine, scale)
+    head, point = _search(objective, head_of, np.zeros(variables + 1), iterations, tol)
     # A class without rows has no direction of its own.
     if small and head.converged and not (cosine and bool((share == 0).any())):
-        point, value = newton_steps(lambda x: objective.value(*coordinates.head(x)), point)
-        head = FittedHead(*coordinates.head(torch.from_numpy(point)), value, head.iterations, head.converged)
+        point, value = newton_steps(lambda x: objective.value(*head_of(x)), point)
+        head = FittedHead(*head_of(torch.from_numpy(point)), value, head.iterations, head.converged)
     coef = head.coef / unit
     offsets = head.intercept - coef @ centre
     return head._replace(coef=coef.to(given), intercept=offsets.to(given))
@@ -214,7 +203,7 @@ def _mean_directions(objective: MarginObjective, share: Tensor) -> Tensor:
 
 
 def _search(
-    objective: MarginObjective, coordinates: Coordinates, iterations: int, tol: float
+    objective: MarginObjective, head_of: HeadOf, point: FloatArray, iterations: int, tol: float
 ) -> tuple[FittedHead, FloatArray]:
     """Return the head where L-BFGS ends, and its variables; half the squared gradient is about the Newton decrement."""
     from scipy import optimize
@@ -224,7 +213,7 @@ def _search(
     @torch.enable_grad()
     def function(point: FloatArray) -> tuple[float, FloatArray]:
         variables = torch.from_numpy(point).requires_grad_()
-        coef, intercept = coordinates.head(variables)
+        coef, intercept = head_of(variables)
         value, *slopes = objective(coef.detach(), intercept.detach())
         gradient = torch.autograd.grad((coef, intercept), variables, slopes)[0].numpy()
         latest.update(point=point.copy(), flat=0.5 * float(gradient @ gradient) <= tol * abs(value))
@@ -235,7 +224,7 @@ def _search(
         if latest["flat"] and np.array_equal(point, latest["point"]):
             raise StopIteration
 
-    point, steps, converged = np.zeros(coordinates.width.numel() + len(coordinates.width) + 1), 1, True
+    steps, converged = 1, True
     value, _ = function(point)
     if not latest["flat"]:
         decrease = SMALLEST_DECREASE[objective.rows.dtype]
@@ -246,7 +235,7 @@ def _search(
         point, value, steps = found.x, float(found.fun), max(int(found.nit), 1)
         # Status 1: out of iterations. Status 2: no more decrease along the line, in float32 what a minimum looks like.
         converged = latest["flat"] or found.status != 1
-    return FittedHead(*coordinates.head(torch.from_numpy(point)), value, steps, converged), point
+    return FittedHead(*head_of(torch.from_numpy(point)), value, steps, converged), point
 
 
 @torch.enable_grad()
