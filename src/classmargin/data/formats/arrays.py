@@ -179,7 +179,9 @@ def read_idx(path: Path) -> npt.NDArray[np.uint8]:
                 size = math.prod(shape)
                 # Before memory is taken for it; small differences get the exact message below.
                 if is_suspicious(size, on_disk) or (not zipped and size > on_disk + SMALL_ENOUGH):
-                    raise DataError(f"{path} claims {size} bytes for shape {shape}, more than its {on_disk} bytes hold")
+                    raise DataError(
+                        f"{path} claims {size} bytes for shape {shape}, far more than its {on_disk} bytes hold"
+                    )
                 limit = memory_budget(_LARGEST_IDX)
                 if size > limit:
                     raise DataError(over_budget(path, size, limit))
