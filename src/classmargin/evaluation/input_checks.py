@@ -188,7 +188,7 @@ def _classes(name: str, values: Any, num_classes: int, class_names: Sequence[str
 def _numbers_of_names(name: str, values: AnyArray, class_names: Sequence[str] | None) -> IntArray:
     if class_names is None:
         raise TypeError(
-            f"{name} must hold integer classes, or names of class_names (all of them, in class order), got text alone: give class_names"
+            f"{name} must hold integer classes, or names together with class_names (in class order), got text alone: give class_names"
         )
     known = [str(entry) for entry in class_names]
     if len(set(known)) < len(known):
