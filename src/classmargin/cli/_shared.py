@@ -133,12 +133,20 @@ OverridesOption = Annotated[list[str] | None, Option("--set", metavar="PART.KEY=
 
 # Where an option of its own stands in the configuration of a run.
 _PLACES = {
-    "data": ("data", "name"), "fraction": ("data", "fraction"), "imbalance": ("data", "imbalance"),
-    "root": ("data", "root"), "allow_download": ("data", "download"), "skip_corrupt": ("data", "skip_corrupt"),
-    "backbone": ("backbone", "name"), "method": ("method", "name"), "epochs": ("loop", "epochs"),
-    "seed": ("loop", "seed"), "compile_network": ("loop", "compile"), "devices": ("machine", "devices"),
+    "data": ("data", "name"),
+    "fraction": ("data", "fraction"),
+    "imbalance": ("data", "imbalance"),
+    "root": ("data", "root"),
+    "allow_download": ("data", "download"),
+    "skip_corrupt": ("data", "skip_corrupt"),
+    "backbone": ("backbone", "name"),
+    "method": ("method", "name"),
+    "epochs": ("loop", "epochs"),
+    "seed": ("loop", "seed"),
+    "compile_network": ("loop", "compile"),
+    "devices": ("machine", "devices"),
     "threads": ("machine", "threads"),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -62,9 +62,15 @@ def gate(
     old = None if baseline is None else shared.read(baseline, class_names).audit(num_classes=num_classes)
     new = shared.read(candidate, class_names).audit(num_classes=num_classes)
     result = decide(
-        new, old, max_drop=max_drop, min_worst=min_worst, must_see=must_see,
-        no_drop_beyond=no_drop_beyond, allow_blind=allow_blind, alpha=alpha,
-    )  # fmt: skip
+        new,
+        old,
+        max_drop=max_drop,
+        min_worst=min_worst,
+        must_see=must_see,
+        no_drop_beyond=no_drop_beyond,
+        allow_blind=allow_blind,
+        alpha=alpha,
+    )
     page = summary or (os.environ.get("GITHUB_STEP_SUMMARY") if output == "github" else None)
     if junit is not None:
         pages.write_junit(result, junit)
@@ -119,9 +125,15 @@ def plan(
     from classmargin.report.tables import Table, columns
 
     found = make_plan(
-        classes, accuracy=accuracy, see=see / 100, max_drop=max_drop / 100, churn=churn,
-        run_deviation=run_deviation / 100, alpha=alpha, power=power,
-    )  # fmt: skip
+        classes,
+        accuracy=accuracy,
+        see=see / 100,
+        max_drop=max_drop / 100,
+        churn=churn,
+        run_deviation=run_deviation / 100,
+        alpha=alpha,
+        power=power,
+    )
     needs = {
         f"interval of a class accuracy of ± {see:g} points": f"{found.interval_samples} samples per class",
         f"gate that catches a drop of {see:g} points in one class": f"{found.gate_samples} samples per class",

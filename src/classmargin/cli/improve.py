@@ -72,9 +72,20 @@ def improve(
         serve_if_helper()
     settings = merge(flags.tables(backbone=None), parse_overrides(flags.overrides or ()))
     found = search(
-        data, baseline=baseline, objective=objective, keep=keep, budget=budget, remedies=remedies,
-        embeddings=embeddings, backbone=flags.backbone, settings=settings, preset=flags.preset, jobs=jobs, engine=engine, out=out,
-    )  # fmt: skip
+        data,
+        baseline=baseline,
+        objective=objective,
+        keep=keep,
+        budget=budget,
+        remedies=remedies,
+        embeddings=embeddings,
+        backbone=flags.backbone,
+        settings=settings,
+        preset=flags.preset,
+        jobs=jobs,
+        engine=engine,
+        out=out,
+    )
     _tell(found, output)
     typer.echo(f"written to {out}", err=True)
 

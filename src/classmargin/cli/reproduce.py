@@ -97,9 +97,14 @@ def reproduce(
         methods = {row.method for block in recipe.blocks for row in block.rows}
         common, own = split_overrides(flags.overrides or (), methods)
         changes = Changes(
-            merge(tables, parse_overrides(common)), own, _files(checkpoint or []), mr2_preset,
-            rows=_list(rows), blocks=_list(blocks), objectives=_list(objective),
-        )  # fmt: skip
+            merge(tables, parse_overrides(common)),
+            own,
+            _files(checkpoint or []),
+            mr2_preset,
+            rows=_list(rows),
+            blocks=_list(blocks),
+            objectives=_list(objective),
+        )
         if dry_run:
             plan = plan_recipe(recipe, scale, seeds=seeds, folder=folder, changes=changes, must_run=False)
             _show_plan(plan, output, equal_footing)

@@ -92,9 +92,15 @@ def ensemble(
     if not distill and (method or overrides):
         raise ValueError("--method and --set are settings of the student; add --distill")
     result = average_runs(
-        runs, out, distill=distill, method=method, settings=parse_overrides(overrides or ()),
-        temperature=temperature, onnx=onnx, report=report,
-    )  # fmt: skip
+        runs,
+        out,
+        distill=distill,
+        method=method,
+        settings=parse_overrides(overrides or ()),
+        temperature=temperature,
+        onnx=onnx,
+        report=report,
+    )
     for name, accuracies in result.rows():
         values = "  ".join(f"{key} {100 * value:.1f}" for key, value in accuracies.items() if value == value)
         typer.echo(f"{printable(name)}: {values}")

@@ -74,11 +74,18 @@ def sweep(
     run = flags.gather(flags.tables(method=method))
     parameters = parse_search(search or (), run)
     plan = SweepPlan(
-        config=run, parameters=parameters, objective=wanted, trials=trials, seed=seed,
+        config=run,
+        parameters=parameters,
+        objective=wanted,
+        trials=trials,
+        seed=seed,
         study=study or study_name(run, parameters, wanted),
         storage=storage or f"sqlite:///{(out / 'study.db').resolve()}",
-        pruner=pruner, sampler=sampler, keep_easy=keep_easy, easy_slack=easy_slack / 100,
-    )  # fmt: skip
+        pruner=pruner,
+        sampler=sampler,
+        keep_easy=keep_easy,
+        easy_slack=easy_slack / 100,
+    )
     if flags.download:
         download_data(run)
     where = "ray" if engine == "ray" else "local"

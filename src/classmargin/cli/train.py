@@ -46,9 +46,13 @@ def train(
     from classmargin.training.stopping import DivergedError, StoppedError
 
     tables = flags.tables(
-        method=method, allow_download=flags.download, skip_corrupt=skip_corrupt, seed=seed,
-        compile_network=compile_network, threads=threads,
-    )  # fmt: skip
+        method=method,
+        allow_download=flags.download,
+        skip_corrupt=skip_corrupt,
+        seed=seed,
+        compile_network=compile_network,
+        threads=threads,
+    )
     begun = RunFolder(out) if out is not None and resume else None
     base = begun.read_config() if begun is not None and begun.started else None
     given = flags.overrides or flags.preset or flags.config or tables.keys() - {"machine"}

@@ -17,8 +17,22 @@ from classmargin.evaluation.release_gate import GateResult, gate
 from classmargin.evaluation.samples import find_slices, flipped_samples, group_accuracies
 
 __all__ = [
-    "Audit", "AuditAccumulator", "Comparison", "ComparisonSet", "FeatureSample", "GateResult",
-    "PredictionFileError", "Predictions", "audit", "compare", "compare_many", "find_slices",
-    "flipped_samples", "gate", "group_accuracies", "read_class_names", "read_predictions",
+    "Audit",
+    "AuditAccumulator",
+    "Comparison",
+    "ComparisonSet",
+    "FeatureSample",
+    "GateResult",
+    "PredictionFileError",
+    "Predictions",
+    "audit",
+    "compare",
+    "compare_many",
+    "find_slices",
+    "flipped_samples",
+    "gate",
+    "group_accuracies",
+    "read_class_names",
+    "read_predictions",
     "write_predictions",
-]  # fmt: skip
+]

@@ -40,9 +40,14 @@ DELTA = 0.05  # probability that the bounds fail
 
 
 def audit_from_evidence(
-    evidence: Evidence, class_names: tuple[str, ...], settings: AuditSettings, *,
-    classifier_weight: AnyArray | None = None, inputs: AuditInputs | None = None, train: Audit | None = None,
-) -> Audit:  # fmt: skip
+    evidence: Evidence,
+    class_names: tuple[str, ...],
+    settings: AuditSettings,
+    *,
+    classifier_weight: AnyArray | None = None,
+    inputs: AuditInputs | None = None,
+    train: Audit | None = None,
+) -> Audit:
     """Turn evidence into an audit."""
     import pandas as pd
 
@@ -60,9 +65,15 @@ def audit_from_evidence(
         features, rows = inputs.features, slice(None)
     known = None if features is None else (features, labels[rows])
     by_class = class_table(
-        evidence, class_names, confusion, estimates, settings,
-        classifier_weight=classifier_weight, train_accuracy=trained, features=known,
-    )  # fmt: skip
+        evidence,
+        class_names,
+        confusion,
+        estimates,
+        settings,
+        classifier_weight=classifier_weight,
+        train_accuracy=trained,
+        features=known,
+    )
     accuracy = class_accuracy(confusion)
     tiers = pd.DataFrame([_tier_row(tier, by_class, estimates) for tier in TIERS])
     bounds, bound_notes, given_notes = None, list[str](), () if inputs is None else inputs.notes
@@ -79,8 +90,15 @@ def audit_from_evidence(
                 disparity[f"{name}_interval"] = true.intervals[name]
     sample = None if kept is None else FeatureSample(kept[0], labels[kept[1]], correct[kept[1]], kept[1])
     return Audit(
-        class_names=class_names, num_samples=len(labels), **estimates.values, intervals=estimates.intervals,
-        confidence=settings.confidence, ranking=settings.ranking, by_class=by_class, tiers=tiers, disparity=disparity,
+        class_names=class_names,
+        num_samples=len(labels),
+        **estimates.values,
+        intervals=estimates.intervals,
+        confidence=settings.confidence,
+        ranking=settings.ranking,
+        by_class=by_class,
+        tiers=tiers,
+        disparity=disparity,
         equal_classes=estimates.true.equal_p_value,
         lag_by_chance=lagging(np.diagonal(confusion), confusion.sum(axis=1), settings.confidence)[1],
         geometry=_geometry(evidence, by_class, tiers, classifier_weight),
@@ -88,8 +106,12 @@ def audit_from_evidence(
         correlations=accuracy_correlations(by_class, settings.confidence),
         notes=(*given_notes, *estimates.notes, *_more_notes(evidence, by_class), *bound_notes),
         ece=calibration_error(evidence.scores.confidence, correct) if evidence.scores else float("nan"),
-        feature_sample=sample, labels=labels, predictions=predictions, sample_id=evidence.sample_id, scores=evidence.scores,
-    )  # fmt: skip
+        feature_sample=sample,
+        labels=labels,
+        predictions=predictions,
+        sample_id=evidence.sample_id,
+        scores=evidence.scores,
+    )
 
 
 def _tier_row(tier: str, by_class: pd.DataFrame, estimates: HeadlineEstimates) -> dict[str, Any]:
@@ -171,9 +193,13 @@ def _evaluate(
     options: dict[str, Any] = {"weight_bound": reach, "norm_order": sums.norm_order, "delta": DELTA}
     counts = sums.counts
     complexity = rademacher_bound_from_statistics(
-        sums.norm_sums / np.maximum(counts, 1), counts, class_margins,
-        feature_dim=inputs.features.shape[1], weight_bound=reach, norm_order=sums.norm_order,
-    )  # fmt: skip
+        sums.norm_sums / np.maximum(counts, 1),
+        counts,
+        class_margins,
+        feature_dim=inputs.features.shape[1],
+        weight_bound=reach,
+        norm_order=sums.norm_order,
+    )
     columns = np.full((4, inputs.num_classes), np.nan)
     for rows in progress_if_long(list(class_groups(inputs.labels)), "bounds"):
         # Types and byte orders that NumPy knows and torch does not end here.

@@ -37,12 +37,26 @@ _Chunk = tuple[IntArray, IntArray, SampleScores | None, AnyArray | None]  # labe
 
 
 def audit(
-    labels: Any, *, logits: Any = None, probabilities: Any = None, predictions: Any = None, features: Any = None,
-    classifier_weight: Any = None, class_names: Sequence[str] | None = None, num_classes: int | None = None,
-    sample_id: Any = None, train: Audit | None = None, ranking: str = "corrected", reference: Any = None,
-    confidence: float = 0.95, bootstrap: int = 2000, seed: int = 0, mean_margin: float = 1.0,
-    norm_order: float = 2.0, costs: Any = None,
-) -> Audit:  # fmt: skip
+    labels: Any,
+    *,
+    logits: Any = None,
+    probabilities: Any = None,
+    predictions: Any = None,
+    features: Any = None,
+    classifier_weight: Any = None,
+    class_names: Sequence[str] | None = None,
+    num_classes: int | None = None,
+    sample_id: Any = None,
+    train: Audit | None = None,
+    ranking: str = "corrected",
+    reference: Any = None,
+    confidence: float = 0.95,
+    bootstrap: int = 2000,
+    seed: int = 0,
+    mean_margin: float = 1.0,
+    norm_order: float = 2.0,
+    costs: Any = None,
+) -> Audit:
     """Audit one classifier on one test set.
 
     Arrays may be NumPy arrays, torch tensors, lists, or pandas and polars columns and frames.
@@ -79,9 +93,16 @@ def audit(
         (0.667, [1.0, 0.5, 0.5])
     """
     inputs = check_inputs(
-        labels, logits=logits, probabilities=probabilities, predictions=predictions, features=features, sample_id=sample_id,
-        classifier_weight=classifier_weight, class_names=class_names, num_classes=num_classes,
-    )  # fmt: skip
+        labels,
+        logits=logits,
+        probabilities=probabilities,
+        predictions=predictions,
+        features=features,
+        sample_id=sample_id,
+        classifier_weight=classifier_weight,
+        class_names=class_names,
+        num_classes=num_classes,
+    )
     names, weight = inputs.class_names, inputs.classifier_weight
     settings = AuditSettings(
         inputs.num_classes, names, ranking, reference, confidence, bootstrap, seed, mean_margin, costs
@@ -113,9 +134,14 @@ class AuditAccumulator:
     """
 
     def __init__(
-        self, num_classes: int | None = None, *, class_names: Sequence[str] | None = None, norm_order: float = 2.0,
-        feature_samples: int = FEATURE_SAMPLES, seed: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        num_classes: int | None = None,
+        *,
+        class_names: Sequence[str] | None = None,
+        norm_order: float = 2.0,
+        feature_samples: int = FEATURE_SAMPLES,
+        seed: int = 0,
+    ) -> None:
         if num_classes is None and class_names is None:
             raise ValueError("give num_classes or class_names, got neither")
         count = num_classes if num_classes is not None else len(class_names or ())
@@ -134,16 +160,28 @@ class AuditAccumulator:
         self.num_samples = 0
 
     def update(
-        self, labels: Any, *, logits: Any = None, probabilities: Any = None, predictions: Any = None,
-        features: Any = None, sample_id: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        labels: Any,
+        *,
+        logits: Any = None,
+        probabilities: Any = None,
+        predictions: Any = None,
+        features: Any = None,
+        sample_id: Any = None,
+    ) -> None:
         """Add one batch; arguments as in :func:`classmargin.audit`. A refused batch leaves the state as it was."""
         # Names bring the columns of a frame into class order; default names must not be compared with them.
         names = self.class_names if self.has_names else None
         inputs = check_inputs(
-            labels, logits=logits, probabilities=probabilities, predictions=predictions, features=features,
-            class_names=names, num_classes=len(self.class_names), sample_id=sample_id,
-        )  # fmt: skip
+            labels,
+            logits=logits,
+            probabilities=probabilities,
+            predictions=predictions,
+            features=features,
+            class_names=names,
+            num_classes=len(self.class_names),
+            sample_id=sample_id,
+        )
         self.add(inputs)
 
     def add(self, inputs: AuditInputs) -> None:
@@ -209,8 +247,12 @@ class AuditAccumulator:
         scores = None
         if inputs.scores is not None:
             scores = score_samples(
-                inputs.scores[rows], labels, are_logits=inputs.scores_are_logits, first_row=first_row, tolerance=inputs.tolerance
-            )  # fmt: skip
+                inputs.scores[rows],
+                labels,
+                are_logits=inputs.scores_are_logits,
+                first_row=first_row,
+                tolerance=inputs.tolerance,
+            )
         if inputs.features is not None:
             check_finite("features", inputs.features[rows], first_row)
         predictions = labels if scores is None else scores.predictions

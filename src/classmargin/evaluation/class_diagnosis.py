@@ -43,10 +43,16 @@ BY_CLASS = (
 
 
 def class_table(
-    evidence: Evidence, class_names: tuple[str, ...], confusion: IntArray, estimates: HeadlineEstimates,
-    settings: AuditSettings, *, classifier_weight: AnyArray | None, train_accuracy: FloatArray | None = None,
+    evidence: Evidence,
+    class_names: tuple[str, ...],
+    confusion: IntArray,
+    estimates: HeadlineEstimates,
+    settings: AuditSettings,
+    *,
+    classifier_weight: AnyArray | None,
+    train_accuracy: FloatArray | None = None,
     features: tuple[AnyArray, IntArray] | None = None,
-) -> pd.DataFrame:  # fmt: skip
+) -> pd.DataFrame:
     """Return the frame of ``Audit.by_class``; ``features`` ``[M, d]`` and their classes ``[M]`` tell which classes can be told apart."""
     import pandas as pd
 
@@ -62,16 +68,22 @@ def class_table(
     # F1 grows with the share of right samples among all that are of the class or taken for it, which is a proportion.
     overlap = wilson_interval(right, n + predicted - right, settings.confidence)
     columns: dict[str, Any] = {
-        "class_name": list(class_names), "n": n, "accuracy": accuracy, "estimate": estimates.true.estimate,
-        "estimate_low": estimates.true.low, "estimate_high": estimates.true.high,
+        "class_name": list(class_names),
+        "n": n,
+        "accuracy": accuracy,
+        "estimate": estimates.true.estimate,
+        "estimate_low": estimates.true.low,
+        "estimate_high": estimates.true.high,
         "lags": lagging(right, n, settings.confidence)[0],
-        **proportion("precision", share(right, predicted), right, predicted), "f1": share(2 * right, n + predicted),
+        **proportion("precision", share(right, predicted), right, predicted),
+        "f1": share(2 * right, n + predicted),
         **{f"f1_{end}": 2 * limit / (1 + limit) for end, limit in zip(("low", "high"), overlap, strict=True)},
         "recall": accuracy.copy(),
         "tier": ["absent" if code < 0 else TIERS[code] for code in estimates.codes.tolist()],
-        "nearest_by_angle": "", "nearest_by_confusion": [names[0] if names else "" for names in named],
+        "nearest_by_angle": "",
+        "nearest_by_confusion": [names[0] if names else "" for names in named],
         "confusion_share": share(counts[:, 0], n),
-    }  # fmt: skip
+    }
     columns["low"], columns["high"] = wilson_interval(right, n, settings.confidence)
     if settings.costs is not None:
         columns |= _cost_columns(confusion, settings.costs, settings.confidence)
@@ -122,12 +134,14 @@ def _score_columns(evidence: Evidence, scores: SampleScores, n: IntArray, confid
     low, high = class_calibration_limits(scores.confidence, correct, labels, count, normal_quantile(confidence))
     sure_and_wrong = ~correct & (scores.confidence >= HIGH_CONFIDENCE)
     return {
-        "ece": class_calibration_error(scores.confidence, correct, labels, count), "ece_low": low, "ece_high": high,
+        "ece": class_calibration_error(scores.confidence, correct, labels, count),
+        "ece_low": low,
+        "ece_high": high,
         "output_margin": class_means(scores.output_margin, labels, count),
         "low_confidence": class_means(scores.confidence < LOW_CONFIDENCE, labels, count),
         "confidently_wrong": class_means(sure_and_wrong, labels, count),
         "label_issues": np.where(n > 0, np.bincount(labels, weights=doubtful, minlength=count), np.nan),
-    }  # fmt: skip
+    }
 
 
 def margins_of(sqnorm: FloatArray, mean_margin: float) -> FloatArray:

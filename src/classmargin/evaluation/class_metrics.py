@@ -176,9 +176,15 @@ def disparity_measures(accuracy: FloatArray, class_names: tuple[str, ...]) -> di
     ascending = np.sort(values)
     low, high = float(ascending[0]), float(ascending[-1])
     return {
-        "mean_class_accuracy": float(values.mean()), "best": high,
-        "worst_class": class_names[int(present[np.argmin(values)])], "worst_5": float(ascending[:5].mean()),
-        "worst_10_percent": float(ascending[: max(1, round(len(values) / 10))].mean()), "range": high - low,
-        "ratio": low / high if high > 0 else float("nan"), "std": float(values.std()), "gini": gini(values),
-        "generalized_entropy": generalized_entropy(values), "theil": theil(values),
-    }  # fmt: skip
+        "mean_class_accuracy": float(values.mean()),
+        "best": high,
+        "worst_class": class_names[int(present[np.argmin(values)])],
+        "worst_5": float(ascending[:5].mean()),
+        "worst_10_percent": float(ascending[: max(1, round(len(values) / 10))].mean()),
+        "range": high - low,
+        "ratio": low / high if high > 0 else float("nan"),
+        "std": float(values.std()),
+        "gini": gini(values),
+        "generalized_entropy": generalized_entropy(values),
+        "theil": theil(values),
+    }

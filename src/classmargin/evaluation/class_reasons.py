@@ -56,47 +56,55 @@ class Step(NamedTuple):
 
 STEPS = {
     "few samples": Step(
-        "collect-test-samples", "Collect test samples first",
+        "collect-test-samples",
+        "Collect test samples first",
         "The interval of this class is so wide that no change to training can be judged by it. Collect test samples until a change "
         "of 3 points can be seen; the number in the step is what that takes (80 % power, 5 % error).",
     ),
     "label noise": Step(
-        "relabel", "Check the doubted labels",
+        "relabel",
+        "Check the doubted labels",
         "Look at the listed samples, least believed label first, and correct what is wrong, in the test set and in the same way in "
         "the training set. Wrong labels make a class look worse than it is and cannot be trained away.",
     ),
     "not fitted": Step(
-        "fit-longer", "Train longer or use a larger model",
+        "fit-longer",
+        "Train longer or use a larger model",
         "The class is wrong on its own training samples too. More data of the same kind will not help before it is fitted: train "
         "longer, with less regularisation, with a larger network, or with a loss that gives the class more weight.",
     ),
     "overlap": Step(
-        "merge-or-separate", "Merge the two classes, or give the model more to tell them apart",
+        "merge-or-separate",
+        "Merge the two classes, or give the model more to tell them apart",
         "A classifier of these two classes alone, cross-validated on the features, is hardly better than a coin. If a person "
         "cannot tell the samples apart either, merge the classes (`audit.merge`); otherwise the features lack what "
         "tells them apart: larger images, another backbone, fine-tuning of more layers.",
     ),
     "confusion": Step(
-        "separate-pair", "Collect or augment samples that tell the two apart",
+        "separate-pair",
+        "Collect or augment samples that tell the two apart",
         "Most errors go to one class. Look at the confused samples of both; collect and augment what tells them apart, and check "
         "that the definition of the two is the same for everybody who labels.",
     ),
     "spread": Step(
-        "vary-training", "Collect varied samples, or try another method",
+        "vary-training",
+        "Collect varied samples, or try another method",
         "Samples of this class differ more from one another than those of most classes. Collect the variants that fail, augment "
         "towards them, or try a larger margin for the class (MR², one of the remedies of `classmargin improve`).",
     ),
     "not generalised": Step(
-        "collect-or-augment", "Collect or augment training samples",
+        "collect-or-augment",
+        "Collect or augment training samples",
         "The class is right on its training samples and wrong here: it is memorised. More samples, stronger augmentation and more "
         "regularisation help; so does a check that training and test samples come from the same source.",
     ),
     "scattered": Step(
-        "improve", "Try remedies",
+        "improve",
+        "Try remedies",
         "No single cause stands out. `classmargin improve` tries remedies, from class offsets to other losses, on validation samples "
         "and says which one lifts the weak classes without hurting the rest. Tune weight decay, length of training and augmentation first.",
     ),
-}  # fmt: skip
+}
 
 
 class Verdict(NamedTuple):

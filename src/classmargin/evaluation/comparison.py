@@ -100,10 +100,16 @@ class ComparisonSet:
 
 
 def compare(
-    baseline: Audit | Sequence[Audit], candidate: Audit | Sequence[Audit], *,
-    names: tuple[str, str] = ("baseline", "candidate"), ranking: str = "crossfit", confidence: float = 0.95,
-    alpha: float = 0.05, bootstrap: int = 2000, seed: int = 0,
-) -> Comparison:  # fmt: skip
+    baseline: Audit | Sequence[Audit],
+    candidate: Audit | Sequence[Audit],
+    *,
+    names: tuple[str, str] = ("baseline", "candidate"),
+    ranking: str = "crossfit",
+    confidence: float = 0.95,
+    alpha: float = 0.05,
+    bootstrap: int = 2000,
+    seed: int = 0,
+) -> Comparison:
     """Compare two models on the same samples; several runs (seeds) of a model may be given as a list of audits.
 
     Args:
@@ -136,9 +142,14 @@ def compare(
 
 
 def compare_many(
-    models: Mapping[str, Audit | Sequence[Audit]], *, ranking: str = "crossfit", confidence: float = 0.95,
-    alpha: float = 0.05, bootstrap: int = 2000, seed: int = 0,
-) -> ComparisonSet:  # fmt: skip
+    models: Mapping[str, Audit | Sequence[Audit]],
+    *,
+    ranking: str = "crossfit",
+    confidence: float = 0.95,
+    alpha: float = 0.05,
+    bootstrap: int = 2000,
+    seed: int = 0,
+) -> ComparisonSet:
     """Compare every model with the first one; class tests and intervals are controlled over all comparisons together (Bonferroni).
 
     Args:
@@ -168,9 +179,14 @@ def compare_many(
 
 
 def _compare(
-    names: tuple[str, ...], models: Sequence[Audit | Sequence[Audit]],
-    ranking: str, confidence: float, alpha: float, bootstrap: int, seed: int,
-) -> tuple[Comparison, ...]:  # fmt: skip
+    names: tuple[str, ...],
+    models: Sequence[Audit | Sequence[Audit]],
+    ranking: str,
+    confidence: float,
+    alpha: float,
+    bootstrap: int,
+    seed: int,
+) -> tuple[Comparison, ...]:
     check_choice("ranking", ranking, COMPARISON_RANKINGS)
     for argument, value in (("alpha", alpha), ("confidence", confidence)):
         check_fraction(argument, value)
@@ -181,9 +197,16 @@ def _compare(
     comparisons = []
     for name, pair, q_value in zip(names[1:], pairs, q_values, strict=True):
         summary = headline_differences(
-            pair.labels, pair.correct, pair.runs, len(pair.class_names),
-            ranking=ranking, candidates=len(pairs), confidence=confidence, bootstrap=bootstrap, seed=seed,
-        )  # fmt: skip
+            pair.labels,
+            pair.correct,
+            pair.runs,
+            len(pair.class_names),
+            ranking=ranking,
+            candidates=len(pairs),
+            confidence=confidence,
+            bootstrap=bootstrap,
+            seed=seed,
+        )
         rows = summary[["metric", "difference", "low", "high"]].to_numpy().tolist()
         deltas = {metric: (difference, low, high) for metric, difference, low, high in rows}
         found = pair.differences
@@ -194,12 +217,24 @@ def _compare(
         by_class.insert(0, "class_name", pair.class_names)
         named = {key: tuple(by_class["class_name"][by_class["outcome"] == key]) for key in ("gained", "lost", "noise")}
         counts = {key: len(classes) for key, classes in named.items()}
-        comparisons.append(Comparison(
-            baseline_name=names[0], candidate_name=name, class_names=pair.class_names, num_samples=len(pair.labels),
-            runs=pair.runs, deltas=deltas, summary=summary, by_class=by_class,
-            verdict=pair_verdict((names[0], name), deltas, counts, confidence, alpha), **named,
-            confidence=confidence, alpha=alpha, ranking=ranking, notes=_notes(pair, ranking),
-        ))  # fmt: skip
+        comparisons.append(
+            Comparison(
+                baseline_name=names[0],
+                candidate_name=name,
+                class_names=pair.class_names,
+                num_samples=len(pair.labels),
+                runs=pair.runs,
+                deltas=deltas,
+                summary=summary,
+                by_class=by_class,
+                verdict=pair_verdict((names[0], name), deltas, counts, confidence, alpha),
+                **named,
+                confidence=confidence,
+                alpha=alpha,
+                ranking=ranking,
+                notes=_notes(pair, ranking),
+            )
+        )
     return tuple(comparisons)
 
 

@@ -31,18 +31,25 @@ class SampleScores(NamedTuple):
 
 
 def score_samples(
-    scores: AnyArray, labels: IntArray, *, are_logits: bool, first_row: int = 0, tolerance: float = PROBABILITY_TOLERANCE
-) -> SampleScores:  # fmt: skip
+    scores: AnyArray,
+    labels: IntArray,
+    *,
+    are_logits: bool,
+    first_row: int = 0,
+    tolerance: float = PROBABILITY_TOLERANCE,
+) -> SampleScores:
     """Read one chunk of scores."""
     values = scores.astype(np.float64)
     probabilities = _softmax(values, first_row) if are_logits else _checked(values, first_row, tolerance)
     candidates = _top_classes(probabilities, min(CANDIDATES, probabilities.shape[1]))
     return SampleScores(
-        predictions=np.argmax(values, axis=1), confidence=probabilities.max(axis=1),
+        predictions=np.argmax(values, axis=1),
+        confidence=probabilities.max(axis=1),
         true_probability=probabilities[np.arange(len(labels)), labels],
-        output_margin=_margin(probabilities, labels), candidates=candidates,
+        output_margin=_margin(probabilities, labels),
+        candidates=candidates,
         candidate_probabilities=np.take_along_axis(probabilities, candidates, axis=1),
-    )  # fmt: skip
+    )
 
 
 def _softmax(logits: FloatArray, first_row: int) -> FloatArray:

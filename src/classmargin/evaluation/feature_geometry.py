@@ -77,8 +77,12 @@ def class_geometry(sums: FeatureSums) -> ClassGeometry:
 
 LAYOUT = ("equinorm_cv", "equiangularity", "max_angle_gap")
 COLLAPSE_KEYS = (
-    "nc1", "within_between_ratio", *(f"mean_{name}" for name in LAYOUT), "spread_to_mean_norm", "self_duality"
-)  # fmt: skip
+    "nc1",
+    "within_between_ratio",
+    *(f"mean_{name}" for name in LAYOUT),
+    "spread_to_mean_norm",
+    "self_duality",
+)
 WEIGHT_KEYS = ("weight_norm_mean", "weight_norm_cv", *(f"weight_{name}" for name in LAYOUT))
 
 

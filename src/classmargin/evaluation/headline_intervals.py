@@ -277,9 +277,17 @@ _INTERVAL_TEXT = (
 
 
 def headline_differences(
-    labels: IntArray, correct: AnyArray, runs: tuple[int, int], num_classes: int, *,
-    ranking: str, confidence: float, bootstrap: int, seed: int, candidates: int = 1,
-) -> pd.DataFrame:  # fmt: skip
+    labels: IntArray,
+    correct: AnyArray,
+    runs: tuple[int, int],
+    num_classes: int,
+    *,
+    ranking: str,
+    confidence: float,
+    bootstrap: int,
+    seed: int,
+    candidates: int = 1,
+) -> pd.DataFrame:
     """Return ``Comparison.summary``; intervals hold for all of several ``candidates`` at once."""
     import pandas as pd
 
@@ -328,8 +336,13 @@ def _two_level_factor(
 
 
 def _guard_few_changes(
-    intervals: Intervals, table: OutcomeTable, runs: tuple[int, int], difference: FloatArray, ranking: str, confidence: float
-) -> Intervals:  # fmt: skip
+    intervals: Intervals,
+    table: OutcomeTable,
+    runs: tuple[int, int],
+    difference: FloatArray,
+    ranking: str,
+    confidence: float,
+) -> Intervals:
     """Keep intervals honest where hardly any sample changed sides, so that there is little to resample."""
     first, second = table.patterns[..., : runs[0]].mean(axis=-1), table.patterns[..., runs[0] :].mean(axis=-1)
     gained = (table.counts * second * (1 - first)).sum(axis=1)

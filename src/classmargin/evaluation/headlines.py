@@ -144,9 +144,15 @@ def observed_headlines(
 
 
 def resampled_headlines(
-    table: OutcomeTable, run_counts: tuple[int, ...], rule: TierRule, replicates: int, rng: np.random.Generator, *,
-    resample_runs: bool, resample_samples: bool = True,
-) -> FloatArray:  # fmt: skip
+    table: OutcomeTable,
+    run_counts: tuple[int, ...],
+    rule: TierRule,
+    replicates: int,
+    rng: np.random.Generator,
+    *,
+    resample_runs: bool,
+    resample_samples: bool = True,
+) -> FloatArray:
     """Return the headline numbers of stratified bootstrap copies ``[B, S, 6]``.
 
     First level: runs of each side (n - 1 of n; Rao and Wu 1988). Second level: samples within each class, the same for all runs.

@@ -55,9 +55,17 @@ class AuditInputs(NamedTuple):
 
 
 def check_inputs(
-    labels: Any, *, logits: Any = None, probabilities: Any = None, predictions: Any = None, features: Any = None,
-    classifier_weight: Any = None, class_names: Sequence[str] | None = None, num_classes: int | None = None, sample_id: Any = None,
-) -> AuditInputs:  # fmt: skip
+    labels: Any,
+    *,
+    logits: Any = None,
+    probabilities: Any = None,
+    predictions: Any = None,
+    features: Any = None,
+    classifier_weight: Any = None,
+    class_names: Sequence[str] | None = None,
+    num_classes: int | None = None,
+    sample_id: Any = None,
+) -> AuditInputs:
     """Check everything about one test set that can be checked without touching the large arrays."""
     if class_names is not None and not isinstance(class_names, str):
         class_names = to_array("class_names", class_names).tolist()  # names in bytes are names as well

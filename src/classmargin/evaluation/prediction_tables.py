@@ -136,9 +136,12 @@ def _check_width(path: Path, columns: Sequence[str]) -> None:
 
 
 def _arrays(
-    path: Path, columns: dict[str, AnyArray], class_names: Sequence[str] | None, present: Sequence[str],
+    path: Path,
+    columns: dict[str, AnyArray],
+    class_names: Sequence[str] | None,
+    present: Sequence[str],
     scores: Callable[[Sequence[str]], AnyArray],
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     label, prediction = _spelled(path, columns, "label"), _spelled(path, columns, "prediction")
     if label is None:
         raise PredictionFileError(f"{path} must have a column 'label', got {listed(present) or 'no columns'}")

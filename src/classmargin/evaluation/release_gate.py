@@ -86,10 +86,16 @@ class GateResult:
 
 
 def gate(
-    candidate: Audit, baseline: Audit | None = None, *, max_drop: float = 0.02, min_worst: float | None = None,
-    must_see: float | None = None, no_drop_beyond: float | None = None, allow_blind: bool = False,
+    candidate: Audit,
+    baseline: Audit | None = None,
+    *,
+    max_drop: float = 0.02,
+    min_worst: float | None = None,
+    must_see: float | None = None,
+    no_drop_beyond: float | None = None,
+    allow_blind: bool = False,
     alpha: float = 0.05,
-) -> GateResult:  # fmt: skip
+) -> GateResult:
     """Decide whether a candidate may replace a baseline.
 
     *FAIL* if, for the overall accuracy or for a class, the data show that the true drop is larger than ``max_drop`` (paired test against
@@ -181,9 +187,19 @@ def gate(
     notes = _below_without_support(by_class, min_worst, alpha)
     notes.append(f"{count} tests ({what}), adjusted by Holm: models {good} fail with probability of at most {alpha:g}.")
     return GateResult(
-        verdict=verdict, reasons=tuple(reasons), power=power, power_table=table, by_class=by_class, overall=overall,
-        max_drop=max_drop, min_worst=min_worst, must_see=seen, no_drop_beyond=no_drop_beyond, alpha=alpha, notes=tuple(notes),
-    )  # fmt: skip
+        verdict=verdict,
+        reasons=tuple(reasons),
+        power=power,
+        power_table=table,
+        by_class=by_class,
+        overall=overall,
+        max_drop=max_drop,
+        min_worst=min_worst,
+        must_see=seen,
+        no_drop_beyond=no_drop_beyond,
+        alpha=alpha,
+        notes=tuple(notes),
+    )
 
 
 def _p_values(found: pd.DataFrame, max_drop: float, min_worst: float | None) -> FloatArray:
@@ -363,9 +379,16 @@ class Plan:
 
 
 def plan(
-    num_classes: int, *, accuracy: float = 0.8, see: float = 0.03, max_drop: float = 0.0,
-    churn: float | None = None, run_deviation: float = 0.01, alpha: float = 0.05, power: float = POWER,
-) -> Plan:  # fmt: skip
+    num_classes: int,
+    *,
+    accuracy: float = 0.8,
+    see: float = 0.03,
+    max_drop: float = 0.0,
+    churn: float | None = None,
+    run_deviation: float = 0.01,
+    alpha: float = 0.05,
+    power: float = POWER,
+) -> Plan:
     """Return the samples per class and the seeds that are needed to see ``see``."""
     check_int("num_classes", num_classes, minimum=1)
     for name, value in (("accuracy", accuracy), ("see", see), ("alpha", alpha), ("power", power)):
@@ -385,4 +408,4 @@ def plan(
             f"Seeds: the number varies by {100 * run_deviation:g} points (standard deviation) from run to run; measure it on the baseline.",
             f"Probability of seeing it: {power:g}.",
         ),
-    )  # fmt: skip
+    )

@@ -67,12 +67,16 @@ def sample_table(audit: Audit) -> pd.DataFrame:
     names = np.array(audit.class_names, dtype=object)
     frame = pd.DataFrame({"sample_id": positions if audit.sample_id is None else audit.sample_id[positions]})
     return frame.assign(
-        class_name=names[audit.labels[positions]], kind=np.array(KINDS, dtype=object)[kinds[order]],
-        rank=places_in_groups(audit.labels[positions], kinds[order]) + 1, predicted=names[predicted],
-        probability=probability, true_probability=true,
-        second_choice=np.where(second < 0, "", names[np.maximum(second, 0)]), second_probability=second_probability,
+        class_name=names[audit.labels[positions]],
+        kind=np.array(KINDS, dtype=object)[kinds[order]],
+        rank=places_in_groups(audit.labels[positions], kinds[order]) + 1,
+        predicted=names[predicted],
+        probability=probability,
+        true_probability=true,
+        second_choice=np.where(second < 0, "", names[np.maximum(second, 0)]),
+        second_probability=second_probability,
         position=positions,
-    )  # fmt: skip
+    )
 
 
 def places_in_groups(*keys: IntArray) -> IntArray:
@@ -161,10 +165,13 @@ def flipped_samples(baseline: Audit, candidate: Audit) -> pd.DataFrame:
     of_the_wrong = np.where(was, probabilities[1], probabilities[0])
     frame = pd.DataFrame({"sample_id": first if baseline.sample_id is None else baseline.sample_id[first]})
     frame = frame.assign(
-        class_name=names[baseline.labels[first]], change=np.where(was, "right→wrong", "wrong→right"),
-        baseline=names[baseline.predictions[first]], candidate=names[candidate.predictions[second]],
-        baseline_probability=probabilities[0], candidate_probability=probabilities[1],
-    )  # fmt: skip
+        class_name=names[baseline.labels[first]],
+        change=np.where(was, "right→wrong", "wrong→right"),
+        baseline=names[baseline.predictions[first]],
+        candidate=names[candidate.predictions[second]],
+        baseline_probability=probabilities[0],
+        candidate_probability=probabilities[1],
+    )
     order = np.lexsort((-of_the_wrong, ~was, baseline.labels[first]))
     return frame.iloc[order].reset_index(drop=True)
 

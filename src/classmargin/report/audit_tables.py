@@ -37,9 +37,11 @@ RANKING_WORDS = {
     "crossfit": "thirds ranked on one half of the samples and measured on the other",
 }
 HEADLINES = {
-    "overall": "all samples", **{third: f"{third} third of classes" for third in TIERS}, "worst": "worst class",
+    "overall": "all samples",
+    **{third: f"{third} third of classes" for third in TIERS},
+    "worst": "worst class",
     "gap": "gap, easy minus hard",
-}  # fmt: skip
+}
 # The worst class has an interval in its own row; this is another number, and is called so.
 LOWEST = {True: "lowest true accuracy", False: "lowest observed accuracy"}
 CLASS_COLUMNS = columns("""
@@ -110,11 +112,16 @@ GEOMETRY = columns("""
     spread_to_mean_norm | Mean of ‖ŝ‖ / ‖μ̂‖ | number | The paper's measure of how far features are from collapse
 """)
 BOUND_WORDS = {
-    "class_name": "Class", "bound": "Bound", "empirical": "Empirical margin loss",
-    "complexity": "Complexity of features and head", "confidence": "Confidence term",
-    "total": "Bound on the error, the sum of these", "delta": "Probability δ that the bound fails",
-    "weight_bound": "Largest weight Λ", "error": "Measured error",
-}  # fmt: skip
+    "class_name": "Class",
+    "bound": "Bound",
+    "empirical": "Empirical margin loss",
+    "complexity": "Complexity of features and head",
+    "confidence": "Confidence term",
+    "total": "Bound on the error, the sum of these",
+    "delta": "Probability δ that the bound fails",
+    "weight_bound": "Largest weight Λ",
+    "error": "Measured error",
+}
 
 
 def audit_verdict(audit: Audit) -> str:

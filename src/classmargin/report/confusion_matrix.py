@@ -83,10 +83,17 @@ def heat_figure(shares: FloatArray, labels: Sequence[str]) -> Figure:
     few = len(labels) <= MOST_NAMED_CLASSES
     figure = empty_figure(min(960 if few else 760, max(340, 150 + 24 * len(labels))))
     figure.add_heatmap(
-        z=np.round(shares, 4), x=list(labels), y=list(labels), colorscale=HEAT_SCALE, zmin=0, xgap=int(few),
-        ygap=int(few), colorbar={"tickformat": ".0%", "thickness": 10, "outlinewidth": 0, "len": 0.6},
-        hovertemplate="true <b>%{y}</b><br>taken for <b>%{x}</b><br>%{z:.1%}<extra></extra>", hoverongaps=False,
-    )  # fmt: skip
+        z=np.round(shares, 4),
+        x=list(labels),
+        y=list(labels),
+        colorscale=HEAT_SCALE,
+        zmin=0,
+        xgap=int(few),
+        ygap=int(few),
+        colorbar={"tickformat": ".0%", "thickness": 10, "outlinewidth": 0, "len": 0.6},
+        hovertemplate="true <b>%{y}</b><br>taken for <b>%{x}</b><br>%{z:.1%}<extra></extra>",
+        hoverongaps=False,
+    )
     category: dict[str, Any] = {"type": "category", "tickfont": {"size": 10}, "showgrid": False}
     if few:  # every name; left to itself plotly leaves out what it finds crowded
         category |= {"tickmode": "linear", "tick0": 0, "dtick": 1}

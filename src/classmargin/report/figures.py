@@ -58,9 +58,15 @@ def empty_figure(height: int, **layout: Any) -> Figure:
     graph_objects = require_extra("plotly.graph_objects", "report", "an HTML report")
     clear = "rgba(0,0,0,0)"
     return graph_objects.Figure().update_layout(
-        template="none", height=height, paper_bgcolor=clear, plot_bgcolor=clear, margin={"l": 16, "r": 12, "t": 12, "b": 48},
-        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}, hoverlabel={"align": "left"}, **layout,
-    )  # fmt: skip
+        template="none",
+        height=height,
+        paper_bgcolor=clear,
+        plot_bgcolor=clear,
+        margin={"l": 16, "r": 12, "t": 12, "b": 48},
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+        hoverlabel={"align": "left"},
+        **layout,
+    )
 
 
 def titled_axis(title: str, **more: Any) -> dict[str, Any]:
@@ -195,11 +201,15 @@ def class_scatter_figure(names: Sequence[str], classes: pd.DataFrame, key: str, 
     for group, members in _tier_members(classes["tier"], usable).items():
         size, colour = 8 if len(names) <= 200 else 5, TIER_COLOURS.get(group, ACCENT)
         figure.add_scatter(
-            x=x[members], y=accuracy[members], mode="markers", name=group or "classes",
-            marker={"size": size, "opacity": 0.85, "color": colour}, customdata=members.tolist(),
+            x=x[members],
+            y=accuracy[members],
+            mode="markers",
+            name=group or "classes",
+            marker={"size": size, "opacity": 0.85, "color": colour},
+            customdata=members.tolist(),
             text=[plotly_text(names[cls], longest=60) for cls in members],
             hovertemplate="<b>%{text}</b><br>" + x_title + " %{x:.3g}<br>accuracy %{y:.1%}<extra></extra>",
-        )  # fmt: skip
+        )
     return figure
 
 
@@ -213,7 +223,9 @@ def gains_figure(classes: pd.DataFrame) -> Figure:
     for key, (label, colour) in OUTCOMES.items():
         members = sorted_classes[sorted_classes["outcome"] == key]
         figure.add_bar(
-            x=members["place"].to_numpy(), y=100 * _floats(members["difference"]), name=f"{label} ({len(members)})",
+            x=members["place"].to_numpy(),
+            y=100 * _floats(members["difference"]),
+            name=f"{label} ({len(members)})",
             marker={"color": colour},
             text=[
                 f"<b>{plotly_text(row['class_name'], longest=60)}</b><br>"
@@ -221,8 +233,9 @@ def gains_figure(classes: pd.DataFrame) -> Figure:
                 f"q = {plotly_text(format_value(row['q_value'], 'p_value'))}"
                 for row in members.to_dict("records")
             ],
-            textposition="none", hovertemplate="%{text}<extra></extra>",
-        )  # fmt: skip
+            textposition="none",
+            hovertemplate="%{text}<extra></extra>",
+        )
     return figure
 
 
@@ -242,8 +255,13 @@ class FeatureMap(NamedTuple):
 
 
 def choose_samples(
-    labels: IntArray, highlighted: IntArray, *, seed: int = 0, most: int = MOST_POINTS, most_a_class: int = MOST_POINTS_A_CLASS
-) -> IntArray:  # fmt: skip
+    labels: IntArray,
+    highlighted: IntArray,
+    *,
+    seed: int = 0,
+    most: int = MOST_POINTS,
+    most_a_class: int = MOST_POINTS_A_CLASS,
+) -> IntArray:
     """Return positions of samples: plenty of every highlighted class, the rest drawn from all other classes."""
     shuffled = np.random.default_rng(seed).permutation(len(labels))
     wanted = [shuffled[labels[shuffled] == cls][:most_a_class] for cls in highlighted]

@@ -36,18 +36,27 @@ MARK = "▾ "
 MOST_HIGHLIGHTED = 8
 FEWEST_POINTS_IN_COLOUR = 4
 CARD_LABELS = {
-    "overall": "All samples", **{third: f"{third.capitalize()} third" for third in TIERS},
-    "worst": "Lowest accuracy", "gap": "Gap, easy − hard",
-}  # fmt: skip
+    "overall": "All samples",
+    **{third: f"{third.capitalize()} third" for third in TIERS},
+    "worst": "Lowest accuracy",
+    "gap": "Gap, easy − hard",
+}
 THIRDS_AND_MORE = (*TIERS, "worst", "overall")
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
 def write_audit_html(
-    audit: Audit, path: str | os.PathLike[str], baseline: Audit | None = None, *,
-    comparison: Comparison | None = None, title: str = "Class audit", feature_map: bool = True, images: Any = None,
-    texts: Sequence[str] | None = None, tables: Sequence[Table] = (),
-) -> Path:  # fmt: skip
+    audit: Audit,
+    path: str | os.PathLike[str],
+    baseline: Audit | None = None,
+    *,
+    comparison: Comparison | None = None,
+    title: str = "Class audit",
+    feature_map: bool = True,
+    images: Any = None,
+    texts: Sequence[str] | None = None,
+    tables: Sequence[Table] = (),
+) -> Path:
     """Write the audit as one HTML file and return where it is.
 
     A ``baseline`` on the same samples is shown beside, with its ``comparison`` (made here unless given). ``feature_map`` places the
@@ -75,13 +84,19 @@ def write_audit_html(
         "failing": "Lagging classes" if audit.by_class["lags"].any() else "Worst classes",
         "samples": "Samples" if samples else "",
         **{f"table-{place}": table.title for place, table in enumerate(tables, start=1)},
-        "comparison": "" if comparison is None else "Against the baseline", "thirds": "Thirds",
-        "accuracy": "Every class", "classes": "All numbers",
-        "spread": "Spread" if "spread" in figures or correlations.rows else "", "confusion": "Confusion",
-        "map": "Map" if "map" in figures else "", "disparity": "Disparity",
-        "geometry": "Geometry" if geometry.rows else "", "bounds": "" if audit.bounds is None else "Bounds",
-        "steps": "What to do" if steps else "", "notes": "How to read this",
-    }  # fmt: skip
+        "comparison": "" if comparison is None else "Against the baseline",
+        "thirds": "Thirds",
+        "accuracy": "Every class",
+        "classes": "All numbers",
+        "spread": "Spread" if "spread" in figures or correlations.rows else "",
+        "confusion": "Confusion",
+        "map": "Map" if "map" in figures else "",
+        "disparity": "Disparity",
+        "geometry": "Geometry" if geometry.rows else "",
+        "bounds": "" if audit.bounds is None else "Bounds",
+        "steps": "What to do" if steps else "",
+        "notes": "How to read this",
+    }
     absent = int((audit.by_class["n"] == 0).sum())
     without = f" ({absent} without samples)" if absent else ""
     lowest = audit_tables.LOWEST[audit.ranking == "corrected"]
@@ -220,19 +235,27 @@ def comparison_page(
 
 
 def write_tables_html(
-    path: str | os.PathLike[str], *, title: str, verdict: str, tables: Sequence[Table],
-    figures: Mapping[str, tuple[draw.Figure, str, str]] | None = None, notes: Sequence[str] = (),
-) -> Path:  # fmt: skip
+    path: str | os.PathLike[str],
+    *,
+    title: str,
+    verdict: str,
+    tables: Sequence[Table],
+    figures: Mapping[str, tuple[draw.Figure, str, str]] | None = None,
+    notes: Sequence[str] = (),
+) -> Path:
     """Write one self-contained HTML file and return where it is; a figure comes with words for those who cannot see it, and a caption."""
     shown = dict(figures or {})
     sections = [(f"table-{number}", table.title) for number, table in enumerate(tables, start=1)]
     content = {
-        "title": printable(title), "verdict": printable(verdict), "tables": list(tables),
+        "title": printable(title),
+        "verdict": printable(verdict),
+        "tables": list(tables),
         "drawn": [(name, label, caption) for name, (_, label, caption) in shown.items()],
-        "figures": {name: figure for name, (figure, _, _) in shown.items()}, "cells": None,
+        "figures": {name: figure for name, (figure, _, _) in shown.items()},
+        "cells": None,
         "notes": [printable(note) for note in notes],
         "sections": [*sections, *([("figures", "Figures")] if shown else []), ("notes", "How to read this")],
-    }  # fmt: skip
+    }
     return write_page(path, "tables.html.j2", content)
 
 
@@ -242,9 +265,12 @@ def write_page(path: str | os.PathLike[str], template: str, content: Mapping[str
     markupsafe = require_extra("markupsafe", "report", "an HTML report")
     plotly = require_extra("plotly.offline", "report", "an HTML report")
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     environment.globals["rows_at_once"] = ROWS_AT_ONCE
     environment.filters |= {"shown": format_value, "sort_value": sort_value}
     figures = ",".join(f'"{key}":{figure.to_json()}' for key, figure in content["figures"].items())

@@ -97,9 +97,16 @@ class HookContext:
         with evaluation_mode(self.model):
             for batch, output in forward_batches(self.model, self.batches(), self.fabric):
                 yield Step(
-                    output.logits, output.features, batch.labels, batch.index, batch.inputs, model=self.model,
-                    epoch=self.epoch, global_step=self.global_step, stage=self.stage,
-                )  # fmt: skip
+                    output.logits,
+                    output.features,
+                    batch.labels,
+                    batch.index,
+                    batch.inputs,
+                    model=self.model,
+                    epoch=self.epoch,
+                    global_step=self.global_step,
+                    stage=self.stage,
+                )
 
 
 def measure_accuracies(

@@ -61,9 +61,17 @@ class TrainedModule(nn.Module):
         """Return the loss and, for methods that look at a step after it, detached features and logits."""
         output = self.network.forward(inputs) if plain else self.network(inputs)
         step = Step(
-            output.logits, output.features, labels, index, inputs, views, self.network,
-            position.epoch, position.global_step, position.stage,
-        )  # fmt: skip
+            output.logits,
+            output.features,
+            labels,
+            index,
+            inputs,
+            views,
+            self.network,
+            position.epoch,
+            position.global_step,
+            position.stage,
+        )
         try:
             loss = self.method.loss(step, update_state)
         except ValueError:
@@ -247,9 +255,17 @@ class Stepper:
         index = torch.cat([batch.index for batch in batches])
         inputs = torch.cat([batch.inputs for batch in batches])
         return Step(
-            logits, features, labels, index, inputs, batches[0].views, self._network,
-            position.epoch, position.global_step, position.stage,
-        )  # fmt: skip
+            logits,
+            features,
+            labels,
+            index,
+            inputs,
+            batches[0].views,
+            self._network,
+            position.epoch,
+            position.global_step,
+            position.stage,
+        )
 
 
 def _weighted(losses: list[tuple[float, MethodLoss]]) -> MethodLoss:

@@ -171,10 +171,20 @@ def with_interval(delta: Delta) -> str:
 
 
 def assemble(
-    aim: Aim, samples: Samples, scores: Mapping[str, list[Any]], rows: Sequence[Row], chosen: Row | None, *,
-    facts: Mapping[str, Any], notes: Sequence[str], folder: Path, winner: tuple[Path, ...] = (),
-    offsets: Sequence[float] = (), images: Any = None, tuned: str = TUNED,
-) -> Improvement:  # fmt: skip
+    aim: Aim,
+    samples: Samples,
+    scores: Mapping[str, list[Any]],
+    rows: Sequence[Row],
+    chosen: Row | None,
+    *,
+    facts: Mapping[str, Any],
+    notes: Sequence[str],
+    folder: Path,
+    winner: tuple[Path, ...] = (),
+    offsets: Sequence[float] = (),
+    images: Any = None,
+    tuned: str = TUNED,
+) -> Improvement:
     """Compare scores on the test set: those of the ``baseline``, of the ``choice`` and of the given baseline, where there are."""
     title = None if chosen is None else chosen.title
     judged = "baseline" if title is None else "choice"
@@ -201,12 +211,24 @@ def assemble(
     classes = audits[judged].by_class
     lagging = classes[classes["lags"].astype(bool) & ~classes["class_name"].isin(gained)].sort_values("accuracy")
     return Improvement(
-        answer, words + said, title, frame_of(rows), validation, test, comparisons, audits,
+        answer,
+        words + said,
+        title,
+        frame_of(rows),
+        validation,
+        test,
+        comparisons,
+        audits,
         flipped=flipped_samples(audits["baseline"], audits[judged]),
         advice=lagging[["class_name", "n", "accuracy", "reason", "next_step"]].reset_index(drop=True),
-        commands=_commands(winner, folder), folder=folder, winner=winner, offsets=tuple(offsets),
-        facts=facts, notes=tuple(notes), images=images,
-    )  # fmt: skip
+        commands=_commands(winner, folder),
+        folder=folder,
+        winner=winner,
+        offsets=tuple(offsets),
+        facts=facts,
+        notes=tuple(notes),
+        images=images,
+    )
 
 
 def _widened(pair: Comparison, deltas: Deltas) -> Comparison:

@@ -301,9 +301,18 @@ def _outcome(search: Search, given: Array | None, asked: Mapping[str, str]) -> I
     images = pictures_of(bundle.test, np.asarray(samples.sample_id)) if bundle.kind == "images" else None
     runs = tuple(run.path for run in winner.members[0])
     return assemble(
-        aim, samples, scores, search.rows, row,
-        facts=facts, notes=notes, folder=search.folder, winner=runs, offsets=offsets, images=images,
-    )  # fmt: skip
+        aim,
+        samples,
+        scores,
+        search.rows,
+        row,
+        facts=facts,
+        notes=notes,
+        folder=search.folder,
+        winner=runs,
+        offsets=offsets,
+        images=images,
+    )
 
 
 def _shifted(validation: Path, test: Path, objective: str, keep: str, out: Path) -> Improvement:
@@ -336,8 +345,16 @@ def _shifted(validation: Path, test: Path, objective: str, keep: str, out: Path)
     ]
     facts = {"data": test.stem, "objective": aim.words, "keep": keep, "seeds": 1}
     found = assemble(
-        aim, samples, tested, list(rows.values()), None if best is None else rows[best],
-        facts=facts, notes=notes, folder=out, offsets=offsets.tolist(), tuned="the model as it is",
-    )  # fmt: skip
+        aim,
+        samples,
+        tested,
+        list(rows.values()),
+        None if best is None else rows[best],
+        facts=facts,
+        notes=notes,
+        folder=out,
+        offsets=offsets.tolist(),
+        tuned="the model as it is",
+    )
     write_improvement(found, out)
     return found

@@ -39,9 +39,16 @@ from classmargin.training.run_folder import RunFolder
 
 # Share of the epochs in which remedies are screened, seeds of the finalists, finalists: the first that the budget allows.
 PLANS = (
-    (1.0, 5, 4), (1.0, 5, 3), (1.0, 3, 3), (1.0, 3, 2), (0.5, 3, 2),
-    (0.25, 3, 2), (0.25, 3, 1), (0.25, 2, 1), (0.25, 1, 1),
-)  # fmt: skip
+    (1.0, 5, 4),
+    (1.0, 5, 3),
+    (1.0, 3, 3),
+    (1.0, 3, 2),
+    (0.5, 3, 2),
+    (0.25, 3, 2),
+    (0.25, 3, 1),
+    (0.25, 2, 1),
+    (0.25, 1, 1),
+)
 # Of the budget, what tuning may take.
 TUNING_SHARE = 0.25
 TOO_SMALL = "the budget was too small"
