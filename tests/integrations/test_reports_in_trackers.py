@@ -46,11 +46,18 @@ def test_tensorboard_is_told_where_the_report_is(run_folder):
 def test_training_sends_the_report_at_its_end(run_folder, monkeypatch):
     calls = []
     monkeypatch.setattr(train_run, "send_run_report", lambda *given: calls.append(given))
+    monkeypatch.setattr(train_run, "finish_run", lambda *given, **options: None)
     run = RunFolder(run_folder)
-    for loggers in ((), ("wandb",)):
-        train_run._send_report(SimpleNamespace(machine=SimpleNamespace(loggers=loggers)), run)
+
+    def finish(*loggers):
+        machine, method = SimpleNamespace(loggers=loggers, report=False), SimpleNamespace(options={})
+        session = SimpleNamespace(config=SimpleNamespace(machine=machine, method=method))
+        train_run._finish(session, run, {}, {})
+
+    finish()
+    finish("wandb")
     run.report_file.unlink()
-    train_run._send_report(SimpleNamespace(machine=SimpleNamespace(loggers=("wandb",))), run)
+    finish("wandb")
     assert [given[:3] for given in calls] == [(("wandb",), run_folder, run_folder / "report.html")]
 
 

@@ -13,16 +13,17 @@ The same two lines serve under ``DistributedDataParallel`` and ``torch.compile``
 
 from __future__ import annotations
 
+import contextlib
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from classmargin._checks import check_int, did_you_mean
-
-if TYPE_CHECKING:
-    from classmargin.integrations.capture_loss import CapturedMR2Loss
+from classmargin._checks import check_floating, check_int, did_you_mean
+from classmargin._types import LossTerms
+from classmargin.mr2 import MR2Loss
 
 # What may lie between the head's output and the logits: operations that leave row i in row i. Anything else (an index, a
 # permutation, another layer) ends the search, because features and logits might no longer belong together.
@@ -83,9 +84,6 @@ class _Slot:
         if positions not in self.equal_siblings and _nearly_equal(self.output, logits):
             self.equal_siblings.add(positions)
         return positions in self.equal_siblings
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Slot:
-        return _Slot()
 
     def __reduce__(self) -> tuple[type[_Slot], tuple[()]]:
         return _Slot, ()
@@ -205,9 +203,6 @@ class FeatureCapture:
             accumulate: Micro-batches per optimiser step; the statistics move with the first of them.
             **options: Arguments of :class:`classmargin.MR2Loss` that win over the preset.
         """
-        from classmargin.integrations.capture_loss import CapturedMR2Loss
-        from classmargin.mr2 import MR2Loss
-
         if num_classes is not None:
             check_int("num_classes", num_classes, minimum=1)
         elif (num_classes := self.num_classes) is None:
@@ -225,6 +220,83 @@ class FeatureCapture:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+class CapturedMR2Loss(nn.Module):
+    """``criterion(logits, labels)`` with the features of the last forward pass.
+
+    Made by :meth:`FeatureCapture.criterion`. In training it updates the class statistics, once per call. Under ``criterion.eval()`` or
+    ``torch.no_grad()`` it is the plain cross-entropy of the logits, which needs no features, so early stopping and the choice of a
+    checkpoint go as with ``nn.CrossEntropyLoss``. Its ``state_dict`` holds the statistics: save it with the model's to resume exactly.
+
+    Args:
+        capture: Where features come from.
+        loss: The loss itself (margins, statistics, collapse sign).
+        smooth_probabilities: Whether label smoothing also applies to labels that are probabilities.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 3))
+        >>> criterion = capture_features(model).criterion()
+        >>> value = criterion(model(torch.randn(6, 8)), torch.tensor([0, 1, 2, 0, 1, 2]))
+        >>> value.backward()
+        >>> int(criterion.loss.statistics.updates)
+        1
+    """
+
+    # nn.Module leaves calls untyped; with this, type checkers know that criterion(logits, labels) is a tensor.
+    __call__: Callable[..., Tensor]
+
+    def __init__(self, capture: FeatureCapture, loss: MR2Loss, *, smooth_probabilities: bool = True) -> None:
+        super().__init__()
+        self.capture, self.loss, self.smooth_probabilities = capture, loss, smooth_probabilities
+
+    def forward(
+        self, logits: Tensor, labels: Tensor, *, features: Tensor | None = None, update_statistics: bool | None = None
+    ) -> Tensor:
+        """Return the MR² loss in training and the plain cross-entropy in evaluation, scalar; arguments as in :meth:`terms`."""
+        if self.training and torch.is_grad_enabled():
+            return self.terms(logits, labels, features=features, update_statistics=update_statistics).total
+        self.capture.clear()
+        with self._loss_for(logits, labels) as loss:
+            return loss.cross_entropy(logits, labels)
+
+    def terms(
+        self, logits: Tensor, labels: Tensor, *, features: Tensor | None = None, update_statistics: bool | None = None
+    ) -> LossTerms:
+        """Return the MR² total and its parts, in training and in evaluation.
+
+        Args:
+            logits: Output of the model ``[B, K]``.
+            labels: Classes ``[B]`` or class probabilities ``[B, K]``.
+            features: Input of the head ``[B, d]`` where it is at hand; None takes what was captured.
+            update_statistics: As in :meth:`classmargin.MR2Loss.terms`.
+        """
+        check_floating("logits", logits, dim=2)
+        if features is None:
+            outputs, columns = self.capture.num_classes, logits.shape[-1]
+            if outputs not in (None, columns) and columns != self.loss.num_classes:
+                # The last nn.Linear that a model declares need not be its head.
+                name = f"layer {self.capture.layer_name!r} ({outputs} outputs)"
+                raise ValueError(
+                    f"{name} was captured as the head but the logits have {columns} columns; give another layer"
+                )
+            features = self.capture.take(logits)
+        else:
+            self.capture.clear()
+        with self._loss_for(logits, labels) as loss:
+            return loss.terms(logits, labels, features, update_statistics=update_statistics)
+
+    @contextlib.contextmanager
+    def _loss_for(self, logits: Tensor, labels: Tensor) -> Iterator[MR2Loss]:
+        if next(self.loss.buffers()).device != logits.device:
+            self.loss.to(logits.device)  # scripts seldom move their criterion
+        before = self.loss.label_smoothing
+        if labels.is_floating_point() and not self.smooth_probabilities:
+            self.loss.label_smoothing = 0.0
+        try:
+            yield self.loss
+        finally:
+            self.loss.label_smoothing = before
 
 
 def capture_features(model: nn.Module, layer: str | nn.Module | None = None) -> FeatureCapture:
@@ -306,3 +378,9 @@ def features_of_chosen_token(features: Tensor, token_logits: Tensor, logits: Ten
         )
     position = same.to(features.dtype).argmax(1)
     return features.gather(1, position[:, None, None].expand(-1, 1, features.shape[2])).squeeze(1)
+
+
+def logged_parts(terms: LossTerms) -> dict[str, Tensor]:
+    """Return the parts of the loss under the names by which training logs know them."""
+    names = ("logit_margin", "representation_margin")
+    return {f"mr2_{name}": getattr(terms, name).detach() for name in names}

@@ -23,8 +23,7 @@ from torch import Tensor, nn
 from classmargin._atomic import atomic_path
 from classmargin._checks import require_extra
 from classmargin._distributed import all_reduce_sum, is_distributed, world_size
-from classmargin.integrations.capture import capture_features, unwrap
-from classmargin.integrations.capture_loss import CapturedMR2Loss, logged_parts
+from classmargin.integrations.capture import CapturedMR2Loss, capture_features, logged_parts, unwrap
 from classmargin.integrations.class_counts import count_classes, headlines
 
 require_extra("transformers", "huggingface", "the Hugging Face Trainer integration")

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from classmargin._checks import require_extra
 from classmargin._distributed import all_reduce_sum
 from classmargin._types import LossTerms
-from classmargin.integrations.capture import capture_features
-from classmargin.integrations.capture_loss import CapturedMR2Loss, adopt_settings, logged_parts
+from classmargin.integrations.capture import CapturedMR2Loss, capture_features, logged_parts
 from classmargin.integrations.class_counts import count_classes, headlines
 from classmargin.mr2 import MR2Loss
 
@@ -198,3 +197,11 @@ def find_criterion(module: nn.Module, name: str | None) -> nn.CrossEntropyLoss:
             f"it has {', '.join(found) or 'none'}"
         )
     return found[name]
+
+
+def adopt_settings(criterion: nn.CrossEntropyLoss) -> dict[str, Any]:
+    """Return the settings of a cross-entropy as arguments of MR2Loss; without smoothing it keeps that of the preset."""
+    if criterion.reduction != "mean":
+        raise ValueError(f"the loss must have reduction='mean' to become MR², got {criterion.reduction!r}")
+    settings = {"ignore_index": criterion.ignore_index, "weight": criterion.weight}
+    return settings | ({"label_smoothing": criterion.label_smoothing} if criterion.label_smoothing else {})

@@ -18,8 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from classmargin.integrations.capture import capture_features, unwrap
-from classmargin.integrations.capture_loss import CapturedMR2Loss
+from classmargin.integrations.capture import CapturedMR2Loss, capture_features, unwrap
 from classmargin.mr2 import MR2Loss
 
 

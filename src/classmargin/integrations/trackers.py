@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from classmargin._checks import check_int, require_extra
+from classmargin._printable import escape_markdown
 from classmargin.evaluation.audit_result import Audit
+from classmargin.evaluation.json_values import to_plain
 
 SCALARS = ("overall", "easy", "medium", "hard", "worst", "gap")
 DISPARITY = ("worst_5", "std", "gini")
@@ -44,12 +46,8 @@ def audit_scalars(result: Audit) -> Scalars:
 def class_rows(result: Audit) -> Rows:
     """Return the per-class table as rows in the order of ``COLUMNS``, plain Python values."""
     frame = result.by_class[list(COLUMNS)]
-    return [[_plain(value) for value in row] for row in frame.itertuples(index=False, name=None)]
-
-
-def _plain(value: Any) -> Any:
-    value = value.item() if hasattr(value, "item") else value
-    return None if isinstance(value, float) and math.isnan(value) else value
+    rows: Rows = to_plain(list(frame.itertuples(index=False, name=None)))
+    return rows
 
 
 def log_audit(result: Audit, tracker: Any, *, step: int = 0, prefix: str = "audit/", report: bool = True) -> None:
@@ -96,8 +94,7 @@ def _log_to_tensorboard(writer: Any, scalars: Scalars, rows: Rows, step: int, pa
 
 
 def _cell(value: Any) -> str:
-    text = f"{value:.3f}" if isinstance(value, float) else "" if value is None else str(value)
-    return text.replace("|", "\\|").replace("\n", " ")
+    return f"{value:.3f}" if isinstance(value, float) else "" if value is None else escape_markdown(str(value))
 
 
 def _log_to_wandb(run: Any, scalars: Scalars, rows: Rows, step: int, page: Iterable[Path]) -> None:

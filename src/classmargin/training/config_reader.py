@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
 import types
 import typing
@@ -140,15 +141,10 @@ def _literal(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_literal(item) for item in value) + "]"
     if isinstance(value, Mapping):
-        pairs = [f"{_quoted(str(k))} = {_literal(v)}" for k, v in value.items() if v is not None]
+        pairs = [f"{_literal(str(key))} = {_literal(item)}" for key, item in value.items() if item is not None]
         return "{" + ", ".join(pairs) + "}"
-    return _quoted(str(value))
-
-
-def _quoted(text: str) -> str:
-    """Return a TOML basic string; written by hand, so that the core needs no library for it."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + "".join(c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}" for c in escaped) + '"'
+    # Text of JSON is text of TOML, but for DEL.
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def differences(old: RunConfig, new: RunConfig) -> list[str]:

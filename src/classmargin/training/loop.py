@@ -192,7 +192,7 @@ class Loop:
 
     def _train_epoch(self) -> None:
         if self.position.step == 0:
-            self._meter.reset()
+            self._meter = LossMeter()
             self.method.on_epoch_start(self._context())
         self.network.train()
         self.method.train()

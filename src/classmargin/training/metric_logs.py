@@ -278,7 +278,7 @@ def csv_line(values: Sequence[Any]) -> str:
 
 
 class LossMeter:
-    """Mean of each loss part over the steps seen since the last :meth:`reset`."""
+    """Mean of each loss part over the steps seen."""
 
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}
@@ -296,10 +296,6 @@ class LossMeter:
         """Return the means by name, the total first; parts that merely repeat the total are left out."""
         means = {name: float(value) / max(1, self._steps) for name, value in self._sums.items()}
         return {name: value for name, value in means.items() if name == "loss" or value != means["loss"]}
-
-    def reset(self) -> None:
-        """Forget everything."""
-        self._sums, self._steps = {}, 0
 
     def state_dict(self) -> dict[str, Any]:
         """Return what is needed to resume in the middle of an epoch."""

@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
-from classmargin._distributed import gather_objects, is_distributed, rank, world_size
+from classmargin._distributed import all_reduce_sum, gather_objects, is_distributed, rank, world_size
 from classmargin._types import Batch
 from classmargin.training.run_progress import say
 
@@ -85,12 +84,9 @@ def running_statistics(module: nn.Module) -> dict[str, Tensor]:
 
 def average_running_statistics(module: nn.Module) -> None:
     """Average them over the processes; without this, evaluation would depend on the rank."""
-    if not is_distributed():
-        return
-    world = dist.get_world_size()
-    for statistic in running_statistics(module).values():
-        dist.all_reduce(statistic)
-        statistic.div_(world)
+    if is_distributed():
+        for statistic in running_statistics(module).values():
+            statistic.copy_(all_reduce_sum(statistic) / world_size())
 
 
 def refresh_running_statistics(network: nn.Module, batches: Iterable[Batch], place: Any) -> None:

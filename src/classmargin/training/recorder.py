@@ -6,9 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import torch.distributed as dist
-
-from classmargin._distributed import gather_objects, is_distributed, rank
+from classmargin._distributed import gather_objects, rank
 from classmargin.training.checkpoint import CheckpointStore, write_tree
 from classmargin.training.config import RunConfig
 from classmargin.training.metric_logs import SERVICES, Evaluation, LogFiles, Logger
@@ -36,7 +34,7 @@ class Recorder:
         """Return the newest whole checkpoint, cut the logs back to it and open the loggers."""
         if rank() == 0:
             self._store.repair()
-        _wait_for_all()
+        gather_objects(None)  # wait for rank 0
         found = self._store.load_newest()
         step, tree = found if found is not None else (0, None)
         steps = gather_objects(step)
@@ -55,7 +53,7 @@ class Recorder:
                 *(SERVICES[name](self.folder.path, self._class_names, settings, step) for name in services),
                 *self._observers,
             ]
-        _wait_for_all()
+        gather_objects(None)
         return tree
 
     @property
@@ -105,8 +103,3 @@ class Recorder:
         for logger in self._loggers:
             logger.close()
         self._loggers = []
-
-
-def _wait_for_all() -> None:
-    if is_distributed():
-        dist.barrier()

@@ -230,16 +230,11 @@ def _version(package: str) -> str | None:
 
 def git_state() -> dict[str, Any] | None:
     """Return commit and whether files differ from it, of the folder the command runs in; None outside git."""
-    commit = _git("rev-parse", "HEAD")
-    if commit is None:
-        return None
-    changes = _git("status", "--porcelain", "--untracked-files=no") or ""
-    return {"commit": commit.strip(), "modified": bool(changes.strip())}
-
-
-def _git(*words: str) -> str | None:
+    command = ["git", "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
     try:
-        answer = subprocess.run(["git", *words], capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
         return None
-    return answer.stdout if answer.returncode == 0 else None
+    headers = [line for line in answer.splitlines() if line.startswith("# ")]
+    commit = headers[0].removeprefix("# branch.oid ")
+    return {"commit": commit, "modified": len(answer.splitlines()) > len(headers)}

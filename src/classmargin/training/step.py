@@ -251,9 +251,8 @@ class Stepper:
     def _finished_step(self, micro_batches: list[MicroBatch], position: Position) -> Step:
         batches = [micro.batch for micro in micro_batches]
         features, logits = (torch.cat(parts) for parts in zip(*self._seen, strict=True))
-        labels = torch.cat([batch.labels for batch in batches])
-        index = torch.cat([batch.index for batch in batches])
-        inputs = torch.cat([batch.inputs for batch in batches])
+        columns = ([batch.labels, batch.index, batch.inputs] for batch in batches)
+        labels, index, inputs = (torch.cat(parts) for parts in zip(*columns, strict=True))
         return Step(
             logits,
             features,

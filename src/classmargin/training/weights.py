@@ -111,10 +111,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
         group["lr"] = rate * group["lr_scale"]
 
 
-Schedule = Callable[[int], float]
-
-
-def make_schedule(config: ScheduleConfig, *, peak: float, epochs: int, steps_per_epoch: int) -> Schedule:
+def make_schedule(config: ScheduleConfig, *, peak: float, epochs: int, steps_per_epoch: int) -> Callable[[int], float]:
     """Return the learning rate of each optimiser step of a stage (0-based)."""
     total = max(1, epochs * steps_per_epoch)
     warmup = config.warmup_steps or round(config.warmup_epochs * steps_per_epoch)

@@ -32,6 +32,7 @@ FloatArray = NDArray[np.float64]
 HeadOf = Callable[[Tensor], tuple[Tensor, Tensor]]
 CHUNK_ENTRIES = 1 << 20  # logits handled at once: 4 MB in float32
 HISTORY = 10  # pairs of steps and gradients that L-BFGS remembers
+COSINE_ROUNDS = 10
 # Above, the eigenvalue problem costs more than the steps it saves; the diagonal of C must do.
 LARGEST_ROTATION = 2048
 # Rows behind C for each of its columns; more would sharpen what need not be sharp.
@@ -92,42 +93,51 @@ class MarginObjective:
         return self.row_weight @ losses + 0.5 * self.alpha * coef.square().sum()
 
 
-def _head_of(
-    objective: MarginObjective,
-    class_share: Tensor,
-    mean_margin: float,
-    intercept: bool,
-    cosine: bool,
-    scale: float | None,
-) -> HeadOf:
-    """Return the function from variables ``(V, β, t)`` to weights ``W = (V · S) Qᵀ`` ``[K, d]`` and offsets ``[K]``.
+class Coordinates:
+    """Variables ``(V, β, t)`` of a head, ``W = (V · S) Qᵀ`` ``[K, d]`` and offsets ``[K]``.
 
-    A cosine head, ``W = scale · e^t · normalised(means + (V · S) Qᵀ)``, starts from the directions of the class means.
+    A cosine head, ``W = length · e^t · normalised(directions + (V · S) Qᵀ)``, starts from those of the class means.
     """
-    share = class_share.to(objective.rows.dtype).clamp_min(SMALLEST_SHARE / class_share.shape[0])
-    bend = share * (1.0 - share).clamp_min(SMALLEST_SHARE) / mean_margin**2
-    eigenvalues, rotation = feature_curvature(objective.rows, objective.row_weight)
-    length = START_SCALE * mean_margin if scale is None else float(scale)
-    width = (bend.unsqueeze(1) * eigenvalues + objective.alpha).rsqrt() / (length if cosine else 1.0)
-    # Width 0: the variable has no effect and stays where it is.
-    shift_width = bend.rsqrt() * intercept
-    # With weights 0 the best offsets give the class shares.
-    start = mean_margin * (share.log() - share.log().mean()) * intercept
-    means = _mean_directions(objective, class_share) if cosine else None
 
-    def head(variables: Tensor) -> tuple[Tensor, Tensor]:
-        flat, count = variables.to(width), width.numel()
-        turn = flat[:count].view_as(width) * width
-        turn = turn if rotation is None else turn @ rotation.T
+    def __init__(
+        self,
+        objective: MarginObjective,
+        class_share: Tensor,
+        mean_margin: float,
+        intercept: bool,
+        cosine: bool,
+        scale: float | None,
+    ) -> None:
+        share = class_share.to(objective.rows.dtype).clamp_min(SMALLEST_SHARE / class_share.shape[0])
+        bend = share * (1.0 - share).clamp_min(SMALLEST_SHARE) / mean_margin**2
+        eigenvalues, self.rotation = feature_curvature(objective.rows, objective.row_weight)
+        self.length = START_SCALE * mean_margin if scale is None else float(scale)
+        self.learns_length = scale is None
+        self.width = (bend.unsqueeze(1) * eigenvalues + objective.alpha).rsqrt() / (self.length if cosine else 1.0)
+        # Width 0: the variable has no effect and stays where it is.
+        self.shift_width = bend.rsqrt() * intercept
+        # With weights 0 the best offsets give the class shares.
+        self.offsets = mean_margin * (share.log() - share.log().mean()) * intercept
+        self.directions = _mean_directions(objective, class_share) if cosine else None
+
+    def head(self, variables: Tensor) -> tuple[Tensor, Tensor]:
+        """Return weights and offsets."""
+        flat, count = variables.to(self.width), self.width.numel()
+        turn = flat[:count].view_as(self.width) * self.width
+        turn = turn if self.rotation is None else turn @ self.rotation.T
         # The same shift of all offsets changes nothing: without it there is one answer, and no flat direction.
-        shift = flat[count:-1] * shift_width
-        offsets = start + shift - shift.mean()
-        if means is None:
+        shift = flat[count:-1] * self.shift_width
+        offsets = self.offsets + shift - shift.mean()
+        if self.directions is None:
             return turn, offsets
-        change = flat[-1].clamp(max=LARGEST_LOG_CHANGE) * (scale is None)
-        return length * change.exp() * F.normalize(means + turn, dim=1, eps=SMALLEST_NORM), offsets
+        change = flat[-1].clamp(max=LARGEST_LOG_CHANGE) * self.learns_length
+        return self.length * change.exp() * F.normalize(self.directions + turn, dim=1, eps=SMALLEST_NORM), offsets
 
-    return head
+    def move_to(self, coef: Tensor, offsets: Tensor) -> None:
+        """Make a cosine head the new start: steps lengthen the sum that is normalised until everything looks flat."""
+        length = float(torch.linalg.vector_norm(coef, dim=1).max())
+        self.width = self.width * (self.length / length)
+        self.directions, self.length, self.offsets = coef / length, length, offsets
 
 
 def feature_curvature(rows: Tensor, row_weight: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -181,15 +191,23 @@ def fit_head(
         rows = rows / unit
         alpha = alpha * float(weight @ torch.linalg.vector_norm(rows, dim=1).double().square())
     objective = MarginObjective(rows, labels, row_weight, class_margins, alpha)
-    head_of = _head_of(objective, share, mean_margin, intercept, cosine, scale)
-    head, point = _search(objective, head_of, np.zeros(variables + 1), iterations, tol)
+    coordinates = Coordinates(objective, share, mean_margin, intercept, cosine, scale)
+    steps = 0
+    for _ in range(COSINE_ROUNDS if cosine else 1):
+        head, point = _search(objective, coordinates.head, np.zeros(variables + 1), iterations - steps, tol)
+        steps += head.iterations
+        if cosine:
+            coordinates.move_to(head.coef, head.intercept)
+            point = np.zeros(variables + 1)
+        if head.iterations == 1 or steps >= iterations:  # flat at the start of a round: this is the end
+            break
     # A class without rows has no direction of its own.
     if small and head.converged and not (cosine and bool((share == 0).any())):
-        point, value = newton_steps(lambda x: objective.value(*head_of(x)), point)
-        head = FittedHead(*head_of(torch.from_numpy(point)), value, head.iterations, head.converged)
+        point, value = newton_steps(lambda x: objective.value(*coordinates.head(x)), point)
+        head = FittedHead(*coordinates.head(torch.from_numpy(point)), value, steps, head.converged)
     coef = head.coef / unit
     offsets = head.intercept - coef @ centre
-    return head._replace(coef=coef.to(given), intercept=offsets.to(given))
+    return head._replace(coef=coef.to(given), intercept=offsets.to(given), iterations=steps)
 
 
 def _mean_directions(objective: MarginObjective, share: Tensor) -> Tensor:
