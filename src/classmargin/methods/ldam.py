@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,11 +19,17 @@ from classmargin.methods.loss_parts import (
 )
 from classmargin.methods.method_registry import MethodInfo, register
 
-_PAPER = "Cao et al., Learning Imbalanced Datasets with Label-Distribution-Aware Margin Loss, NeurIPS 2019"
-# On balanced data every class has the largest margin, and 0.1 is better than 0.5.
-_SEARCH = {"max_margin": (0.1, 0.3, 0.5, 0.8), "scale": (10.0, 20.0, 30.0)}
 _LARGEST_COSINE = 1.01  # rounding, of half precision too
-_CAVEATS = "Not cross-entropy on balanced data: cosine head, scale and a uniform margin remain."
+_PLAIN = MethodInfo(
+    name="ldam",
+    title="LDAM",
+    paper="Cao et al., Learning Imbalanced Datasets with Label-Distribution-Aware Margin Loss, NeurIPS 2019",
+    family="margin",
+    summary="Larger margins on the cosine of rarer classes.",
+    # On balanced data every class has the largest margin, and 0.1 is better than 0.5.
+    search={"max_margin": (0.1, 0.3, 0.5, 0.8), "scale": (10.0, 20.0, 30.0)},
+    caveats="Not cross-entropy on balanced data: cosine head, scale and a uniform margin remain.",
+)
 
 
 def frequency_margins(class_counts: Tensor, max_margin: float) -> Tensor:
@@ -32,24 +39,14 @@ def frequency_margins(class_counts: Tensor, max_margin: float) -> Tensor:
 
 
 @register(
-    MethodInfo(
-        name="ldam",
-        title="LDAM",
-        paper=_PAPER,
-        family="margin",
-        summary="Larger margins on the cosine of rarer classes.",
-        search=_SEARCH,
-        caveats=_CAVEATS,
-    ),
-    MethodInfo(
+    _PLAIN,
+    replace(
+        _PLAIN,
         name="ldam-drw",
         title="LDAM-DRW",
-        paper=_PAPER,
-        family="margin",
         summary="LDAM with class weights in the last fifth of the training.",
-        search={**_SEARCH, "beta": (0.99, 0.999, 0.9999)},
+        search={**_PLAIN.search, "beta": (0.99, 0.999, 0.9999)},
         fixed={"reweight_from": 0.8},
-        caveats=_CAVEATS,
     ),
 )
 class LDAM(Method):

@@ -23,7 +23,7 @@ from classmargin.methods.base import (
     number,
     whole_number,
 )
-from classmargin.methods.loss_parts import at_least_float32, cross_entropy, with_parts, without_autocast
+from classmargin.methods.loss_parts import at_least_float32, cross_entropy, with_parts
 from classmargin.methods.method_registry import register
 
 # Epochs from which on the two-stage form has time to learn: the authors' schedules begin at 200.
@@ -143,7 +143,7 @@ class SupCon(Method):
         weights_like = next(self.projection.parameters(), features)
         projections = self.projection(features.to(weights_like.dtype))
         projections = F.normalize(at_least_float32(projections), dim=1)
-        with without_autocast(projections):
+        with torch.autocast(projections.device.type, enabled=False):
             losses, has_positive = contrastive_losses(projections, step.labels, self.temperature)
         weights = has_positive.to(losses) if self.anchors == "valid" else None
         scale = self.temperature / (self.base_temperature or self.temperature)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from classmargin._checks import check_choice, check_number
 from classmargin.mr2 import class_moments
-from classmargin.theory._inputs import Constants, FloatArray, LabelArray, as_class_margins, as_samples, check_constants
+from classmargin.theory._inputs import Constants, FloatArray, LabelArray, as_class_margins, as_printed, as_samples
 from classmargin.theory.margin_losses import class_margin_loss, surrogate_loss
 from classmargin.theory.rademacher import norm_constant, rademacher_bound
 
@@ -66,12 +66,9 @@ def risk_bound(
 ) -> RiskBound:
     """Return the bound R(f) <= R̂ + c·R̂ad + 3√(ln(2/δ)/(2N)) of Lemma 1 and Proposition 1.
 
-    It holds with probability 1 − δ for all linear heads at once.
-
-    Lemma 1 is ``empirical_loss="margin"``: R̂ is the mean of ℓ_γ (Eq. 9). Proposition 1 is
-    ``"cross_entropy"``: R̂ is the mean of ℓ_{γ,ce}/ln 2, which is larger by Lemma 3. R̂ad is
-    :func:`~classmargin.theory.rademacher.rademacher_bound` unless ``complexity`` is given. Class sizes may
-    differ; how this changes R̂ad is explained there.
+    It holds with probability 1 − δ for all linear heads at once. Lemma 1 is ``empirical_loss="margin"``: R̂ is the mean of
+    ℓ_γ (Eq. 9). Proposition 1 is ``"cross_entropy"``: R̂ is the mean of ℓ_{γ,ce}/ln 2, which is larger by Lemma 3. R̂ad is
+    :func:`~classmargin.theory.rademacher.rademacher_bound` unless ``complexity`` is given.
 
     Proof, with c = 4. Let g_i(z) = Φ_{γ_{y_i}}(z_{y_i} − max_{y'≠y_i} z_{y'}) in [0, 1], never below the
     0-1 loss. By the standard bound for such classes (Mohri et al., Theorem 3.3), R(f) <= R̂ + 2·R̂ad(G) +
@@ -96,9 +93,7 @@ def risk_bound(
     Example:
         >>> features, labels = torch.eye(2).repeat(200, 1), torch.tensor([0, 1]).repeat(200)
         >>> gamma = torch.ones(2)
-        >>> bound = risk_bound(
-        ...     9 * features, labels, features, gamma, weight_bound=9.0, empirical_loss="margin"
-        ... )
+        >>> bound = risk_bound(9 * features, labels, features, gamma, weight_bound=9.0, empirical_loss="margin")
         >>> [round(term, 3) for term in bound]
         [3.804, 0.0, 3.6, 0.204]
     """
@@ -108,7 +103,7 @@ def risk_bound(
             vectors, classes, gamma, weight_bound=weight_bound, norm_order=norm_order, constants=constants
         )
     check_number("complexity", complexity, minimum=0.0)
-    factor = 4.0 if check_constants(constants) == "correct" else 4.0 * math.sqrt(2 * gamma.shape[0])
+    factor = 4.0 * math.sqrt(2 * gamma.shape[0]) if as_printed(constants) else 4.0
     confidence = float(_confidence_term(delta, torch.tensor(losses.shape[0], dtype=torch.float64)))
     terms = float(losses.mean()), factor * complexity, confidence
     return RiskBound(sum(terms), *terms)
@@ -178,7 +173,7 @@ def _prepare(
 
 def _class_factors(counts: Tensor, feature_dim: int, norm_order: float, constants: Constants) -> Tensor:
     """Return what multiplies Λ·r_k/γ_k in the complexity term of each class; NaN where ``counts`` is NaN."""
-    if check_constants(constants) == "paper":
+    if as_printed(constants):
         printed = 4.0 * norm_constant(norm_order, feature_dim, constants="paper")
         return torch.where(counts.isnan(), counts, printed)
     # A class without samples is NaN through its count, whatever its constant.
