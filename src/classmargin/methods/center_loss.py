@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -40,8 +38,7 @@ class CenterLoss(Method):
     center_rate: float = number(0.5, above=0.0, maximum=1.0)
     centers: Tensor
 
-    def __init__(self, task: TaskInfo, **hyperparameters: Any) -> None:
-        super().__init__(task, **hyperparameters)
+    def _build(self, task: TaskInfo) -> None:
         self.register_buffer("centers", torch.zeros(task.num_classes, task.feature_dim))
 
     def loss(self, step: Step, update_state: bool) -> MethodLoss:

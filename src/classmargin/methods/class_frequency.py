@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
 from classmargin._distributed import global_mean
@@ -35,8 +33,7 @@ class BalancedSoftmax(Method):
     requirements = Requirements(class_counts=True, soft_labels=True)
     log_prior: Tensor
 
-    def __init__(self, task: TaskInfo) -> None:
-        super().__init__(task)
+    def _build(self, task: TaskInfo) -> None:
         self.register_buffer("log_prior", log_prior(task.class_counts).float(), persistent=False)
 
     def loss(self, step: Step, update_state: bool) -> MethodLoss:
@@ -73,8 +70,7 @@ class LogitAdjustment(Method):
     mode: str = choice("loss", "post-hoc")
     shift: Tensor
 
-    def __init__(self, task: TaskInfo, **hyperparameters: Any) -> None:
-        super().__init__(task, **hyperparameters)
+    def _build(self, task: TaskInfo) -> None:
         self.register_buffer("shift", (self.tau * log_prior(task.class_counts)).float(), persistent=False)
 
     def loss(self, step: Step, update_state: bool) -> MethodLoss:
@@ -143,8 +139,7 @@ class ClassBalanced(Method):
     focusing: float = number(0.0, minimum=0.0)
     class_weights: Tensor
 
-    def __init__(self, task: TaskInfo, **hyperparameters: Any) -> None:
-        super().__init__(task, **hyperparameters)
+    def _build(self, task: TaskInfo) -> None:
         weights = effective_number_weights(task.class_counts, self.beta)
         self.register_buffer("class_weights", weights.float(), persistent=False)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -62,8 +61,7 @@ class CMIC(Method):
     detach_log: bool = switch(True)
     class_predictions: Tensor
 
-    def __init__(self, task: TaskInfo, **hyperparameters: Any) -> None:
-        super().__init__(task, **hyperparameters)
+    def _build(self, task: TaskInfo) -> None:
         uniform = torch.full((task.num_classes, task.num_classes), 1.0 / task.num_classes)
         self.register_buffer("class_predictions", uniform)
 

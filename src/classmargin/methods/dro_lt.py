@@ -74,8 +74,7 @@ class DROLT(Method):
     centroids: Tensor
     class_weights: Tensor
 
-    def __init__(self, task: TaskInfo, **hyperparameters: Any) -> None:
-        super().__init__(task, **hyperparameters)
+    def _build(self, task: TaskInfo) -> None:
         if self.pretrain_share + self.classifier_share >= 1:
             raise ValueError(
                 f"pretrain_share + classifier_share must be < 1, got {self.pretrain_share} + {self.classifier_share}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -75,8 +74,7 @@ class EQL(Method):
     seed: int = whole_number(0, minimum=0)
     is_tail: Tensor
 
-    def __init__(self, task: TaskInfo, **hyperparameters: Any) -> None:
-        super().__init__(task, **hyperparameters)
+    def _build(self, task: TaskInfo) -> None:
         frequency = task.class_counts.double() / task.class_counts.sum()
         self.register_buffer("is_tail", frequency < self.tail_ratio / task.num_classes, persistent=False)
 

@@ -56,8 +56,7 @@ class GroupDRO(Method):
     log_weights: Tensor
     adjustments: Tensor
 
-    def __init__(self, task: TaskInfo, **hyperparameters: Any) -> None:
-        super().__init__(task, **hyperparameters)
+    def _build(self, task: TaskInfo) -> None:
         self.requirements = self.needs(sampler=self.sampler)
         adjustments = self.adjustment / task.class_counts.clamp(min=1).double().sqrt()
         self.register_buffer("adjustments", adjustments.float(), persistent=False)
@@ -140,8 +139,7 @@ class FairDRO(Method):
     nonnegative: bool = switch(True)
     weights: Tensor
 
-    def __init__(self, task: TaskInfo, **hyperparameters: Any) -> None:
-        super().__init__(task, **hyperparameters)
+    def _build(self, task: TaskInfo) -> None:
         self.register_buffer("weights", torch.full((task.num_classes,), 1.0 / task.num_classes))
 
     def loss(self, step: Step, update_state: bool) -> MethodLoss:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -56,8 +54,7 @@ class JTT(Method):
     errors: Tensor
     in_training: Tensor
 
-    def __init__(self, task: TaskInfo, **hyperparameters: Any) -> None:
-        super().__init__(task, **hyperparameters)
+    def _build(self, task: TaskInfo) -> None:
         self.register_buffer("errors", torch.zeros(len(task.labels), dtype=torch.bool))
         self.register_buffer("in_training", task.labels >= 0, persistent=False)
 

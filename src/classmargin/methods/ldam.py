@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +18,6 @@ from classmargin.methods.loss_parts import (
 )
 from classmargin.methods.method_registry import MethodInfo, register
 
-_LARGEST_COSINE = 1.01  # rounding, of half precision too
 _PLAIN = MethodInfo(
     name="ldam",
     title="LDAM",
@@ -70,8 +68,7 @@ class LDAM(Method):
     margins: Tensor
     late_weights: Tensor
 
-    def __init__(self, task: TaskInfo, **hyperparameters: Any) -> None:
-        super().__init__(task, **hyperparameters)
+    def _build(self, task: TaskInfo) -> None:
         margins = frequency_margins(task.class_counts, self.max_margin)
         self.register_buffer("margins", margins.float(), persistent=False)
         weights = effective_number_weights(task.class_counts, self.beta)
@@ -80,7 +77,8 @@ class LDAM(Method):
     def loss(self, step: Step, update_state: bool) -> MethodLoss:
         """Return the (weighted) mean margin loss over the samples of all processes."""
         cosines = at_least_float32(step.logits)
-        refuse_above(_LARGEST_COSINE, cosines.abs(), "cosines (head 'cosine' with scale 1) for method ldam")
+        # 1.01 leaves room for rounding, of half precision too.
+        refuse_above(1.01, cosines.abs(), "cosines (head 'cosine' with scale 1) for method ldam")
         own_class = torch.nn.functional.one_hot(step.labels, self.task.num_classes)
         shifted = cosines - own_class * self.margins[step.labels].unsqueeze(1)
         losses = cross_entropy(self.scale * shifted, step.labels)

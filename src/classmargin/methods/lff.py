@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -56,8 +55,7 @@ class LfF(Method):
     seen: Tensor
     train_labels: Tensor
 
-    def __init__(self, task: TaskInfo, **hyperparameters: Any) -> None:
-        super().__init__(task, **hyperparameters)
+    def _build(self, task: TaskInfo) -> None:
         if task.new_model is None:
             raise ValueError("task.new_model must make a network for the twin of method lff, got None")
         self.twin = task.new_model()

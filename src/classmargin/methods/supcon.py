@@ -88,8 +88,7 @@ class SupCon(Method):
     anchors: str = choice("all", "valid")
     views: int = whole_number(2, minimum=1)
 
-    def __init__(self, task: TaskInfo, **hyperparameters: Any) -> None:
-        super().__init__(task, **hyperparameters)
+    def _build(self, task: TaskInfo) -> None:
         form = self.settle({"mode": self.mode}, epochs=task.epochs, distinct_views=task.distinct_views)
         self.mode = form["mode"]
         self.requirements = self.needs(views=self.views)
