@@ -99,8 +99,7 @@ class Focal(Method):
     Use: many easy samples beside few hard ones, whatever their class.
     Hyper-parameters: ``focusing`` (γ of the paper; 0 = cross-entropy).
     Cost: one forward and backward pass.
-    Caveats: the weight carries gradient, as published. This is the softmax form; weights per class are in
-        ``class-balanced``.
+    Caveats: the weight carries gradient, as published; the softmax form.
     Source: Lin et al., ICCV 2017.
     """
 
@@ -129,8 +128,7 @@ class ClassBalanced(Method):
     Use: unequal class counts.
     Hyper-parameters: ``beta`` (0 = equal weights, towards 1 = inverse frequency), ``focusing`` (above 0 = focal form).
     Cost: one forward and backward pass.
-    Caveats: weights sum to K and the mean is over samples, as published (``ldam-drw`` divides by the sum of the weights
-        in the batch). A class without samples counts as one sample.
+    Caveats: weights sum to K and the mean is over samples, as published. A class without samples counts as one.
     Source: Cui et al., CVPR 2019.
     """
 

@@ -61,8 +61,7 @@ class EQL(Method):
         cross-entropies over classes with all rare negatives dropped and logits shifted to the initial probability
         ``prior_probability``; ``seed``.
     Cost: one forward and backward pass.
-    Caveats: no official softmax code exists; the defaults are those of a third party on CIFAR-100-LT. On balanced data
-        with a ratio above 1 every negative is dropped with probability γ and the loss degenerates.
+    Caveats: no official softmax code exists; the defaults are those of a third party on CIFAR-100-LT.
     Source: Tan et al., CVPR 2020.
     """
 

@@ -10,17 +10,8 @@ from torch import Tensor
 
 from classmargin._checks import check_choice
 from classmargin._distributed import global_mean
-from classmargin.methods.base import (
-    LoopContext,
-    Method,
-    MethodLoss,
-    Requirements,
-    Step,
-    TaskInfo,
-    choice,
-    number,
-    switch,
-)
+from classmargin.methods import base
+from classmargin.methods.base import LoopContext, Method, MethodLoss, Requirements, Step, TaskInfo
 from classmargin.methods.loss_parts import class_means, cross_entropy, training_class_means, with_parts
 from classmargin.methods.method_registry import register
 
@@ -49,10 +40,10 @@ class GroupDRO(Method):
     Source: Sagawa et al., ICLR 2020.
     """
 
-    step_size: float = number(0.01, minimum=0.0)
-    adjustment: float = number(0.0, minimum=0.0)
-    absent: str = choice("zero", "renormalise", "unbiased")
-    sampler: str = choice("plain", "class-balanced")
+    step_size: float = base.number(0.01, minimum=0.0)
+    adjustment: float = base.number(0.0, minimum=0.0)
+    absent: str = base.choice("zero", "renormalise", "unbiased")
+    sampler: str = base.choice("plain", "class-balanced")
     log_weights: Tensor
     adjustments: Tensor
 
@@ -125,18 +116,17 @@ class FairDRO(Method):
         ``q ← q + s_t (q* - q)``), ``loss_kind`` (``"cross-entropy"`` or ``"zero-one"`` class losses of the pass),
         ``nonnegative`` (clamp the weights at 0).
     Cost: one forward and backward pass and one forward pass over the training set per epoch.
-    Caveats: the closed form gives a class more than 1/√(2ρ) standard deviations below the mean a negative weight, so
-        that with many classes training *raises* the loss of the easiest ones without bound; hence the clamp. The
-        original (two groups, ``nonnegative=False``) needs every (group, label) cell filled and its pass moves
-        batch-norm statistics.
+    Caveats: the closed form (``nonnegative=False``, as in the original) gives a class more than 1/√(2ρ) standard
+        deviations below the mean a negative weight: with many classes training *raises* the loss of the easiest ones
+        without bound. The pass of the original moves batch-norm statistics.
     Source: Jung et al., ICLR 2023.
     """
 
     requirements = Requirements(training_pass=True)
-    radius: float = number(0.5, minimum=0.0)
-    smoothing: str = choice("linear", "cosine")
-    loss_kind: str = choice("cross-entropy", "zero-one")
-    nonnegative: bool = switch(True)
+    radius: float = base.number(0.5, minimum=0.0)
+    smoothing: str = base.choice("linear", "cosine")
+    loss_kind: str = base.choice("cross-entropy", "zero-one")
+    nonnegative: bool = base.switch(True)
     weights: Tensor
 
     def _build(self, task: TaskInfo) -> None:

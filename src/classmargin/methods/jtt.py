@@ -6,18 +6,8 @@ import torch
 from torch import Tensor
 
 from classmargin._distributed import all_reduce_sum, global_mean
-from classmargin.methods.base import (
-    LoopContext,
-    Method,
-    MethodLoss,
-    Requirements,
-    Stage,
-    Step,
-    TaskInfo,
-    choice,
-    number,
-    whole_number,
-)
+from classmargin.methods import base
+from classmargin.methods.base import LoopContext, Method, MethodLoss, Requirements, Stage, Step, TaskInfo
 from classmargin.methods.loss_parts import cross_entropy, with_parts
 from classmargin.methods.method_registry import register
 
@@ -43,14 +33,14 @@ class JTT(Method):
         on their loss).
     Cost: ``identification_share + 1 + (up_weight - 1) · |E|/N`` trainings when up-sampling.
     Caveats: the released code's λ is ``up_weight - 1`` here, and it records errors during the training epoch, not in a
-        pass at its end. A network without errors gives ERM; an early stop on many classes gives very many.
+        pass at its end. An early stop on many classes gives very many errors.
     Source: Liu et al., ICML 2021.
     """
 
     requirements = Requirements(sample_index=True, training_pass=True)
-    identification_share: float = number(0.5, above=0.0, maximum=1.0)
-    up_weight: int = whole_number(4, minimum=1)
-    mode: str = choice("up-sample", "weight")
+    identification_share: float = base.number(0.5, above=0.0, maximum=1.0)
+    up_weight: int = base.whole_number(4, minimum=1)
+    mode: str = base.choice("up-sample", "weight")
     errors: Tensor
     in_training: Tensor
 

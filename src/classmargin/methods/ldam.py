@@ -8,14 +8,8 @@ import torch
 from torch import Tensor
 
 from classmargin._distributed import global_mean
+from classmargin.methods import loss_parts
 from classmargin.methods.base import Method, MethodLoss, Requirements, Step, TaskInfo, number
-from classmargin.methods.loss_parts import (
-    at_least_float32,
-    cross_entropy,
-    effective_number_weights,
-    refuse_above,
-    with_parts,
-)
 from classmargin.methods.method_registry import MethodInfo, register
 
 _PLAIN = MethodInfo(
@@ -71,19 +65,19 @@ class LDAM(Method):
     def _build(self, task: TaskInfo) -> None:
         margins = frequency_margins(task.class_counts, self.max_margin)
         self.register_buffer("margins", margins.float(), persistent=False)
-        weights = effective_number_weights(task.class_counts, self.beta)
+        weights = loss_parts.effective_number_weights(task.class_counts, self.beta)
         self.register_buffer("late_weights", weights.float(), persistent=False)
 
     def loss(self, step: Step, update_state: bool) -> MethodLoss:
         """Return the (weighted) mean margin loss over the samples of all processes."""
-        cosines = at_least_float32(step.logits)
+        cosines = loss_parts.at_least_float32(step.logits)
         # 1.01 leaves room for rounding, of half precision too.
-        refuse_above(1.01, cosines.abs(), "cosines (head 'cosine' with scale 1) for method ldam")
+        loss_parts.refuse_above(1.01, cosines.abs(), "cosines (head 'cosine' with scale 1) for method ldam")
         own_class = torch.nn.functional.one_hot(step.labels, self.task.num_classes)
         shifted = cosines - own_class * self.margins[step.labels].unsqueeze(1)
-        losses = cross_entropy(self.scale * shifted, step.labels)
+        losses = loss_parts.cross_entropy(self.scale * shifted, step.labels)
         total = global_mean(losses, self.late_weights[step.labels] if self._reweights(step.epoch) else None)
-        return with_parts(total, ldam=global_mean(losses))
+        return loss_parts.with_parts(total, ldam=global_mean(losses))
 
     def _reweights(self, epoch: int) -> bool:
         return self.reweight_from is not None and epoch >= self.reweight_from * self.task.epochs
