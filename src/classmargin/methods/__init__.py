@@ -7,8 +7,8 @@ a few relatives. Adding one = its file, its name in the imports here, one value 
 
 # isort: off
 # Importing a method registers it; the order of these lines is the order of lists and tables.
-from classmargin.methods import erm, lff, jtt, eql, ldam, supcon, dro_lt  # noqa: F401
-from classmargin.methods import csr, group_dro, sam, center_loss, lgm, cmic, class_frequency, mr2  # noqa: F401
+from classmargin.methods import erm, lff, eql, ldam, supcon, dro_lt, csr  # noqa: F401
+from classmargin.methods import group_dro, sam, center_loss, cmic, class_frequency, mr2  # noqa: F401
 
 # isort: on
 from classmargin.methods.base import (

@@ -58,9 +58,8 @@ class GroupDRO(Method):
     @classmethod
     def needs(cls, *, sampler: str = "plain", **hyperparameters: Any) -> Requirements:
         """Return the needs, which depend on the sampler."""
-        if check_choice("sampler", sampler, ("plain", "class-balanced")) == "plain":
-            return Requirements(class_counts=True)
-        return Requirements(class_counts=True, sampler="class-balanced")
+        kind: Any = check_choice("sampler", sampler, ("plain", "class-balanced"))
+        return Requirements(class_counts=True, sampler=kind)
 
     def loss(self, step: Step, update_state: bool) -> MethodLoss:
         """Return the weighted sum of class means over the samples of all processes."""

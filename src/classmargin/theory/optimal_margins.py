@@ -1,8 +1,7 @@
 """Margins that minimise the complexity term at a given mean (Corollary 1, Eq. 14 and 17), in two ways.
 
-Both functions solve the same problem, min Σ_k α_k/γ_k^a subject to mean γ = c̄ and γ > 0, in independent ways:
-:func:`optimal_margins` by the formula (the implementation that training uses), :func:`minimise_margins` by descending
-on the objective without knowing the formula. ``objective`` says which bound is minimised, hence α and the exponent a:
+The problem is min Σ_k α_k/γ_k^a subject to mean γ = c̄ and γ > 0: :func:`optimal_margins` has the formula (that of training),
+:func:`minimise_margins` descends without knowing it. ``objective`` says which bound is minimised, hence α and a:
 
 * ``"overall"``: the risk over all samples (Lemma 2, Proposition 1–2); α_k = (N_k/N)·r²_k, a = 2;
 * ``"balanced"``: the mean of the K class bounds
@@ -136,10 +135,9 @@ def margin_objective(
 def _problem(class_sqnorm: FloatArray, class_counts: CountArray | None, objective: str) -> tuple[Tensor, int]:
     """Return α and a of min Σ_k α_k/γ_k^a."""
     sqnorm = as_positive("class_sqnorm", class_sqnorm, dim=1).detach()
-    num_classes = sqnorm.shape[0]
-    if num_classes < 1:
+    if not len(sqnorm):
         raise ValueError("class_sqnorm must name at least one class, got none")
-    counts = as_class_counts([1.0] * num_classes if class_counts is None else class_counts, num_classes=num_classes)
+    counts = torch.ones_like(sqnorm) if class_counts is None else as_class_counts(class_counts, num_classes=len(sqnorm))
     as_positive("class_counts", counts, dim=1)
     if check_choice("objective", objective, ("overall", "balanced")) == "balanced":
         return (sqnorm / counts).sqrt(), 1

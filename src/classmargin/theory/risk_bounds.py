@@ -1,8 +1,7 @@
 """Bounds on the true risk, term by term: Lemma 1, Proposition 1 (Eq. 11, 13), per-class bound (Eq. 15).
 
-Data flow: ``logits, labels`` -> empirical term (mean margin or surrogate loss); ``features, labels, class_margins`` ->
-complexity term; ``delta`` and the sample size -> confidence term; the bound is their sum. ``constants="correct"``
-(default) uses the smallest constants proved in the docstrings, ``"paper"`` the printed ones.
+A bound is the sum of an empirical, a complexity and a confidence term. ``constants="correct"`` (default) uses the smallest
+constants proved in the docstrings, ``"paper"`` the printed ones.
 
 What the bounds assume, and training breaks: the features φ, the margins γ and the weight bound Λ are fixed before the sample
 is drawn. If φ or γ were fitted on the same sample, evaluate on samples held out from that fit (the head may be trained on
@@ -82,8 +81,8 @@ def risk_bound(
         logits: Scores of the head ``[N, K]``.
         labels: True classes ``[N]``.
         features: φ(x_i) ``[N, d]``.
-        class_margins: γ ``[K]``, all above zero, fixed independently of the sample.
-        weight_bound: Λ > 0 with ‖w_y‖_q <= Λ for every class, fixed independently of the sample.
+        class_margins: γ ``[K]``, all above zero.
+        weight_bound: Λ > 0 with ‖w_y‖_q <= Λ for every class.
         norm_order: p in [1, ∞]; q is its conjugate.
         delta: Probability with which the bound may fail, in (0, 1).
         empirical_loss: ``"cross_entropy"`` (Proposition 1) or ``"margin"`` (Lemma 1).

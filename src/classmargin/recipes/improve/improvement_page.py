@@ -108,9 +108,8 @@ def _changed_table(found: Improvement) -> Table:
     """Return the classes that gained, those that may have, and those that lost, with samples."""
     rows = []
     pair = next(iter(found.comparisons.values()), None)
-    changed = (
-        [] if pair is None else frame_rows(pair.by_class.sort_values("difference", ascending=False, kind="stable"))
-    )
+    order: dict[str, Any] = {"ascending": False, "kind": "stable"}
+    changed = [] if pair is None else frame_rows(pair.by_class.sort_values("difference", **order))
     gained, lost = ([row for row in changed if row["outcome"] == outcome] for outcome in ("gained", "lost"))
     rest = [row for row in changed if row["outcome"] == "noise" and row["difference"] > 0]
     frame = found.flipped
@@ -139,22 +138,13 @@ def _pareto_figure(found: Improvement) -> drawing.Figure:
             bars = {"array": (100 * (high - value)).tolist(), "arrayminus": (100 * (value - low)).tolist()}
             style = {"type": "data", "color": f"{colour}60", "thickness": 1, "width": 0}
             axes |= {axis: (100 * value).tolist(), f"error_{axis}": {**bars, **style}}
-        chosen = rows["title"] == found.choice
-        figure.add_scatter(
-            **axes,
-            mode="markers",
-            name=stage,
-            marker={
-                "color": colour,
-                "size": chosen.map({True: 15, False: 9}).tolist(),
-                "symbol": chosen.map({True: "star", False: "circle"}).tolist(),
-            },
-            text=[
-                f"<b>{drawing.plotly_text(row['title'], longest=60)}</b><br>{points(row['objective'])} against easy {points(row['easy'])}"
-                for row in rows.to_dict("records")
-            ],
-            hovertemplate="%{text}<extra></extra>",
-        )
+        words = rows["title"].map(lambda title: f"<b>{drawing.plotly_text(title, longest=60)}</b><br>")
+        words += rows["objective"].map(points) + " against easy " + rows["easy"].map(points)
+        hover = {"text": words.tolist(), "hovertemplate": "%{text}<extra></extra>"}
+        looks = [(15, "star") if title == found.choice else (9, "circle") for title in rows["title"]]
+        size, symbol = map(list, zip(*looks, strict=True))
+        marker = {"color": colour, "size": size, "symbol": symbol}
+        figure.add_scatter(**axes, mode="markers", name=stage, marker=marker, **hover)
     return figure
 
 
