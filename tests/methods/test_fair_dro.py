@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from classmargin.methods import Step
-from classmargin.methods.fair_dro import chi_square_weights
+from classmargin.methods.group_dro import chi_square_weights
 
 LOSSES = torch.tensor([0.2, 0.5, 1.1], dtype=torch.float64)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
 from typing import Annotated, Any
 
@@ -12,19 +11,6 @@ from typer import Argument
 from classmargin.cli import _shared as shared
 
 Rows = list[dict[str, Any]]
-
-
-def _methods() -> Rows:
-    from classmargin.methods import default_hyperparameters, list_methods, requirements_of
-
-    names = ("name", "title", "family", "cost", "summary", "paper", "search", "presets", "caveats")
-    rows = _fields(list_methods(), *names)
-    for row in rows:
-        row["defaults"] = default_hyperparameters(row["name"])
-        needs = requirements_of(row["name"])
-        plain = dataclasses.asdict(type(needs)())  # what cross-entropy needs goes without saying
-        row["needs"] = {key: value for key, value in dataclasses.asdict(needs).items() if value != plain[key]}
-    return rows
 
 
 def _recipes() -> Rows:
@@ -73,15 +59,15 @@ _OPEN_SETTINGS = {
     "method.*": "Hyper-parameters of the method, e.g. method.mean_margin (classmargin list methods --json). Where several "
     "methods run, METHOD.* is for one of them: mr2.mean_margin.",
 }
-# What there is, and what a terminal has room for; JSON shows all.
+# What there is: what a terminal has room for, and what JSON shows beside it.
 KINDS = {
-    "data": ("name", "title", "kind", "classes"),
-    "backbones": ("name", "title", "kind", "parameters"),
-    "methods": ("name", "title", "family", "cost", "summary"),
-    "recipes": ("name", "title", "command"),
-    "presets": ("name", "title"),
-    "settings": ("name", "default", "meaning"),
-    "remedies": ("name", "title", "cost", "changes", "risk"),
+    "data": ("name title kind classes", "licence embedded"),
+    "backbones": ("name title kind parameters", "weights extra"),
+    "methods": ("name title family cost summary", "paper search presets caveats"),
+    "recipes": ("name title command", ""),
+    "presets": ("name title", "values mr2 notes"),
+    "settings": ("name default meaning", ""),
+    "remedies": ("name title cost changes risk", "kind default"),
 }
 
 
@@ -90,27 +76,24 @@ def rows_of(kind: str) -> Rows:
     from classmargin._checks import check_choice
     from classmargin.backbones import list_backbones
     from classmargin.data import list_data
+    from classmargin.methods import default_hyperparameters, list_methods, requirements_of
     from classmargin.recipes.improve.remedies import REMEDIES
     from classmargin.training.presets import PRESETS
 
-    match check_choice("kind", kind, KINDS):
-        case "data":
-            return _fields(list_data(), "name", "title", "kind", "classes", "licence", "embedded")
-        case "backbones":
-            return _fields(list_backbones(), "name", "title", "kind", "parameters", "weights", "extra")
-        case "presets":
-            return _fields(PRESETS.values(), "name", "title", "values", "mr2", "notes")
-        case "remedies":
-            return _fields(REMEDIES.values(), "name", "title", "kind", "cost", "changes", "risk", "default")
-        case "methods":
-            return _methods()
-        case "recipes":
-            return _recipes()
-    return _settings()
-
-
-def _fields(records: Iterable[Any], *names: str) -> Rows:
-    return [{name: getattr(record, name) for name in names if hasattr(record, name)} for record in records]
+    fields = " ".join(KINDS[check_choice("kind", kind, KINDS)]).split()
+    if kind in ("recipes", "settings"):
+        return _recipes() if kind == "recipes" else _settings()
+    records: dict[str, Iterable[Any]] = {
+        "data": list_data(), "backbones": list_backbones(), "methods": list_methods(), "presets": PRESETS.values(),
+        "remedies": REMEDIES.values(),
+    }  # fmt: skip
+    rows = [{name: getattr(record, name) for name in fields if hasattr(record, name)} for record in records[kind]]
+    for row in rows if kind == "methods" else ():
+        row["defaults"] = default_hyperparameters(row["name"])
+        needs = requirements_of(row["name"])
+        plain = vars(type(needs)())  # what cross-entropy needs goes without saying
+        row["needs"] = {key: value for key, value in vars(needs).items() if value != plain[key]}
+    return rows
 
 
 def list_things(
@@ -131,7 +114,9 @@ def list_things(
     if json:
         typer.echo(json_text(rows))
         return
-    columns = tuple(Column(name, name.capitalize(), "value" if name == "cost" else "text") for name in KINDS[kind])
+    columns = tuple(
+        Column(name, name.capitalize(), "value" if name == "cost" else "text") for name in KINDS[kind][0].split()
+    )
     # A cost is rough: four thirds of a plain training are 1.3 times it.
     shown = [{**row, "cost": f"{row['cost']:.2g}"} if "cost" in row else row for row in rows]
     terminal().print(to_rich(Table(kind.capitalize(), columns, shown)))

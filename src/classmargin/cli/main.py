@@ -131,8 +131,7 @@ def _options(
         bool, typer.Option("--debug", envvar="CLASSMARGIN_DEBUG", help="Show the traceback of an error.")
     ] = False,
     version: Annotated[
-        bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop."),
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
     ] = False,
 ) -> None:
     context.obj.debug = debug

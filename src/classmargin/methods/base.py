@@ -223,6 +223,10 @@ class Method(nn.Module):
             setattr(self, name, declared.checked(name, hyperparameters.pop(name, declared.default)))
         if hyperparameters:
             raise TypeError(f"{type(self).__name__} has no hyper-parameter {', '.join(hyperparameters)}")
+        self._build(task)
+
+    def _build(self, task: TaskInfo) -> None:
+        """Make own modules and buffers; the hyper-parameters are set."""
 
     @classmethod
     def _declared(cls) -> dict[str, Hyperparameter]:

@@ -1,16 +1,19 @@
-"""Center loss ("DFL"): features are pulled to the centre of their class."""
+"""Center loss ("DFL") and the Gaussian mixture (LGM): features are pulled to the centre of their class."""
 
 from __future__ import annotations
 
-from typing import Any
+import logging
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from classmargin._distributed import all_reduce_sum, global_mean
-from classmargin.methods.base import Method, MethodLoss, Requirements, Step, TaskInfo, number
-from classmargin.methods.loss_parts import at_least_float32, class_sums, cross_entropy, with_parts
+from classmargin.methods.base import LoopContext, Method, MethodLoss, Requirements, Step, TaskInfo, number
+from classmargin.methods.loss_parts import at_least_float32, class_sums, cross_entropy, refuse_above, with_parts
 from classmargin.methods.method_registry import register
+
+logger = logging.getLogger(__name__)
 
 
 @register(
@@ -40,8 +43,7 @@ class CenterLoss(Method):
     center_rate: float = number(0.5, above=0.0, maximum=1.0)
     centers: Tensor
 
-    def __init__(self, task: TaskInfo, **hyperparameters: Any) -> None:
-        super().__init__(task, **hyperparameters)
+    def _build(self, task: TaskInfo) -> None:
         self.register_buffer("centers", torch.zeros(task.num_classes, task.feature_dim))
 
     def loss(self, step: Step, update_state: bool) -> MethodLoss:
@@ -58,3 +60,60 @@ class CenterLoss(Method):
         sums, counts = class_sums(features, step.labels, self.task.num_classes)
         sums, counts = all_reduce_sum(sums), all_reduce_sum(counts).unsqueeze(1)
         self.centers -= self.center_rate * (counts * self.centers - sums) / (1 + counts)
+
+
+@register(
+    name="lgm",
+    title="LGM",
+    paper=("Wan et al., Rethinking Feature Distribution for Loss Functions in Image Classification, CVPR 2018"),
+    family="margin",
+    summary="Scores classes by distance to learned means, with a margin on the own class.",
+    search={"margin": (0.0, 0.1, 0.3, 1.0), "likelihood_weight": (0.01, 0.1, 1.0)},
+    presets={"tensorflow": {"margin": 0.1, "start_margin": 0.1, "likelihood_weight": 0.01}},
+    caveats="Unit covariances and equal priors, as in the original CIFAR settings.",
+)
+class LGM(Method):
+    """Large-margin Gaussian mixture loss: ``CE(-d_k (1 + α 1[k=y]), y) + λ d_y``, ``d_k = ½‖φ - μ_k‖²``.
+
+    Idea: features of a class are Gaussian around a learned mean; the own distance is enlarged by a margin.
+    Use: when a distance to a class mean is wanted as the score (outliers show).
+    Hyper-parameters: ``margin`` α, reached from ``start_margin`` by doubling every ``doubling_share`` of the training,
+        ``likelihood_weight`` λ.
+    Cost: one forward and backward pass.
+    Caveats: needs the ``gaussian`` head, whose logits ``-d_k`` are the test scores; its means learn twice as fast as
+        the rest. Features that no layer normalises can collapse to a point within a few steps: a warning says so.
+    Source: Wan et al., CVPR 2018.
+    """
+
+    requirements = Requirements(features=True, head="gaussian")
+    margin: float = number(0.3, minimum=0.0)
+    start_margin: float = number(0.1, minimum=0.0)
+    doubling_share: float = number(1 / 24, above=0.0)
+    likelihood_weight: float = number(0.1, minimum=0.0)
+
+    def on_stage_start(self, context: LoopContext) -> None:
+        """Warn about an encoder whose features may collapse."""
+        encoder = getattr(context.model, "encoder", context.model)
+        moves = any(parameter.requires_grad for parameter in encoder.parameters())
+        if moves and not any("norm" in type(module).__name__.lower() for module in encoder.modules()):
+            logger.warning(
+                "lgm on a network without normalisation: its features can collapse to a point in a few steps; use a "
+                "network with batch or layer norm (backbone.options.batch_norm=true for mlp)"
+            )
+
+    def loss(self, step: Step, update_state: bool) -> MethodLoss:
+        """Return classification and likelihood parts, means over the samples of all processes."""
+        scores = at_least_float32(step.logits)
+        refuse_above(0.0, scores, "negative half squared distances (head 'gaussian') for method lgm")
+        own_class = F.one_hot(step.labels, self.task.num_classes)
+        widened = scores * (1 + self.margin_at(step.global_step) * own_class)
+        classification = global_mean(cross_entropy(widened, step.labels))
+        likelihood = global_mean(-scores.gather(1, step.labels.unsqueeze(1)).squeeze(1))
+        total = classification + self.likelihood_weight * likelihood
+        return with_parts(total, classification=classification, likelihood=likelihood)
+
+    def margin_at(self, global_step: int) -> float:
+        """Return α after so many optimiser steps."""
+        done = global_step / max(1, self.task.epochs * self.task.steps_per_epoch)
+        doublings = min(int(done / self.doubling_share), 64)
+        return float(min(self.margin, self.start_margin * 2.0**doublings))

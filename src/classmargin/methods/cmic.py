@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from classmargin._distributed import all_reduce_sum, gather_rows, global_mean
 from classmargin.methods.base import Method, MethodLoss, Step, TaskInfo, choice, number, switch
-from classmargin.methods.loss_parts import at_least_float32, class_sums, cross_entropy, with_parts, without_autocast
+from classmargin.methods.loss_parts import at_least_float32, class_sums, cross_entropy, with_parts
 from classmargin.methods.method_registry import register
 
 _LOG_FLOOR = math.log(1e-25)
@@ -62,8 +61,7 @@ class CMIC(Method):
     detach_log: bool = switch(True)
     class_predictions: Tensor
 
-    def __init__(self, task: TaskInfo, **hyperparameters: Any) -> None:
-        super().__init__(task, **hyperparameters)
+    def _build(self, task: TaskInfo) -> None:
         uniform = torch.full((task.num_classes, task.num_classes), 1.0 / task.num_classes)
         self.register_buffer("class_predictions", uniform)
 
@@ -74,7 +72,7 @@ class CMIC(Method):
         plain = global_mean(cross_entropy(step.logits, step.labels))
         concentration = global_mean((log_p.exp() * (log_p - log_q)).sum(dim=1))
         all_log_p, all_labels = gather_rows(log_p)[0], gather_rows(step.labels)[0]
-        with without_autocast(log_p):
+        with torch.autocast(log_p.device.type, enabled=False):
             apart = separation(all_log_p, all_labels, pairs=self.pairs, detach_log=self.detach_log)
         total = plain + self.concentration_weight * concentration - self.separation_weight * apart
         return with_parts(total, cross_entropy=plain, concentration=concentration, separation=apart)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -65,8 +63,7 @@ class CSR(Method):
     start_share: float = number(0.0, minimum=0.0, below=1.0)
     confusion_weights: Tensor
 
-    def __init__(self, task: TaskInfo, **hyperparameters: Any) -> None:
-        super().__init__(task, **hyperparameters)
+    def _build(self, task: TaskInfo) -> None:
         self.register_buffer("confusion_weights", torch.ones(task.num_classes, task.num_classes))
 
     @torch.no_grad()

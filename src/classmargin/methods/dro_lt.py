@@ -15,7 +15,6 @@ from classmargin.methods.loss_parts import (
     cross_entropy,
     training_class_means,
     with_parts,
-    without_autocast,
 )
 from classmargin.methods.method_registry import register
 
@@ -75,8 +74,7 @@ class DROLT(Method):
     centroids: Tensor
     class_weights: Tensor
 
-    def __init__(self, task: TaskInfo, **hyperparameters: Any) -> None:
-        super().__init__(task, **hyperparameters)
+    def _build(self, task: TaskInfo) -> None:
         if self.pretrain_share + self.classifier_share >= 1:
             raise ValueError(
                 f"pretrain_share + classifier_share must be < 1, got {self.pretrain_share} + {self.classifier_share}"
@@ -128,7 +126,7 @@ class DROLT(Method):
         features, start = gather_rows(at_least_float32(step.features))
         labels, _ = gather_rows(step.labels)
         radii = self.radius_factor * self.radii.clamp(min=0)
-        with without_autocast(features):
+        with torch.autocast(features.device.type, enabled=False):
             losses = robust_centroid_losses(features, labels, self.centroids, radii, self.temperature)
         own = slice(start, start + len(step.labels))
         means, present = class_means(losses[own], step.labels, self.task.num_classes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -62,8 +61,7 @@ class EQL(Method):
         cross-entropies over classes with all rare negatives dropped and logits shifted to the initial probability
         ``prior_probability``; ``seed``.
     Cost: one forward and backward pass.
-    Caveats: no official softmax code exists; the defaults are those of a third party on CIFAR-100-LT. On balanced data
-        with a ratio above 1 every negative is dropped with probability γ and the loss degenerates.
+    Caveats: no official softmax code exists; the defaults are those of a third party on CIFAR-100-LT.
     Source: Tan et al., CVPR 2020.
     """
 
@@ -75,8 +73,7 @@ class EQL(Method):
     seed: int = whole_number(0, minimum=0)
     is_tail: Tensor
 
-    def __init__(self, task: TaskInfo, **hyperparameters: Any) -> None:
-        super().__init__(task, **hyperparameters)
+    def _build(self, task: TaskInfo) -> None:
         frequency = task.class_counts.double() / task.class_counts.sum()
         self.register_buffer("is_tail", frequency < self.tail_ratio / task.num_classes, persistent=False)
 

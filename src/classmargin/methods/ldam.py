@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from classmargin._distributed import global_mean
+from classmargin.methods import loss_parts
 from classmargin.methods.base import Method, MethodLoss, Requirements, Step, TaskInfo, number
-from classmargin.methods.loss_parts import (
-    at_least_float32,
-    cross_entropy,
-    effective_number_weights,
-    refuse_above,
-    with_parts,
-)
 from classmargin.methods.method_registry import MethodInfo, register
 
-_PAPER = "Cao et al., Learning Imbalanced Datasets with Label-Distribution-Aware Margin Loss, NeurIPS 2019"
-# On balanced data every class has the largest margin, and 0.1 is better than 0.5.
-_SEARCH = {"max_margin": (0.1, 0.3, 0.5, 0.8), "scale": (10.0, 20.0, 30.0)}
-_LARGEST_COSINE = 1.01  # rounding, of half precision too
-_CAVEATS = "Not cross-entropy on balanced data: cosine head, scale and a uniform margin remain."
+_PLAIN = MethodInfo(
+    name="ldam",
+    title="LDAM",
+    paper="Cao et al., Learning Imbalanced Datasets with Label-Distribution-Aware Margin Loss, NeurIPS 2019",
+    family="margin",
+    summary="Larger margins on the cosine of rarer classes.",
+    # On balanced data every class has the largest margin, and 0.1 is better than 0.5.
+    search={"max_margin": (0.1, 0.3, 0.5, 0.8), "scale": (10.0, 20.0, 30.0)},
+    caveats="Not cross-entropy on balanced data: cosine head, scale and a uniform margin remain.",
+)
 
 
 def frequency_margins(class_counts: Tensor, max_margin: float) -> Tensor:
@@ -32,24 +31,14 @@ def frequency_margins(class_counts: Tensor, max_margin: float) -> Tensor:
 
 
 @register(
-    MethodInfo(
-        name="ldam",
-        title="LDAM",
-        paper=_PAPER,
-        family="margin",
-        summary="Larger margins on the cosine of rarer classes.",
-        search=_SEARCH,
-        caveats=_CAVEATS,
-    ),
-    MethodInfo(
+    _PLAIN,
+    replace(
+        _PLAIN,
         name="ldam-drw",
         title="LDAM-DRW",
-        paper=_PAPER,
-        family="margin",
         summary="LDAM with class weights in the last fifth of the training.",
-        search={**_SEARCH, "beta": (0.99, 0.999, 0.9999)},
+        search={**_PLAIN.search, "beta": (0.99, 0.999, 0.9999)},
         fixed={"reweight_from": 0.8},
-        caveats=_CAVEATS,
     ),
 )
 class LDAM(Method):
@@ -73,22 +62,22 @@ class LDAM(Method):
     margins: Tensor
     late_weights: Tensor
 
-    def __init__(self, task: TaskInfo, **hyperparameters: Any) -> None:
-        super().__init__(task, **hyperparameters)
+    def _build(self, task: TaskInfo) -> None:
         margins = frequency_margins(task.class_counts, self.max_margin)
         self.register_buffer("margins", margins.float(), persistent=False)
-        weights = effective_number_weights(task.class_counts, self.beta)
+        weights = loss_parts.effective_number_weights(task.class_counts, self.beta)
         self.register_buffer("late_weights", weights.float(), persistent=False)
 
     def loss(self, step: Step, update_state: bool) -> MethodLoss:
         """Return the (weighted) mean margin loss over the samples of all processes."""
-        cosines = at_least_float32(step.logits)
-        refuse_above(_LARGEST_COSINE, cosines.abs(), "cosines (head 'cosine' with scale 1) for method ldam")
+        cosines = loss_parts.at_least_float32(step.logits)
+        # 1.01 leaves room for rounding, of half precision too.
+        loss_parts.refuse_above(1.01, cosines.abs(), "cosines (head 'cosine' with scale 1) for method ldam")
         own_class = torch.nn.functional.one_hot(step.labels, self.task.num_classes)
         shifted = cosines - own_class * self.margins[step.labels].unsqueeze(1)
-        losses = cross_entropy(self.scale * shifted, step.labels)
+        losses = loss_parts.cross_entropy(self.scale * shifted, step.labels)
         total = global_mean(losses, self.late_weights[step.labels] if self._reweights(step.epoch) else None)
-        return with_parts(total, ldam=global_mean(losses))
+        return loss_parts.with_parts(total, ldam=global_mean(losses))
 
     def _reweights(self, epoch: int) -> bool:
         return self.reweight_from is not None and epoch >= self.reweight_from * self.task.epochs

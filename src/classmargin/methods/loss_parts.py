@@ -91,13 +91,6 @@ def log_prior(class_counts: Tensor) -> Tensor:
 
 
 @contextmanager
-def without_autocast(tensor: Tensor) -> Iterator[None]:
-    """Compute products in the precision of their operands, whatever autocast region the caller is in."""
-    with torch.autocast(tensor.device.type, enabled=False):
-        yield
-
-
-@contextmanager
 def frozen_running_statistics(module: nn.Module) -> Iterator[None]:
     """Let normalisation layers use the batch as before but leave their running statistics alone."""
     layers = [m for m in module.modules() if getattr(m, "track_running_stats", False)]

@@ -12,18 +12,9 @@ from torch.nn import functional as F
 
 from classmargin._checks import check_choice
 from classmargin._distributed import gather_rows, global_mean
-from classmargin.methods.base import (
-    Method,
-    MethodLoss,
-    Requirements,
-    Stage,
-    Step,
-    TaskInfo,
-    choice,
-    number,
-    whole_number,
-)
-from classmargin.methods.loss_parts import at_least_float32, cross_entropy, with_parts, without_autocast
+from classmargin.methods import base
+from classmargin.methods.base import Method, MethodLoss, Requirements, Stage, Step, TaskInfo
+from classmargin.methods.loss_parts import at_least_float32, cross_entropy, with_parts
 from classmargin.methods.method_registry import register
 
 # Epochs from which on the two-stage form has time to learn: the authors' schedules begin at 200.
@@ -73,23 +64,21 @@ class SupCon(Method):
         ``projection_dim``, ``classifier_share`` of the epochs for the second stage, ``anchors`` (``"all"`` counts those
         without a positive as 0 in the mean, ``"valid"`` leaves them out), ``views``.
     Cost: every sample is seen twice, so about 2 forward and backward passes.
-    Caveats: both stages share the budget of the other methods, short for the two-stage form. Where both views are the
-        same (no augmentation, features) two stages are refused. Strong augmentation is part of the recipe and lies with
-        the data.
+    Caveats: both stages share the budget of the other methods. Where both views are the same (no augmentation,
+        features) two stages are refused. Strong augmentation is part of the recipe and lies with the data.
     Source: Khosla et al., NeurIPS 2020.
     """
 
-    mode: str = choice("auto", "two-stage", "joint")
-    temperature: float = number(0.07, above=0.0)
-    base_temperature: float | None = number(None, above=0.0)
-    contrastive_weight: float = number(1.0, minimum=0.0)
-    projection_dim: int = whole_number(128, minimum=1)
-    classifier_share: float = number(1 / 11, above=0.0, below=1.0)
-    anchors: str = choice("all", "valid")
-    views: int = whole_number(2, minimum=1)
+    mode: str = base.choice("auto", "two-stage", "joint")
+    temperature: float = base.number(0.07, above=0.0)
+    base_temperature: float | None = base.number(None, above=0.0)
+    contrastive_weight: float = base.number(1.0, minimum=0.0)
+    projection_dim: int = base.whole_number(128, minimum=1)
+    classifier_share: float = base.number(1 / 11, above=0.0, below=1.0)
+    anchors: str = base.choice("all", "valid")
+    views: int = base.whole_number(2, minimum=1)
 
-    def __init__(self, task: TaskInfo, **hyperparameters: Any) -> None:
-        super().__init__(task, **hyperparameters)
+    def _build(self, task: TaskInfo) -> None:
         form = self.settle({"mode": self.mode}, epochs=task.epochs, distinct_views=task.distinct_views)
         self.mode = form["mode"]
         self.requirements = self.needs(views=self.views)
@@ -143,7 +132,7 @@ class SupCon(Method):
         weights_like = next(self.projection.parameters(), features)
         projections = self.projection(features.to(weights_like.dtype))
         projections = F.normalize(at_least_float32(projections), dim=1)
-        with without_autocast(projections):
+        with torch.autocast(projections.device.type, enabled=False):
             losses, has_positive = contrastive_losses(projections, step.labels, self.temperature)
         weights = has_positive.to(losses) if self.anchors == "valid" else None
         scale = self.temperature / (self.base_temperature or self.temperature)

@@ -10,14 +10,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from classmargin._checks import check_choice, check_floating, check_hard_labels, check_number
+from classmargin._checks import check_choice, check_floating, check_hard_labels
 
 FloatArray: TypeAlias = "Tensor | npt.NDArray[np.floating] | Sequence[float]"
 LabelArray: TypeAlias = "Tensor | npt.NDArray[np.integer] | Sequence[int]"
 Constants: TypeAlias = Literal["correct", "paper"]
 
 
-def as_float64(name: str, values: FloatArray, *, dim: int) -> Tensor:
+def as_float64(name: str, values: FloatArray | float, *, dim: int) -> Tensor:
     """Return ``values`` as a finite float64 tensor on the CPU with ``dim`` dimensions."""
     given = values if isinstance(values, (np.ndarray, Tensor)) else torch.as_tensor(values, dtype=torch.float64)
     tensor = check_floating(name, torch.as_tensor(_for_torch(given)), dim=dim).to("cpu", torch.float64)
@@ -74,11 +74,6 @@ def as_samples(features: FloatArray, labels: LabelArray, *, num_classes: int) ->
     return vectors, as_labels(labels, num_samples=vectors.shape[0], num_classes=num_classes)
 
 
-def check_norm_order(norm_order: float) -> float:
-    """Return p as float if it lies in [1, ∞]."""
-    return check_number("norm_order", norm_order, minimum=1.0, finite=False)
-
-
-def check_constants(constants: str) -> str:
-    """Return ``constants`` if it is ``"correct"`` or ``"paper"``."""
-    return check_choice("constants", constants, ("correct", "paper"))
+def as_printed(constants: str) -> bool:
+    """Whether the printed constants are asked for, ``"paper"`` and not ``"correct"``."""
+    return check_choice("constants", constants, ("correct", "paper")) == "paper"

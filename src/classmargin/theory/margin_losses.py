@@ -23,12 +23,8 @@ from classmargin.theory._inputs import FloatArray, LabelArray, as_class_margins,
 def prediction_margin(logits: FloatArray, labels: LabelArray) -> Tensor:
     """Return γ_f(x, y) = z_y − max_{y' ≠ y} z_{y'} (Eq. 8): how far the true class leads the runner-up.
 
-    The paper's two other margins are measured and not bounded: the output-level margin (the same difference on
-    probabilities) and the classifier-level margin, the smallest angle between two weight vectors.
-
-    Args:
-        logits: Scores z ``[N, K]`` with ``K >= 2``.
-        labels: True classes ``[N]``.
+    ``logits`` z are ``[N, K]`` with ``K >= 2``, ``labels`` ``[N]``. The paper's two other margins are measured and not
+    bounded: the same difference on probabilities, and the smallest angle between two weight vectors.
 
     Example:
         >>> prediction_margin(torch.tensor([[3.0, 1.0, 2.0], [0.0, 4.0, 1.0]]), torch.tensor([0, 2])).tolist()
@@ -44,18 +40,15 @@ def margin_loss(margins: FloatArray | float, gamma: FloatArray | float) -> Tenso
     """Return Φ_γ(u) = min(1, max(0, 1 − u/γ)): 1 for wrong, 0 for right by γ or more, a ramp between.
 
     Φ_γ lies in [0, 1], falls in u, is 1/γ-Lipschitz, at least the 0-1 loss 1[u <= 0] (its limit for γ -> 0), and never
-    falls when γ grows.
-
-    Args:
-        margins: Prediction margins u, any shape.
-        gamma: γ > 0, a number or a shape that broadcasts against ``margins``.
+    falls when γ grows. ``margins`` u have any shape; ``gamma`` > 0 is a number or broadcasts against them.
 
     Example:
         >>> margin_loss(torch.tensor([-1.0, 0.5, 1.0, 3.0]), 2.0).tolist()
         [1.0, 0.75, 0.5, 0.0]
     """
-    u = _as_any_shape("margins", margins)
-    scale = _as_any_shape("gamma", gamma)
+    u, scale = (
+        as_float64(name, values, dim=np.ndim(values)) for name, values in (("margins", margins), ("gamma", gamma))
+    )
     if not bool((scale > 0).all()):
         raise ValueError(f"gamma must be > 0 everywhere, got a smallest value of {float(scale.min()):g}")
     return (1.0 - u / scale).clamp(0.0, 1.0)
@@ -69,10 +62,7 @@ def zero_one_loss(logits: FloatArray, labels: LabelArray) -> Tensor:
 def class_margin_loss(logits: FloatArray, labels: LabelArray, class_margins: FloatArray) -> Tensor:
     """Return the γ-margin loss ℓ_γ(f, x, y) = Φ_{γ_y}(γ_f(x, y)) of each sample (Eq. 9).
 
-    Args:
-        logits: Scores z ``[N, K]``.
-        labels: True classes ``[N]``; each sample takes the margin of its true class.
-        class_margins: γ ``[K]``, all above zero.
+    Each sample takes the margin of its true class from ``class_margins`` γ ``[K]``, all above zero.
 
     Example:
         >>> logits = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
@@ -112,9 +102,3 @@ def _as_predictions(logits: FloatArray, labels: LabelArray) -> tuple[Tensor, Ten
     if scores.shape[1] < 2:
         raise ValueError(f"logits must have at least 2 classes, got shape {tuple(scores.shape)}")
     return scores, as_labels(labels, num_samples=scores.shape[0], num_classes=scores.shape[1])
-
-
-def _as_any_shape(name: str, values: FloatArray | float) -> Tensor:
-    if isinstance(values, (int, float)):
-        return as_float64(name, torch.tensor(float(values), dtype=torch.float64), dim=0)
-    return as_float64(name, values, dim=np.ndim(values))

@@ -1,8 +1,7 @@
 """Margins that minimise the complexity term at a given mean (Corollary 1, Eq. 14 and 17), in two ways.
 
-Both functions solve the same problem, min Σ_k α_k/γ_k^a subject to mean γ = c̄ and γ > 0, in independent ways:
-:func:`optimal_margins` by the formula (the implementation that training uses), :func:`minimise_margins` by descending
-on the objective without knowing the formula. ``objective`` says which bound is minimised, hence α and the exponent a:
+The problem is min Σ_k α_k/γ_k^a subject to mean γ = c̄ and γ > 0: :func:`optimal_margins` has the formula (that of training),
+:func:`minimise_margins` descends without knowing it. ``objective`` says which bound is minimised, hence α and a:
 
 * ``"overall"``: the risk over all samples (Lemma 2, Proposition 1–2); α_k = (N_k/N)·r²_k, a = 2;
 * ``"balanced"``: the mean of the K class bounds
@@ -51,14 +50,13 @@ def optimal_margins(
     C(p) is taken as the same for all classes and does not matter.
 
     Args:
-        class_sqnorm: r²_{k,p}, the mean of ‖φ‖_p² over each class (p = 2: ‖μ̂_k‖² + ‖ŝ_k‖²), shape ``[K]``,
-            all above zero.
+        class_sqnorm: r²_{k,p} ``[K]``, the mean of ‖φ‖_p² over each class (p = 2: ‖μ̂_k‖² + ‖ŝ_k‖²), all above zero.
         mean_margin: c̄ > 0, the mean of the margins.
-        class_counts: N_k, shape ``[K]``, all above zero; None means equal sizes.
+        class_counts: N_k ``[K]``, all above zero; None means equal sizes.
         objective: ``"overall"`` (Corollary 1) or ``"balanced"``.
 
     Returns:
-        γ ``[K]``, float64, with mean c̄. Exact while the α_k are within a factor of 1e36 of one another.
+        γ ``[K]``, float64, exact while the α_k are within a factor of 1e36 of one another.
 
     Example:
         >>> [round(g, 6) for g in optimal_margins(torch.tensor([3.0, 4.0, 10.0]), 2.0).tolist()]
@@ -92,18 +90,18 @@ def minimise_margins(
         [1.6692, 1.8372, 2.4935]
     """
     from scipy.optimize import minimize
+    from scipy.special import logsumexp, softmax
 
     weights, a = _problem(class_sqnorm, class_counts, objective)
     budget = check_number("mean_margin", mean_margin, above=0.0) * weights.shape[0]
     log_weights = weights.log().numpy()
 
     def value_and_slope(theta: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
-        log_terms, q = _log_sum_exp(log_weights - a * theta)
-        log_budget, s = _log_sum_exp(theta)
-        return log_terms + a * log_budget, a * (s - q)
+        terms = log_weights - a * theta
+        return float(logsumexp(terms) + a * logsumexp(theta)), a * (softmax(theta) - softmax(terms))
 
     def curvature(theta: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        q, s = _log_sum_exp(log_weights - a * theta)[1], _log_sum_exp(theta)[1]
+        q, s = softmax(log_weights - a * theta), softmax(theta)
         return a * a * (np.diag(q) - np.outer(q, q)) + a * (np.diag(s) - np.outer(s, s))
 
     start = np.zeros(len(log_weights))
@@ -116,7 +114,7 @@ def minimise_margins(
     slope = float(np.abs(value_and_slope(theta)[1]).max())
     if not slope < 1e-10:
         raise RuntimeError(f"no minimum found: the largest slope is still {slope:.1e}")
-    return torch.from_numpy(budget * _log_sum_exp(theta)[1])
+    return torch.from_numpy(budget * softmax(theta))
 
 
 def margin_objective(
@@ -137,19 +135,10 @@ def margin_objective(
 def _problem(class_sqnorm: FloatArray, class_counts: CountArray | None, objective: str) -> tuple[Tensor, int]:
     """Return α and a of min Σ_k α_k/γ_k^a."""
     sqnorm = as_positive("class_sqnorm", class_sqnorm, dim=1).detach()
-    num_classes = sqnorm.shape[0]
-    if num_classes < 1:
+    if not len(sqnorm):
         raise ValueError("class_sqnorm must name at least one class, got none")
-    counts = as_class_counts([1.0] * num_classes if class_counts is None else class_counts, num_classes=num_classes)
+    counts = torch.ones_like(sqnorm) if class_counts is None else as_class_counts(class_counts, num_classes=len(sqnorm))
     as_positive("class_counts", counts, dim=1)
     if check_choice("objective", objective, ("overall", "balanced")) == "balanced":
         return (sqnorm / counts).sqrt(), 1
     return counts / counts.sum() * sqnorm, 2
-
-
-def _log_sum_exp(x: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
-    """Return ln Σ exp(x) and its gradient, the softmax of x."""
-    top = x.max()
-    terms = np.exp(x - top)
-    total = terms.sum()
-    return float(top + np.log(total)), terms / total

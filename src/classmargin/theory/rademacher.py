@@ -28,17 +28,8 @@ from torch import Tensor
 from classmargin._checks import check_int, check_number
 from classmargin.mr2 import class_moments
 from classmargin.mr2.equations import squared_norm
-from classmargin.theory._inputs import (
-    Constants,
-    FloatArray,
-    LabelArray,
-    as_class_counts,
-    as_class_margins,
-    as_float64,
-    as_samples,
-    check_constants,
-    check_norm_order,
-)
+from classmargin.theory import _inputs as inputs
+from classmargin.theory._inputs import Constants, FloatArray, LabelArray
 
 # Points of the search over s. Every s gives a valid constant, a finer grid only a slightly smaller one.
 _ORDERS_TRIED = 128
@@ -90,12 +81,15 @@ def norm_constant(
         >>> norm_constant(math.inf, 1), norm_constant(math.inf, 1, constants="paper")
         (1.0, 0.0)
     """
-    p = check_norm_order(norm_order)
+    p = check_number("norm_order", norm_order, minimum=1.0, finite=False)
     check_int("feature_dim", feature_dim, minimum=1)
     if num_samples is not None:
         check_int("num_samples", num_samples, minimum=1)
-    if check_constants(constants) == "paper":
-        return _printed_constant(p, feature_dim)
+    if inputs.as_printed(constants):
+        if math.isinf(p):
+            return math.sqrt(2 * math.log(feature_dim))
+        exponent = p * math.log(khintchine_constant(p))
+        return math.exp(exponent) if exponent < 700 else math.inf
     if p <= 2:
         smaller = feature_dim if num_samples is None else min(feature_dim, num_samples)
         return math.pow(smaller, 1 / p - 1 / 2)
@@ -117,7 +111,7 @@ def khintchine_constant(norm_order: float) -> float:
         >>> round(khintchine_constant(4.0) ** 4, 12)  # the fourth moment of a normal variable
         3.0
     """
-    p = check_norm_order(norm_order)
+    p = check_number("norm_order", norm_order, minimum=1.0, finite=False)
     if p <= 2:
         return 1.0
     if math.isinf(p):
@@ -132,15 +126,6 @@ def _through_lower_orders(p: float, d: int) -> float:
     orders = [2.0 * (top / 2.0) ** (i / _ORDERS_TRIED) for i in range(_ORDERS_TRIED + 1)]
     finite_end = [] if math.isinf(p) else [p]
     return min(khintchine_constant(s) * math.pow(d, 1 / s - 1 / p) for s in [*orders, *finite_end])
-
-
-def _printed_constant(p: float, d: int) -> float:
-    if math.isinf(p):
-        return math.sqrt(2 * math.log(d))
-    if p <= 2:
-        return 1.0
-    exponent = p * math.log(khintchine_constant(p))
-    return math.exp(exponent) if exponent < 700 else math.inf
 
 
 _CHUNK_ELEMENTS = 2**21  # signs and sums held at once (16 MB), whatever N, d and the number of draws
@@ -174,27 +159,26 @@ def rademacher_monte_carlo(
 ) -> MonteCarloEstimate:
     """Return the empirical γ-margin Rademacher complexity of linear heads (Eq. 10) by simulation.
 
-    Each draw takes the exact supremum through the dual norm (see the top of the module); only the mean over signs is
-    simulated. When 2^(N−1) <= ``draws``, all sign vectors are enumerated (up to a common sign, which changes no norm)
-    and the result is exact. Signs are made and used in pieces, so memory does not grow with ``draws``.
+    Each draw takes the exact supremum through the dual norm (see the top of the module). When 2^(N−1) <= ``draws``, all
+    sign vectors are enumerated (up to a common sign, which changes no norm) and the result is exact.
 
     Args:
         features: φ(x_i) ``[N, d]``.
-        labels: Classes ``[N]``; class sizes may differ, classes may be empty.
-        class_margins: γ ``[K]``, all above zero; its length defines K.
+        labels: Classes ``[N]``; some may be empty.
+        class_margins: γ ``[K]``, all above zero.
         weight_bound: Λ > 0, the bound on ‖w_y‖_q.
-        norm_order: p in [1, ∞]; the weights are bounded in the conjugate norm q.
+        norm_order: p in [1, ∞], conjugate to q.
         draws: Number of sign vectors, at least 2.
-        generator: CPU generator for reproducible signs; the global one if None.
+        generator: CPU generator of the signs; the global one if None.
 
     Example:
         >>> unit_vectors, labels = torch.eye(4), torch.tensor([0, 0, 1, 1])
         >>> rademacher_monte_carlo(unit_vectors, labels, torch.ones(2), norm_order=1.0)  # ‖u‖_1 is always 4
         MonteCarloEstimate(mean=2.0, standard_error=0.0, draws=8, exact=True)
     """
-    gamma = as_class_margins(class_margins).detach()
-    vectors, classes = as_samples(features, labels, num_classes=gamma.shape[0])
-    p = check_norm_order(norm_order)
+    gamma = inputs.as_class_margins(class_margins).detach()
+    vectors, classes = inputs.as_samples(features, labels, num_classes=gamma.shape[0])
+    p = check_number("norm_order", norm_order, minimum=1.0, finite=False)
     scale = gamma.shape[0] * check_number("weight_bound", weight_bound, above=0.0) / vectors.shape[0]
     check_int("draws", draws, minimum=2)
     scaled = vectors / gamma[classes][:, None]
@@ -226,8 +210,8 @@ def rademacher_bound(
         >>> rademacher_bound(unit_vectors, labels, torch.ones(2), norm_order=1.0, constants="paper")  # false
         1.0
     """
-    gamma = as_class_margins(class_margins).detach()
-    vectors, classes = as_samples(features, labels, num_classes=gamma.shape[0])
+    gamma = inputs.as_class_margins(class_margins).detach()
+    vectors, classes = inputs.as_samples(features, labels, num_classes=gamma.shape[0])
     moments = class_moments(vectors, classes, gamma.shape[0], norm_order)
     return rademacher_bound_from_statistics(
         moments.class_sqnorm,
@@ -257,30 +241,29 @@ def rademacher_bound_from_statistics(
     C(p) is proved in :func:`~classmargin.theory.rademacher.norm_constant`; for p = 2 it is 1 and
     r²_k = ‖μ̂_k‖² + ‖ŝ_k‖², which is Lemma 2.
 
-    The paper assumes N_k = N/K. In general a class counts by its share N_k/N of the sample, and a class without samples
-    not at all; K stays the number of weight vectors.
+    The paper assumes N_k = N/K. In general a class counts by its share N_k/N of the sample; K stays the number of weight
+    vectors.
 
     Args:
-        class_sqnorm: r²_{k,p}, the mean of ‖φ‖_p² over each class ``[K]``, >= 0.
+        class_sqnorm: r²_{k,p} ``[K]``, the mean of ‖φ‖_p² over each class.
         class_counts: N_k ``[K]``.
         class_margins: γ ``[K]``, all above zero.
         feature_dim: d, on which C(p) depends for p != 2.
         weight_bound: Λ > 0, the bound on ‖w_y‖_q.
         norm_order: p in [1, ∞], the norm of ``class_sqnorm``.
-        constants: ``"correct"``, or ``"paper"`` for C(p) as printed, **no upper bound** for p < 2 and for p = ∞ with
-            small d.
+        constants: ``"correct"``, or ``"paper"``: **no upper bound** for p < 2 and for p = ∞ with small d.
 
     Example:
         >>> toy = torch.tensor([3.0, 4.0, 10.0])  # r² of three classes with 2, 1 and 1 samples
         >>> round(rademacher_bound_from_statistics(toy, [2, 1, 1], torch.ones(3), feature_dim=2), 6)
         3.354102
     """
-    gamma = as_class_margins(class_margins).detach()
+    gamma = inputs.as_class_margins(class_margins).detach()
     num_classes = gamma.shape[0]
-    sqnorm = as_float64("class_sqnorm", class_sqnorm, dim=1).detach()
+    sqnorm = inputs.as_float64("class_sqnorm", class_sqnorm, dim=1).detach()
     if sqnorm.shape != gamma.shape or bool((sqnorm < 0).any()):
         raise ValueError(f"class_sqnorm must be {num_classes} values >= 0, got {sqnorm.tolist()}")
-    counts = as_class_counts(class_counts, num_classes=num_classes)
+    counts = inputs.as_class_counts(class_counts, num_classes=num_classes)
     total = float(counts.sum())
     weight_bound = check_number("weight_bound", weight_bound, above=0.0)
     constant = norm_constant(norm_order, feature_dim, num_samples=math.ceil(total), constants=constants)

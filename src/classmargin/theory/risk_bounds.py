@@ -1,8 +1,7 @@
 """Bounds on the true risk, term by term: Lemma 1, Proposition 1 (Eq. 11, 13), per-class bound (Eq. 15).
 
-Data flow: ``logits, labels`` -> empirical term (mean margin or surrogate loss); ``features, labels, class_margins`` ->
-complexity term; ``delta`` and the sample size -> confidence term; the bound is their sum. ``constants="correct"``
-(default) uses the smallest constants proved in the docstrings, ``"paper"`` the printed ones.
+A bound is the sum of an empirical, a complexity and a confidence term. ``constants="correct"`` (default) uses the smallest
+constants proved in the docstrings, ``"paper"`` the printed ones.
 
 What the bounds assume, and training breaks: the features φ, the margins γ and the weight bound Λ are fixed before the sample
 is drawn. If φ or γ were fitted on the same sample, evaluate on samples held out from that fit (the head may be trained on
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from classmargin._checks import check_choice, check_number
 from classmargin.mr2 import class_moments
-from classmargin.theory._inputs import Constants, FloatArray, LabelArray, as_class_margins, as_samples, check_constants
+from classmargin.theory._inputs import Constants, FloatArray, LabelArray, as_class_margins, as_printed, as_samples
 from classmargin.theory.margin_losses import class_margin_loss, surrogate_loss
 from classmargin.theory.rademacher import norm_constant, rademacher_bound
 
@@ -66,12 +65,9 @@ def risk_bound(
 ) -> RiskBound:
     """Return the bound R(f) <= R̂ + c·R̂ad + 3√(ln(2/δ)/(2N)) of Lemma 1 and Proposition 1.
 
-    It holds with probability 1 − δ for all linear heads at once.
-
-    Lemma 1 is ``empirical_loss="margin"``: R̂ is the mean of ℓ_γ (Eq. 9). Proposition 1 is
-    ``"cross_entropy"``: R̂ is the mean of ℓ_{γ,ce}/ln 2, which is larger by Lemma 3. R̂ad is
-    :func:`~classmargin.theory.rademacher.rademacher_bound` unless ``complexity`` is given. Class sizes may
-    differ; how this changes R̂ad is explained there.
+    It holds with probability 1 − δ for all linear heads at once. Lemma 1 is ``empirical_loss="margin"``: R̂ is the mean of
+    ℓ_γ (Eq. 9). Proposition 1 is ``"cross_entropy"``: R̂ is the mean of ℓ_{γ,ce}/ln 2, which is larger by Lemma 3. R̂ad is
+    :func:`~classmargin.theory.rademacher.rademacher_bound` unless ``complexity`` is given.
 
     Proof, with c = 4. Let g_i(z) = Φ_{γ_{y_i}}(z_{y_i} − max_{y'≠y_i} z_{y'}) in [0, 1], never below the
     0-1 loss. By the standard bound for such classes (Mohri et al., Theorem 3.3), R(f) <= R̂ + 2·R̂ad(G) +
@@ -85,8 +81,8 @@ def risk_bound(
         logits: Scores of the head ``[N, K]``.
         labels: True classes ``[N]``.
         features: φ(x_i) ``[N, d]``.
-        class_margins: γ ``[K]``, all above zero, fixed independently of the sample.
-        weight_bound: Λ > 0 with ‖w_y‖_q <= Λ for every class, fixed independently of the sample.
+        class_margins: γ ``[K]``, all above zero.
+        weight_bound: Λ > 0 with ‖w_y‖_q <= Λ for every class.
         norm_order: p in [1, ∞]; q is its conjugate.
         delta: Probability with which the bound may fail, in (0, 1).
         empirical_loss: ``"cross_entropy"`` (Proposition 1) or ``"margin"`` (Lemma 1).
@@ -96,9 +92,7 @@ def risk_bound(
     Example:
         >>> features, labels = torch.eye(2).repeat(200, 1), torch.tensor([0, 1]).repeat(200)
         >>> gamma = torch.ones(2)
-        >>> bound = risk_bound(
-        ...     9 * features, labels, features, gamma, weight_bound=9.0, empirical_loss="margin"
-        ... )
+        >>> bound = risk_bound(9 * features, labels, features, gamma, weight_bound=9.0, empirical_loss="margin")
         >>> [round(term, 3) for term in bound]
         [3.804, 0.0, 3.6, 0.204]
     """
@@ -108,7 +102,7 @@ def risk_bound(
             vectors, classes, gamma, weight_bound=weight_bound, norm_order=norm_order, constants=constants
         )
     check_number("complexity", complexity, minimum=0.0)
-    factor = 4.0 if check_constants(constants) == "correct" else 4.0 * math.sqrt(2 * gamma.shape[0])
+    factor = 4.0 * math.sqrt(2 * gamma.shape[0]) if as_printed(constants) else 4.0
     confidence = float(_confidence_term(delta, torch.tensor(losses.shape[0], dtype=torch.float64)))
     terms = float(losses.mean()), factor * complexity, confidence
     return RiskBound(sum(terms), *terms)
@@ -178,7 +172,7 @@ def _prepare(
 
 def _class_factors(counts: Tensor, feature_dim: int, norm_order: float, constants: Constants) -> Tensor:
     """Return what multiplies Λ·r_k/γ_k in the complexity term of each class; NaN where ``counts`` is NaN."""
-    if check_constants(constants) == "paper":
+    if as_printed(constants):
         printed = 4.0 * norm_constant(norm_order, feature_dim, constants="paper")
         return torch.where(counts.isnan(), counts, printed)
     # A class without samples is NaN through its count, whatever its constant.

@@ -91,10 +91,8 @@ class Journal:
         """How many runs of the baseline's length can still be made."""
         if self.budget.runs is not None:
             return self.budget.runs - self.spent
-        each = self.seconds_per_run
-        return (
-            float("inf") if each is None else (PLANNED_SHARE * self.budget.seconds - self.elapsed) * self._jobs / each
-        )
+        seconds, each = PLANNED_SHARE * self.budget.seconds - self.elapsed, self.seconds_per_run
+        return float("inf") if each is None else seconds * self._jobs / each
 
     @property
     def words(self) -> str:

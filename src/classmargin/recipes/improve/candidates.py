@@ -20,15 +20,8 @@ from classmargin.data import DataBundle
 from classmargin.evaluation.auditing import audit
 from classmargin.evaluation.prediction_files import read_predictions
 from classmargin.evaluation.samples import write_samples
-from classmargin.recipes.improve.judging import (
-    Aim,
-    Array,
-    Samples,
-    fit_offsets,
-    held_out_offsets,
-    log_probabilities,
-    mean_scores,
-)
+from classmargin.recipes.improve import judging
+from classmargin.recipes.improve.judging import Aim, Array, Samples
 from classmargin.recipes.improve.remedies import Remedy
 from classmargin.recipes.runner import PlannedRun
 from classmargin.recipes.train_run import VALIDATION_FILE
@@ -55,30 +48,25 @@ class Candidate:
         return list({run.path: run for group in self.members for run in group}.values())
 
     def _scores(self, part: str) -> list[Array]:
-        return [mean_scores([read_scores(_file(run, part))[1] for run in group]) for group in self.members]
+        return [judging.mean_scores([read_scores(_file(run, part))[1] for run in group]) for group in self.members]
 
     def samples(self, part: str) -> Samples:
         """Return who was predicted in ``validation`` or ``test``."""
         return read_scores(_file(self.members[0][0], part))[0]
 
-    def validation_scores(self, aim: Aim) -> list[Array]:
-        """Return log-probabilities on validation; offsets are those of the other half of the samples."""
-        groups = self._scores("validation")
+    def scores(self, part: str, aim: Aim) -> list[Array]:
+        """Return log-probabilities; offsets on validation are those of the other half, elsewhere those of all of it."""
+        groups = self._scores(part)
         if not self.offsets:
             return groups
-        return [held_out_offsets(scores, self.samples("validation").labels, aim) for scores in groups]
-
-    def test_scores(self, aim: Aim) -> list[Array]:
-        """Return log-probabilities on the test set; offsets are those of all validation samples."""
-        groups = self._scores("test")
-        if not self.offsets:
-            return groups
+        if part == "validation":
+            return [judging.held_out_offsets(scores, self.samples(part).labels, aim) for scores in groups]
         return [scores + shift for scores, shift in zip(groups, self.fitted_offsets(aim), strict=True)]
 
     def fitted_offsets(self, aim: Aim) -> list[Array]:
         """Return the offsets of each repetition ``[K]``."""
         labels = self.samples("validation").labels
-        return [fit_offsets(scores, labels, aim) for scores in self._scores("validation")]
+        return [judging.fit_offsets(scores, labels, aim) for scores in self._scores("validation")]
 
 
 class ShiftedModel(nn.Module):
@@ -116,7 +104,7 @@ def _file(run: RunFolder, part: str) -> Path:
 def read_scores(file: Path) -> tuple[Samples, Array]:
     """Return who was predicted and the log-probabilities ``[N, K]`` of a prediction file."""
     found = read_predictions(file)
-    scores = log_probabilities(found)
+    scores = judging.log_probabilities(found)
     return Samples.of(found, scores), scores
 
 
@@ -150,7 +138,7 @@ def pool(files: Sequence[Path], target: Path) -> None:
     arrays: dict[str, list[Any]] = {
         "labels": [one.labels for one in found],
         "sample_id": [one.sample_id for one in found],
-        "probabilities": [np.exp(log_probabilities(one)) for one in found],
+        "probabilities": [np.exp(judging.log_probabilities(one)) for one in found],
     }
     joined = {name: np.concatenate(values)[order] for name, values in arrays.items()}
     write_predictions(target, {**joined, "class_names": np.array(found[0].class_names, dtype=np.str_)})
@@ -165,11 +153,8 @@ def without_doubt(bundle: DataBundle, pooled: Path, *, relabel: bool) -> tuple[i
 
     found = read_predictions(pooled)
     assert found.probabilities is not None
-    index, labels, names = (
-        bundle.train.index.numpy(),
-        bundle.train.labels.numpy(),
-        np.array(bundle.class_names, dtype=np.str_),
-    )
+    index, labels = bundle.train.index.numpy(), bundle.train.labels.numpy()
+    names = np.array(bundle.class_names, dtype=np.str_)
     order = np.argsort(np.argsort(index))  # the file is in the order of the index
     probabilities = np.asarray(found.probabilities)[order]
     seen = audit(labels, probabilities=probabilities, class_names=bundle.class_names, bootstrap=0, ranking="own")

@@ -14,19 +14,8 @@ from classmargin.evaluation.audit_result import Audit
 from classmargin.evaluation.comparison import Comparison, Delta, points
 from classmargin.evaluation.json_values import to_plain
 from classmargin.evaluation.samples import flipped_samples
-from classmargin.recipes.improve.judging import (
-    CONFIDENCE,
-    FINAL_BOOTSTRAP,
-    METRICS,
-    SHOWN,
-    Aim,
-    Deltas,
-    Row,
-    Samples,
-    answer_of,
-    changes,
-    simultaneous,
-)
+from classmargin.recipes.improve import judging
+from classmargin.recipes.improve.judging import METRICS, SHOWN, Aim, Deltas, Row, Samples
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -110,10 +99,8 @@ class Improvement:
         """Return plain values for JSON; audits and comparisons in short."""
         said = {name: getattr(self, name) for name in ("answer", "verdict", "choice", "facts", "validation", "test")}
         accuracies = {name: {key: float(getattr(audit, key)) for key in METRICS} for name, audit in self.audits.items()}
-        against = {
-            name: {"deltas": pair.deltas, "gained": pair.gained, "lost": pair.lost}
-            for name, pair in self.comparisons.items()
-        }
+        pairs, shown = self.comparisons.items(), ("deltas", "gained", "lost")
+        against = {name: {key: getattr(pair, key) for key in shown} for name, pair in pairs}
         tables = {"remedies": self.table, "advice": self.advice, "commands": self.commands}
         winner = {"winner": [run.name for run in self.winner], "offsets": self.offsets, "notes": self.notes}
         plain: dict[str, Any] = to_plain({**said, "accuracies": accuracies, "against": against, **tables, **winner})
@@ -151,10 +138,10 @@ def verdict_of(
         words = f"none of {tried} candidates raises the {what} on validation by more than half its standard error"
         then = f"{base} stays, and more data for the classes that lag is the next step"
         return "no clear gain", f"No clear gain: {words}; {then}."
-    answer = answer_of(aim, test, trade=trade)
+    answer = judging.answer_of(aim, test, trade=trade)
     gain, low, high = map(points, test["objective"])
     numbers = (
-        f"{gain} points on the {what} of the test set ({100 * CONFIDENCE:g} % interval {low} to {high}; "
+        f"{gain} points on the {what} of the test set ({100 * judging.CONFIDENCE:g} % interval {low} to {high}; "
         f"{points(validation['objective'][0])} on validation)"
     )
     others = [name for name in SHOWN if name != aim.objective]
@@ -196,8 +183,9 @@ def assemble(
     test: dict[str, Delta] = {}
     said = ""
     for name, key in against.items():
-        found, pair = changes(aim, lean[key], lean[judged], bootstrap=FINAL_BOOTSTRAP, names=(name, title or tuned))
-        deltas = simultaneous(found, len(against))
+        options: Any = {"bootstrap": judging.FINAL_BOOTSTRAP, "names": (name, title or tuned)}
+        found, pair = judging.changes(aim, lean[key], lean[judged], **options)
+        deltas = judging.simultaneous(found, len(against))
         comparisons[name] = _widened(pair, deltas)
         if name == GIVEN:
             said = f" Against {name}: {with_interval(deltas['objective'])}."

@@ -12,24 +12,15 @@ from classmargin.evaluation.comparison import points
 from classmargin.evaluation.json_values import json_text
 from classmargin.recipes.improve.improvement import Improvement, with_interval
 from classmargin.recipes.improve.judging import SHOWN
-from classmargin.report.figures import (
-    ACCENT,
-    NEUTRAL,
-    TIER_COLOURS,
-    Figure,
-    changes_figure,
-    empty_figure,
-    plotly_text,
-    titled_axis,
-)
+from classmargin.report import figures as drawing
 from classmargin.report.tables import NO_VALUE, Table, columns, frame_rows
 
 PAGE_FILE = "report.html"
 _STAGE_COLOURS = {
-    "finalist": ACCENT,
-    "combined": TIER_COLOURS["easy"],
-    "screened": NEUTRAL,
-    "tuning": TIER_COLOURS["medium"],
+    "finalist": drawing.ACCENT,
+    "combined": drawing.TIER_COLOURS["easy"],
+    "screened": drawing.NEUTRAL,
+    "tuning": drawing.TIER_COLOURS["medium"],
 }
 # Classes shown, and of each class samples.
 MOST_CHANGED, MOST_SAMPLES = 20, 5
@@ -100,7 +91,6 @@ def _test_table(found: Improvement) -> Table:
 
 
 def _remedy_table(found: Improvement, tried: list[dict[str, Any]]) -> Table:
-    """Return every remedy with its cost and its changes on validation."""
     rows = []
     for row in tried:
         changes = {name: (row[name], row[f"{name}_low"], row[f"{name}_high"]) for name in SHOWN}
@@ -118,9 +108,8 @@ def _changed_table(found: Improvement) -> Table:
     """Return the classes that gained, those that may have, and those that lost, with samples."""
     rows = []
     pair = next(iter(found.comparisons.values()), None)
-    changed = (
-        [] if pair is None else frame_rows(pair.by_class.sort_values("difference", ascending=False, kind="stable"))
-    )
+    order: dict[str, Any] = {"ascending": False, "kind": "stable"}
+    changed = [] if pair is None else frame_rows(pair.by_class.sort_values("difference", **order))
     gained, lost = ([row for row in changed if row["outcome"] == outcome] for outcome in ("gained", "lost"))
     rest = [row for row in changed if row["outcome"] == "noise" and row["difference"] > 0]
     frame = found.flipped
@@ -133,13 +122,11 @@ def _changed_table(found: Improvement) -> Table:
     return Table("Classes that gained and lost, with samples of the test set", _CHANGED, rows)
 
 
-def _pareto_figure(found: Improvement) -> Figure:
+def _pareto_figure(found: Improvement) -> drawing.Figure:
     """Return what each candidate costs the easy third against what it gains in the objective, on validation."""
-    figure = empty_figure(
-        420,
-        xaxis=titled_axis("change of the easy third, points", zeroline=True),
-        yaxis=titled_axis(f"change of {found.facts['objective']}, points", zeroline=True),
-    )
+    titles = {"xaxis": "change of the easy third, points", "yaxis": f"change of {found.facts['objective']}, points"}
+    axes_options = {axis: drawing.titled_axis(title, zeroline=True) for axis, title in titles.items()}
+    figure = drawing.empty_figure(420, **axes_options)
     tried = found.table[found.table["objective"].notna()]
     for stage, colour in _STAGE_COLOURS.items():
         rows = tried[tried["stage"] == stage]
@@ -151,22 +138,13 @@ def _pareto_figure(found: Improvement) -> Figure:
             bars = {"array": (100 * (high - value)).tolist(), "arrayminus": (100 * (value - low)).tolist()}
             style = {"type": "data", "color": f"{colour}60", "thickness": 1, "width": 0}
             axes |= {axis: (100 * value).tolist(), f"error_{axis}": {**bars, **style}}
-        chosen = rows["title"] == found.choice
-        figure.add_scatter(
-            **axes,
-            mode="markers",
-            name=stage,
-            marker={
-                "color": colour,
-                "size": chosen.map({True: 15, False: 9}).tolist(),
-                "symbol": chosen.map({True: "star", False: "circle"}).tolist(),
-            },
-            text=[
-                f"<b>{plotly_text(row['title'], longest=60)}</b><br>{points(row['objective'])} against easy {points(row['easy'])}"
-                for row in rows.to_dict("records")
-            ],
-            hovertemplate="%{text}<extra></extra>",
-        )
+        words = rows["title"].map(lambda title: f"<b>{drawing.plotly_text(title, longest=60)}</b><br>")
+        words += rows["objective"].map(points) + " against easy " + rows["easy"].map(points)
+        hover = {"text": words.tolist(), "hovertemplate": "%{text}<extra></extra>"}
+        looks = [(15, "star") if title == found.choice else (9, "circle") for title in rows["title"]]
+        size, symbol = map(list, zip(*looks, strict=True))
+        marker = {"color": colour, "size": size, "symbol": symbol}
+        figure.add_scatter(**axes, mode="markers", name=stage, marker=marker, **hover)
     return figure
 
 
@@ -174,7 +152,7 @@ def write_improvement_html(found: Improvement, path: str | os.PathLike[str]) -> 
     """Write the page: answer, tables, Pareto figure, changes on the test set."""
     from classmargin.report.html_pages import write_tables_html
 
-    figures: dict[str, tuple[Figure, str, str]] = {}
+    figures: dict[str, tuple[drawing.Figure, str, str]] = {}
     if found.table["objective"].notna().any():
         words = "Gain of each candidate against its price, on validation"
         caption = f"{words}: right and above is better. The star was chosen. Bars are intervals."
@@ -182,7 +160,7 @@ def write_improvement_html(found: Improvement, path: str | os.PathLike[str]) -> 
     if found.comparisons:
         changes = {f"against {name}": pair.deltas for name, pair in found.comparisons.items()}
         words = "Changes on the test set with intervals"
-        figures["changes"] = (changes_figure(changes), words, f"{words}.")
+        figures["changes"] = (drawing.changes_figure(changes), words, f"{words}.")
     return write_tables_html(
         path,
         title=f"classmargin improve: {found.facts['data']}",

@@ -18,18 +18,10 @@ import numpy as np
 
 from classmargin._checks import require_extra
 from classmargin.evaluation.prediction_files import read_predictions
+from classmargin.recipes.improve import judging
 from classmargin.recipes.improve.improvement import GIVEN, Improvement, assemble
 from classmargin.recipes.improve.improvement_page import write_improvement
-from classmargin.recipes.improve.judging import (
-    Array,
-    Row,
-    Samples,
-    changes,
-    fit_offsets,
-    held_out_offsets,
-    log_probabilities,
-    make_aim,
-)
+from classmargin.recipes.improve.judging import Array, Row, Samples
 
 if TYPE_CHECKING:
     from classmargin.data import DataBundle
@@ -103,7 +95,7 @@ def improve(
         >>> print(found.verdict)  # doctest: +SKIP
     """
     files = _files(baseline)
-    make_aim(objective, keep)  # a slip must show before anything is read
+    judging.make_aim(objective, keep)  # a slip must show before anything is read
     if len(files) > 2:
         raise ValueError(f"baseline must be one run or file, or predictions on validation and test, got {len(files)}")
     if len(files) == 2:
@@ -132,7 +124,7 @@ def improve(
             data = _written(data, folder)
         config = _baseline_config(data, model, (backbone, embeddings, preset), tables, config)
         config, bundle, folds = _with_validation(config, spend)
-        aim = make_aim(objective, keep, bundle.class_names)
+        aim = judging.make_aim(objective, keep, bundle.class_names)
         if bundle.num_classes < 3 and aim.objective in ("easy", "medium", "hard"):
             few = f"needs at least three classes, got {bundle.num_classes}"
             raise ValueError(f"objective {aim.objective!r} {few}; use worst or overall")
@@ -264,7 +256,7 @@ def _given_scores(baseline: Path, bundle: DataBundle) -> Array | None:
     if found.class_names is not None and tuple(found.class_names) != tuple(bundle.class_names):
         raise ValueError(f"baseline {baseline} names its classes otherwise than {bundle.name}")
     if found.logits is not None or found.probabilities is not None:
-        return log_probabilities(found)[rows]
+        return judging.log_probabilities(found)[rows]
     predicted = np.asarray(found.predictions, dtype=np.int64)[rows]
     return np.log(np.maximum(np.eye(bundle.num_classes)[predicted], 1e-6))
 
@@ -279,9 +271,9 @@ def _outcome(search: Search, given: Array | None, asked: Mapping[str, str]) -> I
     bundle, aim, base, tuned = search.bundle, search.aim, search.baseline, search.tuned
     choice, row = search.choice or (None, None)
     samples, winner = base.samples("test"), choice or base
-    scores = {"baseline": base.test_scores(aim)}
+    scores = {"baseline": base.scores("test", aim)}
     if choice is not None:
-        scores["choice"] = choice.test_scores(aim)
+        scores["choice"] = choice.scores("test", aim)
     if given is not None:
         scores[GIVEN] = [given]
     parts = {name: len(bundle.split(name)) for name in ("train", "validation", "test")}
@@ -320,24 +312,24 @@ def _shifted(validation: Path, test: Path, objective: str, keep: str, out: Path)
     if os.path.lexists(out) and not os.path.isdir(out):
         raise ValueError(f"--out must be a folder, got the file {str(out)!r}")
     files = [read_predictions(validation), read_predictions(test)]
-    there, scores = map(log_probabilities, files)
+    there, scores = map(judging.log_probabilities, files)
     seen, samples = Samples.of(files[0], there), Samples.of(files[1], scores)
     if seen.class_names != samples.class_names:
         classes = f"got {there.shape[1]} and {scores.shape[1]}"
         raise ValueError(f"{validation} and {test} must have the same classes, {classes}")
-    aim = make_aim(objective, keep, seen.class_names)
+    aim = judging.make_aim(objective, keep, seen.class_names)
     goals = ["cost"] if aim.objective == "cost" else ["hard", "worst"]
     rows = {}
     for goal in goals:
-        after = held_out_offsets(there, seen.labels, replace(aim, objective=goal))
-        deltas, _ = changes(aim, [seen.lean_audit(there)], [seen.lean_audit(after)])
+        after = judging.held_out_offsets(there, seen.labels, replace(aim, objective=goal))
+        deltas, _ = judging.changes(aim, [seen.lean_audit(there)], [seen.lean_audit(after)])
         row = Row(f"Class offsets for {goal}", "offsets", "finalist", runs=1)
         rows[goal] = row.judged(aim, deltas, len(goals))
     able = [goal for goal in goals if rows[goal].able]
     best = max(able, key=lambda goal: rows[goal].gain, default=None)
     tested, offsets = {"baseline": [scores]}, np.zeros(0)
     if best is not None:
-        offsets = fit_offsets(there, seen.labels, replace(aim, objective=best))
+        offsets = judging.fit_offsets(there, seen.labels, replace(aim, objective=best))
         tested["choice"] = [scores + offsets]
     notes = [
         f"{len(seen.labels):,} validation and {len(samples.labels):,} test samples; nothing was trained.",

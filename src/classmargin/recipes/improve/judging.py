@@ -49,10 +49,7 @@ class Aim:
 
 
 def make_aim(objective: str = "hard", keep: str = "easy:0.5", class_names: Sequence[str] | None = None) -> Aim:
-    """Return the aim that words describe: ``keep`` is ``NAME:POINTS``, several separated by commas, or ``none``.
-
-    A file of costs is read once its classes are given.
-    """
+    """Return the aim that words describe, without the numbers in a file of costs until its classes are given."""
     guard: dict[str, float] = {}
     for word in keep.split(",") if keep.strip() not in ("", "none") else []:
         name, _, number = word.strip().partition(":")
@@ -153,11 +150,8 @@ class Samples:
 def changes(
     aim: Aim, baseline: Sequence[Audit], candidate: Sequence[Audit], *, bootstrap: int = BOOTSTRAP, **options: Any
 ) -> tuple[dict[str, Delta], Comparison]:
-    """Return the paired changes of all accuracies and of the ``objective``, and the comparison behind them.
-
-    An ensemble has one set of predictions: it is taken as the one that it is, so its interval covers the choice of samples and the
-    training noise of the baseline.
-    """
+    """Return the paired changes of all accuracies and of the ``objective``, and the comparison behind them."""
+    # An ensemble has one set of predictions: its interval covers the choice of samples and the training noise of the baseline.
     runs = list(candidate) * (len(baseline) if len(candidate) == 1 else 1)
     found = compare(baseline, runs, confidence=CONFIDENCE, bootstrap=bootstrap, **options)
     deltas = {name: found.delta(name) for name in METRICS}
@@ -217,10 +211,7 @@ def broken_guard(aim: Aim, deltas: Deltas) -> str:
 
 
 def sure_gain(deltas: Deltas) -> float:
-    """Return the gain of the objective minus half its standard error: what candidates are ranked by.
-
-    Above zero a gain is about twice as likely as a loss.
-    """
+    """Return the gain of the objective minus half its standard error; above 0 a gain is about twice as likely as a loss."""
     value, low, high = deltas["objective"]
     return value - 0.5 * (high - low) / 2 / Z
 

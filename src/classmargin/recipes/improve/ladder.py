@@ -194,7 +194,7 @@ class Search:
     def _audits_of(self, candidate: Candidate) -> list[Any]:
         key = f"{candidate.name} {[[run.path.name for run in group] for group in candidate.members]}"
         if key not in self._audits:
-            samples, scores = candidate.samples("validation"), candidate.validation_scores(self.aim)
+            samples, scores = candidate.samples("validation"), candidate.scores("validation", self.aim)
             self._audits[key] = [samples.lean_audit(one) for one in scores]
         return self._audits[key]
 
