@@ -84,9 +84,12 @@ def rows_of(kind: str) -> Rows:
     if kind in ("recipes", "settings"):
         return _recipes() if kind == "recipes" else _settings()
     records: dict[str, Iterable[Any]] = {
-        "data": list_data(), "backbones": list_backbones(), "methods": list_methods(), "presets": PRESETS.values(),
+        "data": list_data(),
+        "backbones": list_backbones(),
+        "methods": list_methods(),
+        "presets": PRESETS.values(),
         "remedies": REMEDIES.values(),
-    }  # fmt: skip
+    }
     rows = [{name: getattr(record, name) for name in fields if hasattr(record, name)} for record in records[kind]]
     for row in rows if kind == "methods" else ():
         row["defaults"] = default_hyperparameters(row["name"])
