@@ -68,7 +68,6 @@ def convert_clip_vit(state: StateDict) -> Weights:
 _register = partial(
     register_backbone,
     kind="image",
-    paper="Radford et al., Learning Transferable Visual Models From Natural Language Supervision, ICML 2021",
     input_size=(224, 224),
     head="cosine",
     normalize_features=True,

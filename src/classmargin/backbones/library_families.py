@@ -52,7 +52,6 @@ def convert_efficientnet(state: StateDict) -> Weights:
     kind="image",
     parameters=4_652_008,
     parameters_for=1000,
-    paper="Tan and Le, EfficientNet, ICML 2019; Lite variant of the TensorFlow model garden",
     input_size=(224, 224),
     input_mean=_MEAN,
     input_std=_STD,

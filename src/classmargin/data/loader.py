@@ -63,8 +63,7 @@ class BatchLoader:
         maker = replace(self._maker, epoch=epoch, plan=self._sampler.plan(epoch))
         bundle, split, views = maker.augmenter.bundle, maker.augmenter.split, maker.views
         for rows, pixels in _stream_steps(maker, start_step, self._workers if bundle.streamed else 0):
-            chosen = torch.from_numpy(rows)
-            labels, index = (column[chosen].repeat(views) for column in (split.labels, split.index))
+            labels, index = (column[rows].repeat(views) for column in (split.labels, split.index))
             parts: tuple[Tensor, ...] = (pixels, labels, index)
             if place.type == "cuda":  # only from pinned memory the host continues while it is copied
                 parts = tuple(part.pin_memory() for part in parts)
@@ -161,7 +160,7 @@ def make_loader(
     return BatchLoader(batch_size, balanced, maker, workers)
 
 
-Piece = tuple[IntArray, Tensor]
+Piece = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,7 +184,7 @@ class StepMaker(Dataset[Any]):
         mine = shard_of(len(batch), self.rank, self.world_size)
         random = partial(stream, seed=self.seed, epoch=self.epoch, step=step)
         views = [self.augmenter.make(batch, mine, partial(random, view=view)) for view in range(self.views)]
-        return batch[mine], torch.from_numpy(views[0] if len(views) == 1 else np.concatenate(views))
+        return torch.from_numpy(batch[mine]), torch.from_numpy(views[0] if len(views) == 1 else np.concatenate(views))
 
     def __getitem__(self, step: int) -> Piece | CorruptImageError:
         # Returned, not raised: a worker's exception would arrive wrapped in the text of its traceback.
@@ -209,7 +208,6 @@ def _stream_steps(maker: StepMaker, start_step: int, workers: int) -> Iterator[P
         batch_size=None,
         sampler=range(start_step, len(maker)),
         num_workers=workers,
-        collate_fn=_unchanged,  # a lambda could not travel to a spawned worker
         # Its own generator: the loader draws a seed for its workers and must not advance the global one.
         generator=torch.Generator(),
     )
@@ -217,7 +215,3 @@ def _stream_steps(maker: StepMaker, start_step: int, workers: int) -> Iterator[P
         if isinstance(item, CorruptImageError):
             raise CorruptImageError(f"images cannot be read: {item}. {CORRUPT_HINT}")
         yield item
-
-
-def _unchanged(item: Any) -> Any:
-    return item
