@@ -13,6 +13,7 @@ from functools import partial
 from itertools import chain
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -178,8 +179,7 @@ class CifarResNet(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Return features ``[B, 64]``."""
         maps = F.relu(self.stem_norm(self.stem(inputs)), inplace=True)
-        features: Tensor = self.blocks(maps).mean(dim=(2, 3))
-        return features
+        return torch.mean(self.blocks(maps), dim=(2, 3))
 
 
 class _PreActivated(nn.Module):
@@ -245,8 +245,7 @@ class ResNet(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Return features ``[B, d]``."""
         maps = self.maxpool(F.relu(self.bn1(self.conv1(inputs)), inplace=True))
-        features: Tensor = self.layer4(self.layer3(self.layer2(self.layer1(maps)))).mean(dim=(2, 3))
-        return features
+        return torch.mean(self.layer4(self.layer3(self.layer2(self.layer1(maps)))), dim=(2, 3))
 
 
 def convert_supervised(state: StateDict) -> Weights:

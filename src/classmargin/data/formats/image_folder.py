@@ -15,7 +15,7 @@ fgvc-aircraft   data/images/ data/images_variant_{train,val,test}.txt data/varia
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -133,27 +133,31 @@ def read_oxford_pets(folder: Path) -> RawData:
 def read_food101(folder: Path) -> RawData:
     """Read Food-101; lines of the lists are ``class/number``."""
     classes = read_lines(folder / "meta" / "classes.txt")
-
-    def part(name: str) -> RawPart:
-        entries = read_lines(folder / "meta" / f"{name}.txt")
-        labels = _labels(classes, [entry.split("/")[0] for entry in entries], f"{name}.txt")
-        return _part(folder / "images", [f"{entry}.jpg" for entry in entries], labels)
-
-    return RawData(part("train"), test=part("test"), class_names=tuple(name.replace("_", " ") for name in classes))
+    lists = [folder / "meta" / f"{name}.txt" for name in ("train", "test")]
+    train, test = _listed_parts(folder / "images", classes, lists, lambda line: (line, line.split("/")[0]))
+    return RawData(train, test=test, class_names=tuple(name.replace("_", " ") for name in classes))
 
 
 def read_fgvc_aircraft(folder: Path) -> RawData:
     """Read FGVC-Aircraft with the 100 variants as classes; lines of the lists are ``image variant``."""
     data = folder / "data" if (folder / "data").is_dir() else folder
     classes = read_lines(data / "variants.txt")
+    lists = [data / f"images_variant_{name}.txt" for name in ("train", "val", "test")]
+    parts = _listed_parts(data / "images", classes, lists, lambda line: line.split(" ", 1))
+    return RawData(*parts, class_names=tuple(classes))
 
-    def part(name: str) -> RawPart:
-        list_name = f"images_variant_{name}.txt"
-        rows = [line.split(" ", 1) for line in read_lines(data / list_name)]
-        labels = _labels(classes, [variant for _image, variant in rows], list_name)
-        return _part(data / "images", [f"{image}.jpg" for image, _variant in rows], labels)
 
-    return RawData(part("train"), part("val"), part("test"), class_names=tuple(classes))
+def _listed_parts(
+    images: Path, classes: list[str], lists: Sequence[Path], parse: Callable[[str], Sequence[str]]
+) -> list[RawPart]:
+    """Return one part for each list; ``parse`` finds the image and the name of its class in a line."""
+    label, parts = {name: number for number, name in enumerate(classes)}, []
+    for file in lists:
+        rows = [(image, name) for image, name in map(parse, read_lines(file))]
+        if unknown := [name for _, name in rows if name not in label]:
+            raise DataError(f"{file.name} names the class {unknown[0]!r}, which the list of classes does not have")
+        parts.append(_part(images, [f"{image}.jpg" for image, _ in rows], [label[name] for _, name in rows]))
+    return parts
 
 
 def read_flowers102(folder: Path) -> RawData:
@@ -199,14 +203,6 @@ def _part(folder: Path, names: Sequence[str], labels: Any) -> RawPart:
     if outside:
         raise DataError(f"a list of {folder.name} names the image {outside[0]!r}, which is not below {folder}")
     return RawPart(labels=np.asarray(labels, dtype=np.int64), images=ImageFiles(folder, names))
-
-
-def _labels(classes: list[str], names: list[str], list_name: str) -> list[int]:
-    label = {name: number for number, name in enumerate(classes)}
-    unknown = [name for name in names if name not in label]
-    if unknown:
-        raise DataError(f"{list_name} names the class {unknown[0]!r}, which the list of classes does not have")
-    return [label[name] for name in names]
 
 
 def read_imagenet(folder: Path) -> RawData:
