@@ -10,10 +10,10 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def open_clip():
-    from classmargin.backbones.library_families import load_library
+    from classmargin.backbones.library_families import load_open_clip
 
     try:
-        return load_library("open_clip")
+        return load_open_clip()
     except ImportError:
         pytest.skip("open_clip is not installed here; make test-timm runs this")
 

@@ -175,10 +175,10 @@ TINY = {  # name: options that make it small
 
 @pytest.fixture
 def timm():
-    from classmargin.backbones.library_families import load_library
+    from classmargin.backbones.library_families import load_timm
 
     try:
-        return load_library("timm")
+        return load_timm()
     except ImportError:
         pytest.skip("timm is not installed here; make test-timm runs this")
 
@@ -258,8 +258,8 @@ DOCUMENTED = (
 LAUNCH = """
 import runpy, sys
 from torch.nn.parallel import DistributedDataParallel
-from classmargin.backbones.library_families import load_library
-load_library("timm")
+from classmargin.backbones.library_families import load_timm
+load_timm()
 own = DistributedDataParallel.__init__
 def on_the_cpu(self, module, device_ids=None, **more):  # timm's script gives the CPU as device_ids, which torch refuses
     own(self, module, **more)

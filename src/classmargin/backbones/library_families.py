@@ -102,10 +102,16 @@ def tolerate_broken_torchvision() -> None:
             _kept_alive.append(library)
 
 
-def load_library(package: str) -> Any:
-    """Return ``timm`` or ``open_clip``, or raise an ImportError that names the extra."""
+def load_timm() -> Any:
+    """Return the package, or raise an ImportError that names the extra."""
     tolerate_broken_torchvision()
-    return require_extra(package, package.replace("_", "-"), f"a backbone of {package}")
+    return require_extra("timm", "timm", "a timm backbone")
+
+
+def load_open_clip() -> Any:
+    """Return the package, or raise an ImportError that names the extra."""
+    tolerate_broken_torchvision()
+    return require_extra("open_clip", "open-clip", "an open_clip backbone")
 
 
 class TimmEncoder(nn.Module):
@@ -116,7 +122,7 @@ class TimmEncoder(nn.Module):
     ) -> None:
         super().__init__()
         options = {} if drop_path_rate is None else {"drop_path_rate": drop_path_rate}
-        create = partial(load_library("timm").create_model, name, pretrained=False, num_classes=0, **options)
+        create = partial(load_timm().create_model, name, pretrained=False, num_classes=0, **options)
         try:  # transformers are built for one image size, convolutional networks know no such option
             self.model = create(img_size=tuple(input_size))
         except TypeError:
@@ -144,7 +150,7 @@ class TimmEncoder(nn.Module):
 
 def describe_timm(name: str) -> BackboneInfo:
     """Return the record of one timm model; of an unknown one a ValueError suggests the nearest."""
-    timm = load_library("timm")
+    timm = load_timm()
     if not timm.is_model(name):
         raise ValueError(f"timm has no model {name!r}{did_you_mean(name, timm.list_models())}")
     settings = timm.get_pretrained_cfg(name)
@@ -169,7 +175,7 @@ class OpenClipEncoder(nn.Module):
 
     def __init__(self, name: str, input_size: tuple[int, ...], in_channels: int = 3) -> None:
         super().__init__()
-        open_clip = load_library("open_clip")
+        open_clip = load_open_clip()
         height, width = input_size
         size = height if height == width else (height, width)
         self.visual = open_clip.create_model(name, pretrained=None, force_image_size=size).visual
@@ -194,7 +200,7 @@ class OpenClipEncoder(nn.Module):
 
 def describe_open_clip(name: str) -> BackboneInfo:
     """Return the record of one open_clip model; of an unknown one a ValueError suggests the nearest."""
-    open_clip = load_library("open_clip")
+    open_clip = load_open_clip()
     settings = open_clip.get_model_config(name)
     if settings is None:
         raise ValueError(f"open_clip has no model {name!r}{did_you_mean(name, open_clip.list_models())}")

@@ -143,8 +143,8 @@ def read_fgvc_aircraft(folder: Path) -> RawData:
     data = folder / "data" if (folder / "data").is_dir() else folder
     classes = read_lines(data / "variants.txt")
     lists = [data / f"images_variant_{name}.txt" for name in ("train", "val", "test")]
-    parts = _listed_parts(data / "images", classes, lists, lambda line: line.split(" ", 1))
-    return RawData(*parts, class_names=tuple(classes))
+    train, validation, test = _listed_parts(data / "images", classes, lists, lambda line: line.split(" ", 1))
+    return RawData(train, validation, test, class_names=tuple(classes))
 
 
 def _listed_parts(
