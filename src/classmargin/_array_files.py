@@ -90,7 +90,7 @@ def read_npz_arrays(
         # Unpacking hundreds of megabytes takes seconds; small files are there at once.
         show = None if total > SMALL_ENOUGH else False
         shown = progress(members.items(), "reading arrays", total=len(members), show=show)
-        return {name: (_map_member if name in large else _read_member)(path, archive, info) for name, info in shown}
+        return {name: _read_member(path, archive, info, mapped=name in large) for name, info in shown}
 
 
 def archive_names(path: Path) -> list[str]:
@@ -129,13 +129,11 @@ def _check_sizes(path: Path, members: Iterable[zipfile.ZipInfo], max_bytes: int)
     return total
 
 
-def _read_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> AnyArray:
-    with archive.open(info) as stream:
-        return _read_array(stream, f"{path}: {info.filename!r}")
-
-
-def _map_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> AnyArray:
+def _read_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, *, mapped: bool) -> AnyArray:
     where = f"{path}: {info.filename!r}"
+    if not mapped:
+        with archive.open(info) as stream:
+            return _read_array(stream, where)
     if info.compress_type != zipfile.ZIP_STORED:
         with archive.open(info) as packed, spool(where) as unpacked:
             shutil.copyfileobj(packed, unpacked, 2**20)

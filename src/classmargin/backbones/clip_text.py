@@ -94,29 +94,22 @@ def clip_activation(given: str | None, checkpoint: Path | None, tower: Literal["
     found = given
     if given is None and checkpoint is not None:
         weights = weights_file(checkpoint)
-        if weights.name.startswith("open_clip_"):
-            model = _settings(weights.with_name("open_clip_config.json")).get("model_cfg")
-            found = None if model is None else OPENAI_ACTIVATION if model.get("quick_gelu") else "gelu"
-        elif weights.name.startswith(("model.", "pytorch_model.")):
-            settings = _settings(weights.with_name("config.json"))
-            alone = settings.get("model_type") == f"clip_{tower}_model"
-            own: dict[str, Any] = settings if alone else settings.get(f"{tower}_config") or {}
-            found = own.get("hidden_act")
+        of_open_clip = weights.name.startswith("open_clip_")
+        file = weights.with_name("open_clip_config.json" if of_open_clip else "config.json")
+        if file.exists() and (of_open_clip or weights.name.startswith(("model.", "pytorch_model."))):
+            try:
+                found = _stated_activation(read_json(file), tower)
+            except (ValueError, AttributeError, RecursionError) as error:
+                raise ValueError(f"{file} cannot be read ({error!r})") from error
     return check_choice("activation", OPENAI_ACTIVATION if found is None else found, ACTIVATIONS)
 
 
-def _settings(file: Path) -> dict[str, Any]:
-    if not file.exists():
-        return {}
-    try:
-        settings = read_json(file)
-        inner = (settings.get(key) or {} for key in ("model_cfg", "vision_config", "text_config"))
-        parts = [settings, *inner]
-    except (ValueError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{file} cannot be read ({error!r})") from error
-    if not all(isinstance(part, dict) for part in parts):
-        raise ValueError(f"{file} cannot be read (its parts must be dictionaries)")
-    return dict(settings)
+def _stated_activation(settings: Any, tower: str) -> Any:
+    """Return the activation that settings of open_clip (``model_cfg``) or of ``transformers`` name, if they do."""
+    if (model := settings.get("model_cfg")) is not None:
+        return OPENAI_ACTIVATION if model.get("quick_gelu") else "gelu"
+    alone = settings.get("model_type") == f"clip_{tower}_model"
+    return (settings if alone else settings.get(f"{tower}_config") or {}).get("hidden_act")
 
 
 DEFAULT_TEMPLATES = ("a photo of a {}.",)

@@ -51,13 +51,11 @@ class AttentionPool(nn.Module):
         positions = maps.flatten(2).transpose(1, 2)
         mean = positions.mean(dim=1, keepdim=True)
         tokens = torch.cat([mean, positions], dim=1) + self.positional_embedding
-        query, key, value = self.q_proj(tokens[:, :1]), self.k_proj(tokens), self.v_proj(tokens)
-        mixed = F.scaled_dot_product_attention(self._split(query), self._split(key), self._split(value))
+        projected = self.q_proj(tokens[:, :1]), self.k_proj(tokens), self.v_proj(tokens)
+        by_head = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in projected)
+        mixed = F.scaled_dot_product_attention(*by_head)
         features: Tensor = self.c_proj(mixed.transpose(1, 2).flatten(1))
         return features
-
-    def _split(self, tokens: Tensor) -> Tensor:
-        return tokens.view(*tokens.shape[:2], self.heads, -1).transpose(1, 2)
 
 
 def convert_clip_vit(state: StateDict) -> Weights:
@@ -68,7 +66,6 @@ def convert_clip_vit(state: StateDict) -> Weights:
 _register = partial(
     register_backbone,
     kind="image",
-    paper="Radford et al., Learning Transferable Visual Models From Natural Language Supervision, ICML 2021",
     input_size=(224, 224),
     head="cosine",
     normalize_features=True,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Sequence, Sized
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,14 +59,7 @@ def extract_features(backbone: Backbone, batches: Iterable[AnyBatch]) -> Feature
         >>> extract_features(backbone, batches).index
         tensor([0, 1, 2])
     """
-    parts = list(_feature_parts(backbone, batches))
-    if not parts:
-        raise ValueError("batches must hold at least one batch, got none")
-    return FeatureSet(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
-
-
-def _feature_parts(backbone: Backbone, batches: Iterable[AnyBatch]) -> Iterator[FeatureSet]:
-    """Yield the features of one batch after the other; rows without an index are numbered."""
+    parts: list[FeatureSet] = []
     count, total = 0, len(batches) if isinstance(batches, Sized) else None
     # Module by module: a batch norm that its owner keeps in evaluation mode must stay in it.
     modes = [(module, module.training) for module in backbone.modules()]
@@ -85,11 +78,14 @@ def _feature_parts(backbone: Backbone, batches: Iterable[AnyBatch]) -> Iterator[
             layout = torch.channels_last if inputs.dim() == 4 else torch.contiguous_format
             with torch.no_grad():
                 features = backbone.encode(inputs.to(place).contiguous(memory_format=layout))
-            yield FeatureSet(features.float().cpu(), labels.cpu(), index.cpu())
+            parts.append(FeatureSet(features.float().cpu(), labels.cpu(), index.cpu()))
             count += len(labels)
     finally:
         for module, mode in modes:
             module.training = mode
+    if not parts:
+        raise ValueError("batches must hold at least one batch, got none")
+    return FeatureSet(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
 
 
 def cached_features(
@@ -104,11 +100,20 @@ def cached_features(
         data_key: What the batches are: data set, split, fraction, seed, preprocessing, image size. Equal
             keys must mean equal batches.
     """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file, save_file
+
     file = cache_file(backbone, cache_dir=cache_dir, data_key=data_key)
-    found = _read(file)
-    if found is None:
-        found = extract_features(backbone, batches)
-        _write(file, found)
+    if file.exists():
+        try:
+            check_regular(file, max_bytes=LARGEST)
+            tensors = load_file(file)
+            return FeatureSet(tensors["features"], tensors["labels"], tensors["index"])
+        except (SafetensorError, UnfitFileError, KeyError) as error:
+            logger.warning("feature cache %s is damaged (%s): computing the features again", file, error)
+    found = extract_features(backbone, batches)
+    with atomic_path(file) as temporary:
+        save_file({name: part.contiguous() for name, part in found._asdict().items()}, temporary)
     return found
 
 
@@ -145,25 +150,3 @@ def probe_head(backbone: Backbone) -> Backbone:
     probe.name = f"{backbone.name} probe"
     probe.head = backbone.head
     return probe
-
-
-def _read(file: Path) -> FeatureSet | None:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    if not file.exists():
-        return None
-    try:
-        check_regular(file, max_bytes=LARGEST)
-        tensors = load_file(file)
-        return FeatureSet(tensors["features"], tensors["labels"], tensors["index"])
-    except (SafetensorError, UnfitFileError, KeyError) as error:
-        logger.warning("feature cache %s is damaged (%s): computing the features again", file, error)
-        return None
-
-
-def _write(file: Path, computed: FeatureSet) -> None:
-    from safetensors.torch import save_file
-
-    with atomic_path(file) as temporary:
-        save_file({name: part.contiguous() for name, part in computed._asdict().items()}, temporary)

@@ -52,7 +52,6 @@ def convert_efficientnet(state: StateDict) -> Weights:
     kind="image",
     parameters=4_652_008,
     parameters_for=1000,
-    paper="Tan and Le, EfficientNet, ICML 2019; Lite variant of the TensorFlow model garden",
     input_size=(224, 224),
     input_mean=_MEAN,
     input_std=_STD,
@@ -77,8 +76,7 @@ class EfficientNetLite(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return features ``[B, 1280]``."""
-        features: Tensor = self.network.extract_features(self.colour(inputs)).mean(dim=(2, 3))
-        return features
+        return torch.mean(self.network.extract_features(self.colour(inputs)), dim=(2, 3))
 
 
 _kept_alive: list[torch.library.Library] = []
@@ -139,9 +137,8 @@ class TimmEncoder(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return features ``[B, d]``: what timm's classifier would get."""
-        images = self.colour(inputs)
-        features: Tensor = self.model.forward_head(self.model.forward_features(images), pre_logits=True)
-        return features.flatten(1)
+        maps = self.model.forward_features(self.colour(inputs))
+        return torch.flatten(self.model.forward_head(maps, pre_logits=True), 1)
 
     def adapt_state(self, state: StateDict) -> StateDict:
         """Return the tensors of a timm checkpoint under the names of this module, without its classifier."""

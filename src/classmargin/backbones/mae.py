@@ -117,7 +117,6 @@ def start_small_head(backbone: Backbone, state: StateDict | None) -> None:
     kind="image",
     parameters=86_567_656,
     parameters_for=1000,
-    paper="He et al., Masked Autoencoders Are Scalable Vision Learners, CVPR 2022",
     input_size=(224, 224),
     input_mean=IMAGENET_MEAN,
     input_std=IMAGENET_STD,

@@ -42,7 +42,6 @@ class BackboneInfo:
         parameters: Number of parameters with a linear head for ``parameters_for`` classes; None where it
             depends on the options.
         parameters_for: Number of classes K of that count; None: the encoder alone was counted.
-        paper: Where it was published.
         input_size: Image size it was made for; other sizes work unless it says otherwise.
         head: Its default head.
         normalize_features: Whether features have length 1.
@@ -61,7 +60,6 @@ class BackboneInfo:
     build: Callable[..., nn.Module] = field(repr=False)
     parameters: int | None = None
     parameters_for: int | None = None
-    paper: str = ""
     input_size: tuple[int, ...] | None = None
     head: str = "linear"
     normalize_features: bool = False

@@ -13,6 +13,7 @@ from functools import partial
 from itertools import chain
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -178,8 +179,7 @@ class CifarResNet(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Return features ``[B, 64]``."""
         maps = F.relu(self.stem_norm(self.stem(inputs)), inplace=True)
-        features: Tensor = self.blocks(maps).mean(dim=(2, 3))
-        return features
+        return torch.mean(self.blocks(maps), dim=(2, 3))
 
 
 class _PreActivated(nn.Module):
@@ -245,8 +245,7 @@ class ResNet(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Return features ``[B, d]``."""
         maps = self.maxpool(F.relu(self.bn1(self.conv1(inputs)), inplace=True))
-        features: Tensor = self.layer4(self.layer3(self.layer2(self.layer1(maps)))).mean(dim=(2, 3))
-        return features
+        return torch.mean(self.layer4(self.layer3(self.layer2(self.layer1(maps)))), dim=(2, 3))
 
 
 def convert_supervised(state: StateDict) -> Weights:
@@ -263,25 +262,14 @@ def convert_moco(state: StateDict) -> Weights:
     return convert_supervised(query)._replace(head={})
 
 
-_RESIDUAL = "He et al., Deep Residual Learning for Image Recognition, CVPR 2016"
-for _name, _title, _count, _paper, _build, _convert, _weights in (
-    (
-        *("resnet18", "ResNet-18 (ImageNet)", 11_689_512, _RESIDUAL, partial(ResNet, BasicBlock, (2, 2, 2, 2))),
-        convert_supervised,
-        "a supervised ResNet-18 (ImageNet) checkpoint (keys conv1 … fc; .pth or .safetensors)",
-    ),
-    (
-        *("resnet50", "ResNet-50 (ImageNet)", 25_557_032, _RESIDUAL, partial(ResNet, Bottleneck, (3, 4, 6, 3))),
-        convert_supervised,
-        "a supervised ResNet-50 (ImageNet) checkpoint (keys conv1 … fc; .pth or .safetensors)",
-    ),
-    (
-        *("moco-resnet50", "MoCo v2 ResNet-50", 25_557_032),
-        "Chen et al., Improved Baselines with Momentum Contrastive Learning, 2020",
-        partial(ResNet, Bottleneck, (3, 4, 6, 3)),
-        convert_moco,
-        "moco_v2_800ep_pretrain.pth.tar from the release of MoCo (github.com/facebookresearch/moco)",
-    ),
+_resnet18 = partial(ResNet, BasicBlock, (2, 2, 2, 2))
+_resnet50 = partial(ResNet, Bottleneck, (3, 4, 6, 3))
+_SUPERVISED = "a supervised {} checkpoint (keys conv1 … fc; .pth or .safetensors)"
+_MOCO = "moco_v2_800ep_pretrain.pth.tar from the release of MoCo (github.com/facebookresearch/moco)"
+for _name, _title, _count, _network, _convert, _weights in (
+    ("resnet18", "ResNet-18 (ImageNet)", 11_689_512, _resnet18, convert_supervised, _SUPERVISED),
+    ("resnet50", "ResNet-50 (ImageNet)", 25_557_032, _resnet50, convert_supervised, _SUPERVISED),
+    ("moco-resnet50", "MoCo v2 ResNet-50", 25_557_032, _resnet50, convert_moco, _MOCO),
 ):
     register_backbone(
         _name,
@@ -289,35 +277,25 @@ for _name, _title, _count, _paper, _build, _convert, _weights in (
         kind="image",
         parameters=_count,
         parameters_for=1000,
-        paper=_paper,
         input_size=(224, 224),
         input_mean=IMAGENET_MEAN,
         input_std=IMAGENET_STD,
         convert=_convert,
-        weights=_weights,
-    )(_build)
-
-# Parameters with a linear head for 10 classes; the papers print 0.27M, 0.46M, 0.66M and 0.85M (Table 6), and
-# 2.7M, 26.8M and 36.5M for the wide ones.
-_IDENTITY = "He et al., Identity Mappings in Deep Residual Networks, ECCV 2016"
-_WIDE = "Zagoruyko and Komodakis, Wide Residual Networks, BMVC 2016"
-for _name, _title, _count, _paper, _network in (
-    ("resnet20", "ResNet-20 (CIFAR)", 269_722, _RESIDUAL, partial(CifarResNet, 20)),
-    ("resnet32", "ResNet-32 (CIFAR)", 464_154, _RESIDUAL, partial(CifarResNet, 32)),
-    ("resnet44", "ResNet-44 (CIFAR)", 658_586, _RESIDUAL, partial(CifarResNet, 44)),
-    ("resnet56", "ResNet-56 (CIFAR)", 853_018, _RESIDUAL, partial(CifarResNet, 56)),
-    ("preact-resnet20", "PreAct ResNet-20 (CIFAR)", 269_722, _IDENTITY, partial(PreActResNet, 20)),
-    ("preact-resnet32", "PreAct ResNet-32 (CIFAR)", 464_154, _IDENTITY, partial(PreActResNet, 32)),
-    ("wide-resnet-16-4", "WideResNet-16-4", 2_748_890, _WIDE, partial(WideResNet, 16, 4)),
-    ("wide-resnet-22-10", "WideResNet-22-10", 26_797_914, _WIDE, partial(WideResNet, 22, 10)),
-    ("wide-resnet-28-10", "WideResNet-28-10", 36_479_194, _WIDE, partial(WideResNet, 28, 10)),
-):
-    register_backbone(
-        _name,
-        title=_title,
-        kind="image",
-        parameters=_count,
-        parameters_for=10,
-        input_size=(32, 32),
-        paper=_paper,
+        weights=_weights.format(_title),
     )(_network)
+
+# Parameters with a linear head for 10 classes; the papers print 0.27M, 0.46M, 0.66M and 0.85M (He et al. 2016, Table 6),
+# and 2.7M, 26.8M and 36.5M for the wide ones (Zagoruyko and Komodakis 2016).
+for _name, _title, _count, _small in (
+    ("resnet20", "ResNet-20 (CIFAR)", 269_722, partial(CifarResNet, 20)),
+    ("resnet32", "ResNet-32 (CIFAR)", 464_154, partial(CifarResNet, 32)),
+    ("resnet44", "ResNet-44 (CIFAR)", 658_586, partial(CifarResNet, 44)),
+    ("resnet56", "ResNet-56 (CIFAR)", 853_018, partial(CifarResNet, 56)),
+    ("preact-resnet20", "PreAct ResNet-20 (CIFAR)", 269_722, partial(PreActResNet, 20)),
+    ("preact-resnet32", "PreAct ResNet-32 (CIFAR)", 464_154, partial(PreActResNet, 32)),
+    ("wide-resnet-16-4", "WideResNet-16-4", 2_748_890, partial(WideResNet, 16, 4)),
+    ("wide-resnet-22-10", "WideResNet-22-10", 26_797_914, partial(WideResNet, 22, 10)),
+    ("wide-resnet-28-10", "WideResNet-28-10", 36_479_194, partial(WideResNet, 28, 10)),
+):
+    _record = {"title": _title, "kind": "image", "parameters": _count, "parameters_for": 10, "input_size": (32, 32)}
+    register_backbone(_name, **_record)(_small)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+import torch
 from torch import Tensor, nn
 
 from classmargin._checks import check_int, check_number
@@ -84,5 +85,4 @@ class SmallCNN(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return features ``[B, 160]``."""
-        features: Tensor = self.layers(inputs).mean(dim=(2, 3))
-        return features
+        return torch.mean(self.layers(inputs), dim=(2, 3))

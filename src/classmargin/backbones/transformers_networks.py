@@ -163,7 +163,6 @@ def convert_minilm(state: StateDict) -> Weights:
     title="all-MiniLM-L6-v2 (sentences)",
     kind="text",
     parameters=22_565_376,
-    paper="Wang et al., MiniLM, NeurIPS 2020; fine-tuned on sentence pairs by sentence-transformers",
     normalize_features=True,
     extra="pretrained",
     bundled=bundled_minilm,

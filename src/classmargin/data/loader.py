@@ -62,9 +62,19 @@ class BatchLoader:
         place = torch.device(device)
         maker = replace(self._maker, epoch=epoch, plan=self._sampler.plan(epoch))
         bundle, split, views = maker.augmenter.bundle, maker.augmenter.split, maker.views
-        for rows, pixels in _stream_steps(maker, start_step, self._workers if bundle.streamed else 0):
-            chosen = torch.from_numpy(rows)
-            labels, index = (column[chosen].repeat(views) for column in (split.labels, split.index))
+        items: Any = DataLoader(
+            maker,
+            batch_size=None,
+            sampler=range(start_step, len(maker)),
+            num_workers=self._workers if bundle.streamed else 0,
+            # Its own generator: the loader draws a seed for its workers and must not advance the global one.
+            generator=torch.Generator(),
+        )
+        for item in items:
+            if isinstance(item, CorruptImageError):
+                raise CorruptImageError(f"images cannot be read: {item}. {CORRUPT_HINT}")
+            rows, pixels = item
+            labels, index = (column[rows].repeat(views) for column in (split.labels, split.index))
             parts: tuple[Tensor, ...] = (pixels, labels, index)
             if place.type == "cuda":  # only from pinned memory the host continues while it is copied
                 parts = tuple(part.pin_memory() for part in parts)
@@ -161,9 +171,6 @@ def make_loader(
     return BatchLoader(batch_size, balanced, maker, workers)
 
 
-Piece = tuple[IntArray, Tensor]
-
-
 @dataclass(frozen=True, eq=False)
 class StepMaker(Dataset[Any]):
     """One epoch as a list, the same whichever worker makes an item: this process's share of that step's global batch."""
@@ -179,20 +186,16 @@ class StepMaker(Dataset[Any]):
     def __len__(self) -> int:
         return len(self.plan)
 
-    def make(self, step: int) -> Piece:
+    def __getitem__(self, step: int) -> tuple[Tensor, Tensor] | CorruptImageError:
         """Return the rows of this process's shard and its augmented inputs, view after view."""
         batch = self.plan[step]
         mine = shard_of(len(batch), self.rank, self.world_size)
         random = partial(stream, seed=self.seed, epoch=self.epoch, step=step)
-        views = [self.augmenter.make(batch, mine, partial(random, view=view)) for view in range(self.views)]
-        return batch[mine], torch.from_numpy(views[0] if len(views) == 1 else np.concatenate(views))
-
-    def __getitem__(self, step: int) -> Piece | CorruptImageError:
-        # Returned, not raised: a worker's exception would arrive wrapped in the text of its traceback.
         try:
-            return self.make(step)
+            views = [self.augmenter.make(batch, mine, partial(random, view=view)) for view in range(self.views)]
         except CorruptImageError as error:
-            return error
+            return error  # not raised: a worker's exception would arrive wrapped in the text of its traceback
+        return torch.from_numpy(batch[mine]), torch.from_numpy(views[0] if len(views) == 1 else np.concatenate(views))
 
 
 def shard_of(count: int, rank: int, world_size: int) -> slice:
@@ -200,24 +203,3 @@ def shard_of(count: int, rank: int, world_size: int) -> slice:
     each, rest = divmod(count, world_size)
     start = rank * each + min(rank, rest)
     return slice(start, start + each + (1 if rank < rest else 0))
-
-
-def _stream_steps(maker: StepMaker, start_step: int, workers: int) -> Iterator[Piece]:
-    """Yield the items of ``maker`` from ``start_step`` on, made by ``workers`` processes ahead of time."""
-    items: Any = DataLoader(
-        maker,
-        batch_size=None,
-        sampler=range(start_step, len(maker)),
-        num_workers=workers,
-        collate_fn=_unchanged,  # a lambda could not travel to a spawned worker
-        # Its own generator: the loader draws a seed for its workers and must not advance the global one.
-        generator=torch.Generator(),
-    )
-    for item in items:
-        if isinstance(item, CorruptImageError):
-            raise CorruptImageError(f"images cannot be read: {item}. {CORRUPT_HINT}")
-        yield item
-
-
-def _unchanged(item: Any) -> Any:
-    return item

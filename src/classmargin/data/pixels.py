@@ -147,14 +147,8 @@ def crop_and_flip(images: Pixels, tops: IntArray, lefts: IntArray, mirrored: npt
     down, right = crop_padding(height), crop_padding(width)
     padded = np.zeros((count, channels, height + 2 * down, width + 2 * right), dtype=images.dtype)
     padded[:, :, down : down + height, right : right + width] = images
-    of_image, of_channel, of_row, of_column = padded.strides
-    windows = np.lib.stride_tricks.as_strided(
-        padded,
-        shape=(count, 2 * down + 1, 2 * right + 1, channels, height, width),
-        strides=(of_image, of_row, of_column, of_channel, of_row, of_column),
-        writeable=False,
-    )
-    cut: Pixels = windows[np.arange(count), tops, lefts]
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (height, width), axis=(2, 3))
+    cut: Pixels = windows[np.arange(count), :, tops, lefts]
     cut[mirrored] = cut[mirrored][..., ::-1]
     return cut
 

@@ -95,7 +95,11 @@ class RawData:
 def check_raw(raw: RawData) -> RawData:
     """Return ``raw`` with int64 labels and class names, or refuse what cannot be trained on in a DataError."""
     parts = {name: _check_part(name, part) for name, part in raw.parts().items()}
-    _check_alike(parts)
+    # Bytes count as numbers in [0, 1], other numbers as they are: parts of two types would not fit together.
+    kinds = {name: f"{p.inputs.dtype} {p.inputs.shape[1:]}" for name, p in parts.items() if p.inputs is not None}
+    if len(set(kinds.values())) > 1:
+        text = ", ".join(f"{name} {kind}" for name, kind in kinds.items())
+        raise DataError(f"all parts must have inputs of one type and shape, got {text}")
     train = parts["train"]
     if len(train) == 0:
         raise DataError("the training part is empty")
@@ -139,14 +143,6 @@ def _check_part(name: str, part: RawPart) -> RawPart:
                 f"{len(bad_rows)} of {samples} inputs of the {name} part hold NaN or infinity: rows {name_some(bad_rows)}"
             )
     return replace(part, labels=labels.astype(np.int64))
-
-
-def _check_alike(parts: dict[str, RawPart]) -> None:
-    # Bytes count as numbers in [0, 1], other numbers as they are: parts of two types would not fit together.
-    kinds = {name: f"{p.inputs.dtype} {p.inputs.shape[1:]}" for name, p in parts.items() if p.inputs is not None}
-    if len(set(kinds.values())) > 1:
-        text = ", ".join(f"{name} {kind}" for name, kind in kinds.items())
-        raise DataError(f"all parts must have inputs of one type and shape, got {text}")
 
 
 def _different_names(names: tuple[str, ...]) -> tuple[tuple[str, ...], list[str]]:

@@ -2,10 +2,6 @@
 
 A random stream is addressed by (seed, epoch, step, view, position), so that a run resumed at any step, with any number of
 workers or processes, draws exactly what the uninterrupted run drew. Nothing touches the global random states.
-
-``hold_out_rows`` does not know the seed, so that runs with different seeds are judged on the same samples. ``subset_rows``
-keeps prefixes of one order per class, so that a smaller fraction is contained in a larger one. A sampler turns (seed,
-epoch) into the plan of the epoch, a list of rows per step, any of which can be produced on its own.
 """
 
 from __future__ import annotations
@@ -39,7 +35,7 @@ def stream(
 
 
 def hold_out_rows(labels: IntArray, share: float, *, num_classes: int, part: int = 0) -> tuple[IntArray, IntArray]:
-    """Split rows into kept and held-out ones, ascending; each ``part`` (0 validation, 1 test) holds out others.
+    """Split rows into kept and held-out ones, ascending, whatever the seed; each ``part`` (0 validation, 1 test) holds out others.
 
     With a positive ``share`` every class of two or more samples gives at least one and keeps at least one.
     """
@@ -54,7 +50,7 @@ def hold_out_rows(labels: IntArray, share: float, *, num_classes: int, part: int
 def subset_rows(
     labels: IntArray, *, num_classes: int, fraction: float = 1.0, imbalance: float = 1.0, seed: int = 0
 ) -> IntArray:
-    """Return the rows that stay, ascending: a share (at least one) of every class, then the exponential long tail."""
+    """Return the rows that stay, ascending: a share of every class (a larger one contains it), then the long tail."""
     classes = _rows_of_classes(labels, num_classes, stream(Purpose.SUBSET, seed=seed))
     classes = [rows[: max(round(fraction * len(rows)), min(1, len(rows)))] for rows in classes]
     if imbalance > 1.0:
