@@ -171,14 +171,10 @@ class RunParts:
 
     def ingredients(self) -> Ingredients:
         """Return what the loop takes."""
-        names, train, file = tuple(self.bundle.class_names), self.bundle.train, self.config.data.soft_labels
-        known: dict[str, Any] = {
-            "labels": train.labels,
-            "index": train.index,
-            "full_size": train.full_size,
-            "class_names": names,
-        }
-        teacher = None if file is None else read_teacher(file, **known)
+        names, train, teacher = tuple(self.bundle.class_names), self.bundle.train, None
+        if (file := self.config.data.soft_labels) is not None:
+            samples = {"labels": train.labels, "index": train.index}
+            teacher = read_teacher(file, **samples, full_size=train.full_size, class_names=names)
         return Ingredients(self.network, self.method, self.new_network, self.loaders, names, teacher)
 
 
@@ -403,8 +399,7 @@ def frozen_features(bundle: DataBundle, network: Backbone) -> Callable[[], Itera
         return None
 
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
-        loader = make_loader(bundle, "train", batch_size=FEATURE_BATCH, training=False)
-        for batch in loader.epoch(0):
+        for batch in make_loader(bundle, "train", batch_size=FEATURE_BATCH, training=False).epoch(0):
             with torch.no_grad():
                 yield network(batch.inputs).features, batch.labels
 
