@@ -143,8 +143,6 @@ SMOKE = Scale(
 PUBLISHED_PROBES: Mapping[str, Tables] = {"moco-resnet50": {"backbone": {"cache": False}}}
 PAPER_NOTE = "the published protocol: all training samples, no validation part, hyper-parameters of the preset “paper”."
 NEEDS_GPU = "needs a GPU: about a hundred times the work of ResNet-20"
-# What two cores can learn from in minutes.
-TENTH_OF_CIFAR = given("data.name=cifar100 data.fraction=0.1")
 # Stands for fine-tuning of a large pretrained network: weights come with a package, images are small.
 PRETRAINED_LAPTOP = given(
     "data.name=cifar100 data.fraction=0.1 data.image_size=64 backbone.name=efficientnet-lite0 backbone.mode=fine-tune "
@@ -196,7 +194,7 @@ def scratch_scales(
 ) -> dict[str, Scale]:
     """Return the scales of networks on ImageNet; a laptop trains ResNet-20 on a tenth of CIFAR-100 in their place."""
     note = f"a tenth of CIFAR-100 in place of ImageNet, ResNet-20, 40 epochs{more}."
-    settings = merge(TENTH_OF_CIFAR, given("backbone.name=resnet20 loop.epochs=40"))
+    settings = given("data.name=cifar100 data.fraction=0.1 backbone.name=resnet20 loop.epochs=40")
     return scales(Scale(note, settings, preset="cifar", leave_out=leave_out or {}), published)
 
 

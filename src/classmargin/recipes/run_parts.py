@@ -1,7 +1,7 @@
 """From a configuration to the parts of a run: data, network and method by name, and the loaders between them.
 
-The order matters: what the method needs decides the head of the network and the views of the data; what the network was trained
-with decides size and normalisation of the images; only then is the task known for which the method itself is built.
+The order matters: the method's needs decide the head of the network and the views of the data, the network decides size and
+normalisation of the images; only then is the task known for which the method is built.
 """
 
 from __future__ import annotations
@@ -353,17 +353,9 @@ def build_run(config: RunConfig) -> RunParts:
         fresh = build_network(config, record, needs)
         return probe_head(fresh) if cached else fresh
 
-    loaders = BundleLoaders(
-        bundle,
-        needs,
-        config.loop.batch_size,
-        config.data.augmentation,
-        seed_for(config.loop.seed, "data"),
-        rank(),
-        world_size(),
-        _workers(config, bundle),
-        spared_classes(bundle, config.data),
-    )
+    place, spared = (rank(), world_size(), _workers(config, bundle)), spared_classes(bundle, config.data)
+    seed, batch_size = seed_for(config.loop.seed, "data"), config.loop.batch_size
+    loaders = BundleLoaders(bundle, needs, batch_size, config.data.augmentation, seed, *place, spared)
     steps = len(loaders.training(sampler=None, views=None, multiplicity=None))
     record = replace(record, steps_per_epoch=steps)
     labels = torch.full((bundle.train.full_size,), -1, dtype=torch.long)

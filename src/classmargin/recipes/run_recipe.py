@@ -207,16 +207,9 @@ def measure_block(
             change = Change(fair.deltas, paper.deltas, fair.verdict, len(fair.gained), len(fair.lost), fair.runs)
             results[n] = replace(results[n], change=change)
     configs = [row.runs[0].config for row in rows]
-    result = BlockResult(
-        block.key,
-        block.title,
-        settings_of(configs[0]),
-        first.class_names,
-        first.num_samples,
-        tuple(results),
-        block.printed_for,
-        footing_lacks(configs, trials),
-    )
+    shared = (settings_of(configs[0]), first.class_names, first.num_samples)
+    lacks = footing_lacks(configs, trials)
+    result = BlockResult(block.key, block.title, *shared, tuple(results), block.printed_for, lacks)
     folders = {row.key: tuple(run.folder for run in row.runs if run.folder.done) for row in rows}
     return MeasuredBlock(result, cross, folders)
 

@@ -36,8 +36,7 @@ def train_task(task: Mapping[str, Any], judge: Judge) -> dict[str, Any]:
     from classmargin.training.config_reader import build
     from classmargin.training.stopping import DivergedError, StoppedError
 
-    observers: list[Any] = []
-    config = build(task["config"])
+    config, observers = build(task["config"]), list[Any]()
     # Several processes must end together, and only the first of them could be told.
     if task["judged"] and config.machine.devices * config.machine.nodes == 1:
 

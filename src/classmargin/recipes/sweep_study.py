@@ -1,8 +1,7 @@
 """The plan of a sweep, and the Optuna study that all its processes share.
 
-Whoever trains a trial records a heartbeat; Optuna fails a trial without one for a while and lines it up again, by the clock
-of the data base. Two things are added: a process that died on *this* machine is known at once by its number, and a trial that
-nobody has signed yet has no heartbeat that could become stale.
+Whoever trains a trial records a heartbeat; Optuna lines up a trial again that has had none for a while. Beyond that a process that
+died on *this* machine is known at once by its number, and a trial that nobody has signed yet is given up after a while.
 """
 
 from __future__ import annotations

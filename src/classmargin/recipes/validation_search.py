@@ -118,12 +118,11 @@ def fair_rows(block: PlannedBlock, folder: Path) -> PlannedBlock:
     if base is None:
         return block
     more, planned = [], base.runs[0].config
-    for cost in dict.fromkeys(round(method_info(config.method.name).cost, 2) for config in configs):
-        if cost > SAME_COST:
-            epochs = round(cost * planned.loop.epochs)
-            title, longer = f"{base.title}, {epochs} epochs", {"loop": {"epochs": epochs}}
-            runs = tuple(_changed(run, longer, folder, title) for run in base.runs)
-            more.append(PlannedRow(f"{base.key}, {epochs} epochs", title, runs, fixed=base.fixed))
+    costs = dict.fromkeys(round(method_info(config.method.name).cost, 2) for config in configs)
+    for epochs in [round(cost * planned.loop.epochs) for cost in costs if cost > SAME_COST]:
+        title, longer = f"{base.title}, {epochs} epochs", {"loop": {"epochs": epochs}}
+        runs = tuple(_changed(run, longer, folder, title) for run in base.runs)
+        more.append(PlannedRow(f"{base.key}, {epochs} epochs", title, runs, fixed=base.fixed))
     if NULL_METHOD not in [config.method.name for config in configs] and planned.data.imbalance == 1:
         title, method = f"{method_info(NULL_METHOD).title} (null row)", MethodConfig(NULL_METHOD)
         null = [replace(run, config=replace(run.config, method=method)) for run in base.runs]

@@ -99,18 +99,15 @@ def _clip_block(key: str, title: str, setting: str) -> Block:
 
 
 AUGMENTATIONS = {"standard": "crop and flip", "randaugment": "RandAugment", "autoaugment": "AutoAugment"}
-FINE_GRAINED_SETS = {
-    "stanford-cars": "Stanford Cars",
-    "oxford-pets": "Oxford Pets",
-    "flowers-102": "Flowers-102",
-    "food-101": "Food-101",
-    "fgvc-aircraft": "FGVC-Aircraft",
-}
+FINE_GRAINED_TITLES = ("Stanford Cars", "Oxford Pets", "Flowers-102", "Food-101", "FGVC-Aircraft")
 TABLE_FINE_GRAINED = Recipe(
     "table-fine-grained",
     "table of five fine-grained data sets, CLIP ResNet-50",
     "Does MR² help on cars, pets, flowers, food and aircraft?",
-    tuple(_clip_block(name, f"{title}, CLIP ResNet-50", "name") for name, title in FINE_GRAINED_SETS.items()),
+    tuple(
+        _clip_block(name, f"{title}, CLIP ResNet-50", "name")
+        for name, title in zip(published.FINE_GRAINED, FINE_GRAINED_TITLES, strict=True)
+    ),
     parts.scales(
         Scale(
             "the sets that are on this machine, EfficientNet-Lite0 with its ImageNet weights, frozen, features computed once "
@@ -202,13 +199,11 @@ RECIPES = (
             _clip_block(name, f"ImageNet, CLIP ResNet-50, {title}", "augmentation")
             for name, title in AUGMENTATIONS.items()
         ),
-        parts.scales(
-            Scale(
-                "CIFAR-100 at 10 % of the training data, ResNet-20 from scratch, 20 epochs.",
-                merge(parts.TENTH_OF_CIFAR, given("backbone.name=resnet20 loop.epochs=20")),
-                {name: given(f"data.augmentation={name}") for name in AUGMENTATIONS},
-                preset="cifar",
-            )
+        parts.laptop_scales(
+            "CIFAR-100 at 10 % of the training data, ResNet-20 from scratch, 20 epochs.",
+            "data.name=cifar100 data.fraction=0.1 backbone.name=resnet20 loop.epochs=20",
+            blocks={name: given(f"data.augmentation={name}") for name in AUGMENTATIONS},
+            preset="cifar",
         ),
         printed=published.AUGMENTATION,
         doubts=("RandAugment is printed as “RangAug”.",),
