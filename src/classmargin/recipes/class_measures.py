@@ -62,7 +62,7 @@ def training_geometry(folder: RunFolder) -> ClassGeometry:
 
 
 def _geometry(network: Any, loader: Any, bundle: Any) -> ClassGeometry:
-    """Return the statistics of the features of all samples of a loader; the network is in evaluation mode."""
+    """Return the statistics of the features of all samples of a loader, for a network in evaluation mode."""
     sums = FeatureSums.empty(bundle.num_classes, network.feature_dim, 2.0)
     device = next(network.parameters()).device
     with torch.inference_mode():

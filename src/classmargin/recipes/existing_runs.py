@@ -83,13 +83,9 @@ def _block_of(runs: Sequence[PlannedRun], recipe: Recipe | None, key: str) -> Pl
     base = groups[0][0].config
     blocks = () if recipe is None else recipe.blocks
     data, network = Path(base.data.name).stem, {"name": base.backbone.name}
-    fitting = (
-        block
-        for block in blocks
-        if data.startswith(str(block.settings.get("data", {}).get("name", "")))
-        and _has(block.settings.get("backbone", {}), network)
-    )
-    known = blocks[0] if len(blocks) == 1 else next(fitting, None)
+    named = [block for block in blocks if data.startswith(str(block.settings.get("data", {}).get("name", "")))]
+    fitting = [block for block in named if _has(block.settings.get("backbone", {}), network)]
+    known = next(iter(blocks if len(blocks) == 1 else fitting), None)
     block = key if known is None else known.key
     rows: list[PlannedRow] = []
     for group in groups:
@@ -129,9 +125,8 @@ def _unused(word: str, used: set[str]) -> str:
 def _own_name(config: RunConfig, base: RunConfig) -> tuple[str, str]:
     """Return key and title of a row that no recipe names: its method, and what differs from the baseline."""
     words = settings_words(settings_difference(config, base), bare="method")
-    names = config.method.name, method_info(config.method.name).title
-    key, title = (f"{name}, {words}" if words else name for name in names)
-    return key, title
+    more, method = f", {words}" if words else "", config.method.name
+    return method + more, method_info(method).title + more
 
 
 def settings_words(settings: Mapping[str, Mapping[str, Any]], *, bare: str = "") -> str:

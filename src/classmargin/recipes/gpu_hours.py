@@ -92,11 +92,10 @@ def plan_table(plan: RecipePlan) -> Table:
     rows = []
     for block in plan.blocks:
         for row in block.rows:
-            found = estimate(row.runs[0].config)
-            hours = NO_VALUE if found.hours is None else f"{found.hours * len(row.runs):.1f}"
-            steps = NO_VALUE if found.steps is None else f"{found.steps:,}".replace(",", " ")
-            names = {"block": block.title, "row": row.title}
-            rows.append({**names, "runs": len(row.runs), "steps": steps, "hours": hours})
+            steps, hours = estimate(row.runs[0].config)
+            line = {"block": block.title, "row": row.title, "runs": len(row.runs)}
+            line["steps"] = NO_VALUE if steps is None else f"{steps:,}".replace(",", " ")
+            rows.append({**line, "hours": NO_VALUE if hours is None else f"{hours * len(row.runs):.1f}"})
     columns = (
         Column("block", "Setting"),
         Column("row", "Method"),
@@ -109,9 +108,8 @@ def plan_table(plan: RecipePlan) -> Table:
 
 def verdict_of(plan: RecipePlan) -> str:
     """Return runs and hours in a sentence; a run that several rows share counts once."""
-    hours = [estimate(run.config).hours for run in plan.runs]
-    known = [value for value in hours if value is not None]
+    known = [hours for run in plan.runs if (hours := estimate(run.config).hours) is not None]
     done = sum(run.folder.done for run in plan.runs)
     planned = sum(len(row.runs) for block in plan.blocks for row in block.rows)
-    total = "GPU-hours not known" if hours and not known else f"about {sum(known):.1f} GPU-hours"
+    total = "GPU-hours not known" if plan.runs and not known else f"about {sum(known):.1f} GPU-hours"
     return f"{len(plan.runs)} runs ({planned} planned, {done} finished already), {total}."

@@ -124,9 +124,9 @@ def claim_plan_folder(plan: RecipePlan, folder: Path) -> None:
 def results_folder(out: Path, recipe: str, scale: str) -> Path:
     """Return where the results of a recipe go: ``out``, or below it where another recipe was there first; they share runs."""
     try:
-        before = Question.from_dict(read_json(out / QUESTION_FILE))
+        before = read_question(out / QUESTION_FILE)
         taken = before.command == "reproduce" and before.about != {"recipe": recipe, "scale": scale}
-    except (OSError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
+    except (OSError, ValueError):
         taken = (out / RECORD_FILE).exists() and read_record(out).recipe != recipe
     return out / f"{recipe}-{scale}" if taken else out
 
@@ -138,8 +138,7 @@ def claim_record_folder(folder: Path, recipe: str) -> None:
         return
     if not (folder / RECORD_FILE).exists():
         raise ValueError(f"{folder} exists and holds no record; choose another --out")
-    before = read_record(folder).recipe
-    if before != recipe:
+    if (before := read_record(folder).recipe) != recipe:
         raise ValueError(f"{folder} holds a record of {before}, not of {recipe}; choose another --out")
 
 

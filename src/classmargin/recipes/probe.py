@@ -30,14 +30,11 @@ def feature_bundle(bundle: DataBundle, backbone: Backbone, *, workers: int = 0, 
 
     The encoder computes on ``device`` and returns to the CPU; ``workers`` processes decode streamed images ahead.
     """
-    default = os.environ.get("CLASSMARGIN_CACHE", Path.home() / ".cache" / "classmargin")
-    folder = Path(default) / "features"
+    folder = Path(os.environ.get("CLASSMARGIN_CACHE", Path.home() / ".cache" / "classmargin")) / "features"
+    parts, splits = ("train", "validation", "test"), dict[str, Any]()
     backbone.to(device)
     try:
-        names = ("train", "validation", "test")
-        splits: dict[str, Any] = {
-            name: _split_features(bundle, name, backbone, folder, workers, device) for name in names
-        }
+        splits = {name: _split_features(bundle, name, backbone, folder, workers, device) for name in parts}
     finally:
         backbone.to("cpu")
     shape: dict[str, Any] = {"input_shape": (backbone.feature_dim,), "mean": (0.0,), "std": (1.0,)}
@@ -53,12 +50,8 @@ def _split_features(
     loader = make_loader(bundle, name, batch_size=batch_size_for(bundle.input_shape), training=False, workers=workers)
     # The number of threads changes the last bits of features, and with them those of every run that reads them.
     place = f"threads={torch.get_num_threads()}" if device == "cpu" else device
-    found = cached_features(
-        backbone,
-        loader.epoch(0),
-        cache_dir=folder,
-        data_key=f"{data_fingerprint(bundle, name)} {place}",
-    )
+    key = f"{data_fingerprint(bundle, name)} {place}"
+    found = cached_features(backbone, loader.epoch(0), cache_dir=folder, data_key=key)
     return replace(split, inputs=found.features, images=None)
 
 

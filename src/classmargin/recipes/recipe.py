@@ -1,9 +1,8 @@
 """What a recipe is (a question, a grid of runs, three scales, and what the paper printed), and the parts that recipes share.
 
-A grid has *blocks* (one data set and network each) of *rows* (one method each); rows of a block are compared with its first row on
-the same test samples. Settings are tables as in a configuration file; later ones win: preset of the block, block, row, scale,
-changes of the user. ``smoke`` trains real architectures at their smallest on a few made-up images: seconds, in CI; ``laptop`` is
-meant for two cores, three seeds and about an hour; ``paper`` is the published protocol.
+A grid has *blocks* (one data set and network each) of *rows* (one method each), which are compared with the first row on the same
+test samples. Of settings later ones win: preset of the block, block, row, scale, changes of the user. ``smoke`` trains real
+architectures at their smallest on made-up images; ``laptop`` is meant for two cores and about an hour; ``paper`` is published.
 """
 
 from __future__ import annotations
@@ -144,8 +143,6 @@ SMOKE = Scale(
 PUBLISHED_PROBES: Mapping[str, Tables] = {"moco-resnet50": {"backbone": {"cache": False}}}
 PAPER_NOTE = "the published protocol: all training samples, no validation part, hyper-parameters of the preset “paper”."
 NEEDS_GPU = "needs a GPU: about a hundred times the work of ResNet-20"
-# What two cores can learn from in minutes.
-TENTH_OF_CIFAR = given("data.name=cifar100 data.fraction=0.1")
 # Stands for fine-tuning of a large pretrained network: weights come with a package, images are small.
 PRETRAINED_LAPTOP = given(
     "data.name=cifar100 data.fraction=0.1 data.image_size=64 backbone.name=efficientnet-lite0 backbone.mode=fine-tune "
@@ -175,7 +172,12 @@ def scales(laptop: Scale, published: Scale | None = None, smallest: Scale = SMOK
 def cifar_scales(epochs: int, *, fraction: float = 0.1, more: str = "") -> dict[str, Scale]:
     """Return the scales of a block on CIFAR-100; a laptop trains ResNet-20 on a share of the samples."""
     note = f"CIFAR-100 at {100 * fraction:g} % of the training data, ResNet-20, {epochs} epochs{more}."
-    return scales(Scale(note, given(f"data.fraction={fraction} backbone.name=resnet20 loop.epochs={epochs}")))
+    return laptop_scales(note, f"data.fraction={fraction} backbone.name=resnet20 loop.epochs={epochs}")
+
+
+def laptop_scales(note: str, words: str, *, smallest: Scale = SMOKE, **more: Any) -> dict[str, Scale]:
+    """Return the scales of a recipe whose own is that of a laptop, with settings as after ``--set``."""
+    return scales(Scale(note, given(words), **more), smallest=smallest)
 
 
 def pretrained_scales(epochs: int) -> dict[str, Scale]:
@@ -192,7 +194,7 @@ def scratch_scales(
 ) -> dict[str, Scale]:
     """Return the scales of networks on ImageNet; a laptop trains ResNet-20 on a tenth of CIFAR-100 in their place."""
     note = f"a tenth of CIFAR-100 in place of ImageNet, ResNet-20, 40 epochs{more}."
-    settings = merge(TENTH_OF_CIFAR, given("backbone.name=resnet20 loop.epochs=40"))
+    settings = given("data.name=cifar100 data.fraction=0.1 backbone.name=resnet20 loop.epochs=40")
     return scales(Scale(note, settings, preset="cifar", leave_out=leave_out or {}), published)
 
 

@@ -158,11 +158,8 @@ def plan_comparison(
         own = (options or {}).get(name, {})
         tables = merge(config.to_dict(), {"method": {"name": name, **own}})
         runs = tuple(_planned_run(tables, f"{name} seed {seed}", seed, Path(folder)) for seed in range(seeds))
-        rows.append(
-            PlannedRow(
-                name, method_info(name).title, runs, paper[name].to_dict() if name in paper else None, tuple(own)
-            )
-        )
+        printed = paper[name].to_dict() if name in paper else None
+        rows.append(PlannedRow(name, method_info(name).title, runs, printed, tuple(own)))
     title = describe_setting(rows[0].runs[0].config)
     block = PlannedBlock("methods", title, tuple(rows), TABLE_1A_TITLE if paper else "")
     return RecipePlan(COMPARISON, CUSTOM, Path(folder), (block,))
@@ -197,9 +194,9 @@ class _Planner:
         tables = self._shared_tables(block, block.rows[0])
         must_run = self.scale == "paper" or len(self.recipe.blocks) == 1
         missing, name = missing_data(tables["data"]), needs_weights(tables["backbone"])
-        if missing is not None and must_run:
-            raise missing
         if missing is not None:
+            if must_run:
+                raise missing
             return f"the data set {tables['data']['name']} is not on this machine"
         if name and must_run:
             words = f"{block.title} starts from pretrained weights; give --checkpoint {name}=FILE"
@@ -250,11 +247,8 @@ class _Planner:
         return PlannedRow(row.key, title, tuple(runs), printed_row, (*row.options, *own))
 
     def _shared_tables(self, block: Block, row: Row) -> dict[str, dict[str, Any]]:
-        planned = merge(
-            preset_values(self.size.preset or block.preset, row.method),
-            {} if self.size.preset else block.settings,
-            row.settings,
-        )
+        of_block = {} if self.size.preset else block.settings
+        planned = merge(preset_values(self.size.preset or block.preset, row.method), of_block, row.settings)
         smallest = SMALLEST.get(planned["backbone"]["name"], {}) if self.size.sample_files else {}
         tables = merge(
             planned,

@@ -153,13 +153,9 @@ def read_record(path: str | Path) -> Record:
 
 
 def _block(values: Mapping[str, Any]) -> BlockResult:
-    lacks = values.get("lacks")
-    typed = {
-        "class_names": tuple(values["class_names"]),
-        "rows": tuple(_row(row) for row in values["rows"]),
-        "lacks": None if lacks is None else tuple(map(str, lacks)),
-    }
-    return BlockResult(**{**values, **typed})
+    lacks = None if values.get("lacks") is None else tuple(map(str, values["lacks"]))
+    rows, names = tuple(_row(row) for row in values["rows"]), tuple(values["class_names"])
+    return BlockResult(**{**values, "rows": rows, "class_names": names, "lacks": lacks})
 
 
 def _row(values: Mapping[str, Any]) -> RowResult:
@@ -197,15 +193,20 @@ def default_tables(record: Record) -> list[Table]:
     tables = [accuracy_table(record)]
     if any(row.change for block in record.blocks for row in block.rows):
         tables += [change_table(record), own_change_table(record)]
-    return [*tables, crossfit_table(record), cost_table(record)]
+    note = (
+        "The same runs with thirds ranked on one half of the test samples and measured on the other, which takes the "
+        "noise of the ranking out of the thirds."
+    )
+    crossfit = _fair_table("Cross-fitted thirds", record, _OURS, lambda _, row: _shown(row.crossfit, percent), note)
+    return [*tables, crossfit, cost_table(record)]
 
 
 def accuracy_table(record: Record) -> Table:
     """Return one line per row: our accuracies with intervals, and the paper's."""
 
     def line(_: BlockResult, row: RowResult) -> dict[str, Any]:
-        printed = {name: f"{value:.1f}" for name, value in _printed(row).items()}
-        return {"seeds": len(row.runs), **_shown(row.values, percent), **_paper_cells(row, printed)}
+        cells = _paper_cells(row, {name: f"{value:.1f}" for name, value in printed(row).items()})
+        return {"seeds": len(row.runs), **_shown(row.values, percent), **cells}
 
     note = (
         "Test accuracy in percent, mean over seeds, with 95 % intervals over test samples and seeds. Easy, medium and "
@@ -214,15 +215,6 @@ def accuracy_table(record: Record) -> Table:
     )
     columns = (Column("seeds", "Seeds", "count"), *_OURS, *_papers(record))
     return _fair_table("Accuracy on the test set", record, columns, line, note)
-
-
-def crossfit_table(record: Record) -> Table:
-    """Return our accuracies with cross-fitted thirds."""
-    note = (
-        "The same runs with thirds ranked on one half of the test samples and measured on the other, which takes the "
-        "noise of the ranking out of the thirds."
-    )
-    return _fair_table("Cross-fitted thirds", record, _OURS, lambda _, row: _shown(row.crossfit, percent), note)
 
 
 def change_table(record: Record) -> Table:
@@ -247,9 +239,9 @@ def own_change_table(record: Record) -> Table:
     def line(block: BlockResult, row: RowResult) -> dict[str, Any] | None:
         if row.change is None:
             return None
-        base, paper = _printed(block.rows[0]), _printed(row)
-        printed = {name: f"{paper[name] - base[name]:+.1f}" for name in paper if name in base}
-        return {**_shown(row.change.own, points), **_paper_cells(row, printed)}
+        base, paper = printed(block.rows[0]), printed(row)
+        changes = {name: f"{paper[name] - base[name]:+.1f}" for name in paper if name in base}
+        return {**_shown(row.change.own, points), **_paper_cells(row, changes)}
 
     note = (
         "Percentage points against the first row with each model's own thirds of its mean accuracies, beside the changes "
@@ -331,22 +323,22 @@ def _shown(values: Mapping[str, Estimate], show: Callable[[Estimate], str]) -> d
     return {name: show(values[name]) for name in SHOWN}
 
 
-def _printed(row: RowResult) -> dict[str, float]:
+def printed(row: RowResult) -> dict[str, float]:
     """Return the headline numbers that the paper prints for a row."""
     paper = row.paper or {}
     return {name: paper[name] for name in PRINTED if name in paper}
 
 
-def _paper_cells(row: RowResult, printed: Mapping[str, str]) -> dict[str, str]:
+def _paper_cells(row: RowResult, cells: Mapping[str, str]) -> dict[str, str]:
     """Return printed numbers as cells, with a question mark where they are in doubt."""
     mark = " ?" if (row.paper or {}).get("doubt") else ""
-    return {f"paper_{name}": f"{words}{mark}" for name, words in printed.items()}
+    return {f"paper_{name}": f"{words}{mark}" for name, words in cells.items()}
 
 
 def _papers(record: Record) -> tuple[Column, ...]:
     """Return a column for each number that the paper prints for some row."""
-    printed = {name for block in record.blocks for row in block.rows for name in _printed(row)}
-    return headline_columns([name for name in PRINTED if name in printed], of="paper")
+    known = {name for block in record.blocks for row in block.rows for name in printed(row)}
+    return headline_columns([name for name in PRINTED if name in known], of="paper")
 
 
 def percent(estimate: Estimate) -> str:

@@ -1,7 +1,6 @@
 """A record for people: verdict, tables and notes as Markdown, LaTeX and HTML, and the files of an output folder.
 
-What every run answered travels with a record (labels, logits in half precision, ids of the samples): ``classmargin compare``
-on these files gives the numbers of the record, so that a reader can check them without the runs.
+What every run answered travels with it, so that a reader can check its numbers with ``classmargin compare``, without the runs.
 """
 
 from __future__ import annotations
@@ -88,8 +87,7 @@ def _summary(record: Record) -> str:
 def notes_of(record: Record) -> list[str]:
     """Return what a reader must know: what was run, how, what is missing, and where the paper is in doubt."""
     notes = [f"Scale {record.scale}: {record.note}"] if record.note else []
-    verdicts = _verdicts(record)
-    if len(verdicts) > MOST_VERDICTS:
+    if len(verdicts := _verdicts(record)) > MOST_VERDICTS:
         notes.append(f"Row by row: {' '.join(verdicts)}")
     lacking = [block.lacks for block in record.blocks if any(row.change for row in block.rows)]
     lacks = "; ".join(dict.fromkeys(words for one in lacking for words in one or ()))
@@ -233,11 +231,10 @@ def _write_predictions(block: MeasuredBlock, folder: Path) -> list[Path]:
                 continue
             path = folder / block.result.key / f"{name}-seed{score.seed}.npz"
             path.parent.mkdir(parents=True, exist_ok=True)
-            names: dict[str, Any] = {"class_names": np.array(found.class_names)}
-            if found.sample_id is not None:
-                names["sample_id"] = found.sample_id
+            arrays = {"labels": found.labels, "logits": half_precision(found.logits), "sample_id": found.sample_id}
+            known: dict[str, Any] = {key: values for key, values in arrays.items() if values is not None}
             with atomic_path(path) as temporary, temporary.open("wb") as stream:
-                np.savez_compressed(stream, labels=found.labels, logits=half_precision(found.logits), **names)
+                np.savez_compressed(stream, class_names=np.array(found.class_names), **known)
             written.append(path)
     return written
 

@@ -1,7 +1,7 @@
 """From a configuration to the parts of a run: data, network and method by name, and the loaders between them.
 
-The order matters: what the method needs decides the head of the network and the views of the data; what the network was trained
-with decides size and normalisation of the images; only then is the task known for which the method itself is built.
+The order matters: the method's needs decide the head of the network and the views of the data, the network decides size and
+normalisation of the images; only then is the task known for which the method is built.
 """
 
 from __future__ import annotations
@@ -171,14 +171,10 @@ class RunParts:
 
     def ingredients(self) -> Ingredients:
         """Return what the loop takes."""
-        names, train, file = tuple(self.bundle.class_names), self.bundle.train, self.config.data.soft_labels
-        known: dict[str, Any] = {
-            "labels": train.labels,
-            "index": train.index,
-            "full_size": train.full_size,
-            "class_names": names,
-        }
-        teacher = None if file is None else read_teacher(file, **known)
+        names, train, teacher = tuple(self.bundle.class_names), self.bundle.train, None
+        if (file := self.config.data.soft_labels) is not None:
+            samples = {"labels": train.labels, "index": train.index}
+            teacher = read_teacher(file, **samples, full_size=train.full_size, class_names=names)
         return Ingredients(self.network, self.method, self.new_network, self.loaders, names, teacher)
 
 
@@ -357,17 +353,9 @@ def build_run(config: RunConfig) -> RunParts:
         fresh = build_network(config, record, needs)
         return probe_head(fresh) if cached else fresh
 
-    loaders = BundleLoaders(
-        bundle,
-        needs,
-        config.loop.batch_size,
-        config.data.augmentation,
-        seed_for(config.loop.seed, "data"),
-        rank(),
-        world_size(),
-        _workers(config, bundle),
-        spared_classes(bundle, config.data),
-    )
+    place, spared = (rank(), world_size(), _workers(config, bundle)), spared_classes(bundle, config.data)
+    seed, batch_size = seed_for(config.loop.seed, "data"), config.loop.batch_size
+    loaders = BundleLoaders(bundle, needs, batch_size, config.data.augmentation, seed, *place, spared)
     steps = len(loaders.training(sampler=None, views=None, multiplicity=None))
     record = replace(record, steps_per_epoch=steps)
     labels = torch.full((bundle.train.full_size,), -1, dtype=torch.long)
@@ -403,8 +391,7 @@ def frozen_features(bundle: DataBundle, network: Backbone) -> Callable[[], Itera
         return None
 
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
-        loader = make_loader(bundle, "train", batch_size=FEATURE_BATCH, training=False)
-        for batch in loader.epoch(0):
+        for batch in make_loader(bundle, "train", batch_size=FEATURE_BATCH, training=False).epoch(0):
             with torch.no_grad():
                 yield network(batch.inputs).features, batch.labels
 

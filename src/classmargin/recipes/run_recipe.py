@@ -109,8 +109,7 @@ def from_runs(
 ) -> Outcome:
     """Measure runs that exist already in folders and below them; a recipe brings names, order and printed values."""
     blocks = group_runs(find_runs(folders), recipe)
-    unfinished = name_some([path.name for path in unfinished_runs(folders)], limit=MOST_NAMES)
-    if unfinished:
+    if unfinished := name_some([path.name for path in unfinished_runs(folders)], limit=MOST_NAMES):
         say(f"left out, unfinished: {unfinished}")
     return _measured(
         recipe or COMPARISON,
@@ -204,23 +203,13 @@ def measure_block(
     if len(rows) > 1:
         models = {row.title: audits[row.key] for row in rows}
         cross, own = (compare_many(models, ranking=rule, bootstrap=bootstrap) for rule in ("crossfit", "own"))
-        changes = [
-            Change(fair.deltas, as_paper.deltas, fair.verdict, len(fair.gained), len(fair.lost), fair.runs)
-            for fair, as_paper in zip(cross.comparisons, own.comparisons, strict=True)
-        ]
-        compared = zip(results[1:], changes, strict=True)
-        results[1:] = [replace(result, change=change) for result, change in compared]
+        for n, (fair, paper) in enumerate(zip(cross.comparisons, own.comparisons, strict=True), start=1):
+            change = Change(fair.deltas, paper.deltas, fair.verdict, len(fair.gained), len(fair.lost), fair.runs)
+            results[n] = replace(results[n], change=change)
     configs = [row.runs[0].config for row in rows]
-    result = BlockResult(
-        block.key,
-        block.title,
-        settings_of(configs[0]),
-        first.class_names,
-        first.num_samples,
-        tuple(results),
-        block.printed_for,
-        footing_lacks(configs, trials),
-    )
+    shared = (settings_of(configs[0]), first.class_names, first.num_samples)
+    lacks = footing_lacks(configs, trials)
+    result = BlockResult(block.key, block.title, *shared, tuple(results), block.printed_for, lacks)
     folders = {row.key: tuple(run.folder for run in row.runs if run.folder.done) for row in rows}
     return MeasuredBlock(result, cross, folders)
 

@@ -1,9 +1,7 @@
 """A whole sweep: checks, reference (plain ERM), trials, choice, and one look at the test set.
 
-``OUT`` holds what is asked (``question.json``), the trials (``study.db``, unless ``--storage`` says where), ``reference``, one
-run per trial in ``runs``, and the results. Several commands, here and on other machines, can work on one study; none of them is
-the master. Each asks the study for a trial, has the runner train it, and tells the study how it ended. An interruption lines up
-the trials under way again, and whoever gets them next resumes their run folders.
+Several commands, here and on other machines, can work on one study. Each asks it for a trial, has the runner train it, and tells
+it how the trial ended. An interruption lines up the trials under way again; whoever gets them next resumes their run folders.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from typing import TYPE_CHECKING
 from classmargin.recipes import sweep_study as shared
 from classmargin.recipes.run_parts import load_bundle
 from classmargin.recipes.runner import Ending, PlannedRun, run_all, run_from
-from classmargin.recipes.sweep_result import CONSTRAINT, SweepResult, named_settings, read_result, short
+from classmargin.recipes.sweep_result import CONSTRAINT, SweepResult, named_settings, read_result, settings_words
 from classmargin.recipes.sweep_space import easy_violation, grid
 from classmargin.recipes.sweep_study import SweepPlan, settle_plan
 from classmargin.recipes.train_run import read_summary, validation_accuracies
@@ -108,12 +106,11 @@ def _with_test(result: SweepResult, engine: str) -> SweepResult:
     """Try the chosen trial on the test set, if the sweep is over and its run is here."""
     best = result.best
     assert best is not None, "the caller knows that a trial was chosen"
-    run, why = RunFolder(best.folder), ""
+    run = RunFolder(best.folder)
     if not result.is_complete:
-        why = "the sweep is not over"
-    elif best.host != platform.node() or not run.started:
+        return replace(result, missing="no test accuracies: the sweep is not over")
+    if best.host != platform.node() or not run.started:
         why = f"the run of the chosen trial is {best.folder} on {best.host}; resume there"
-    if why:
         return replace(result, missing=f"no test accuracies: {why}")
     if not run.done:
         _train_one(PlannedRun("the chosen trial", result.plan.trial_config(best.labels), run), engine)
@@ -168,7 +165,7 @@ class StudySource:
         trial, value = self._own[run.title], self._plan.objective.value(accuracies)
         if not self._is_ours(trial):
             return False
-        # A run that was resumed may come by an epoch again, with the same value.
+        # A resumed run may come by an epoch again, with the same value.
         if value == value and epoch not in self._now(trial).intermediate_values:
             trial.report(value, epoch)
         # After the last epoch nothing is saved by stopping.
@@ -196,8 +193,7 @@ class StudySource:
             # A diverged one is told as pruned, not failed: the sampler should learn to stay away from such values.
             self._study.tell(trial, state=shared.trial_state("FAIL" if outcome == "failed" else "PRUNED"))
         found, name = self._now(trial), self._plan.objective.name
-        settings = named_settings(self._plan.parameters, found.params)
-        values = " ".join(f"{key}={short(value)}" for key, value in settings.items())
+        values = settings_words(named_settings(self._plan.parameters, found.params), " ")
         shown = f" {name} {100 * found.value:.1f}" if found.value is not None else ""
         return f"trial {trial.number} {ending.kind.replace('_', ' ')}:{shown} ({values})"
 

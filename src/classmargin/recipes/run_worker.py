@@ -1,9 +1,8 @@
 """The worker program of the runner: trains one run after another; ``python -m classmargin.recipes.run_worker``.
 
 Messages are JSON lines: in ``{"run": task}`` and ``{"may_go_on": true}``, out ``{"evaluation": {"epoch": 3, "accuracies": {…}}}``
-and ``{"ended": {"kind": "finished"}}``. A worker serves many runs because importing the libraries takes as long as a short one.
-When its input ends while it trains, its parent is gone: it saves and ends. Other ranks of a run of several devices are started by
-Fabric as the same program and find their task in an environment variable, because a shared input would share out the lines.
+and ``{"ended": {"kind": "finished"}}``. When its input ends while it trains, its parent is gone: it saves and ends. Other ranks of
+a run of several devices are started by Fabric as the same program and find their task in an environment variable.
 """
 
 from __future__ import annotations
@@ -37,8 +36,7 @@ def train_task(task: Mapping[str, Any], judge: Judge) -> dict[str, Any]:
     from classmargin.training.config_reader import build
     from classmargin.training.stopping import DivergedError, StoppedError
 
-    observers: list[Any] = []
-    config = build(task["config"])
+    config, observers = build(task["config"]), list[Any]()
     # Several processes must end together, and only the first of them could be told.
     if task["judged"] and config.machine.devices * config.machine.nodes == 1:
 

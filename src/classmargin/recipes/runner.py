@@ -1,15 +1,12 @@
 """One runner for every command that trains many runs: ``compare-methods``, ``reproduce``, ``sweep``, ``improve``.
 
-A command says *what* is to exist, as a list of :class:`PlannedRun` (or, where a result decides what comes next, as a
-:class:`RunSource`); the runner brings it about. Engine ``local`` has worker processes on this machine, each with its share of
-the accelerators; ``ray`` the same worker program on the nodes of a cluster (both: :mod:`~classmargin.recipes.workers`);
-``inline`` trains in this process, for tests and debuggers. Under torchrun or srun all processes train each run together
-(:mod:`~classmargin.recipes.launched_ranks`).
+A command says *what* is to exist, as a list of :class:`PlannedRun` or, where a result decides what comes next, as a
+:class:`RunSource`. Engine ``local`` has worker processes on this machine, ``ray`` the same worker program on the nodes of a
+cluster (both: :mod:`~classmargin.recipes.workers`); ``inline`` trains in this process, for tests and debuggers. Under torchrun or
+srun all processes train each run together (:mod:`~classmargin.recipes.launched_ranks`).
 
-For all of them: finished runs are skipped and interrupted ones resume; a run whose worker dies is handed to another worker;
-Ctrl-C and SIGTERM let the runs under way save their state and end with
-:class:`~classmargin.training.stopping.StoppedError`; the results are the run folders and nothing else. Two processes with one
-thread each get more done than one with two threads, so every worker has one thread.
+Finished runs are skipped and interrupted ones resume; a run whose worker dies is handed to another one; Ctrl-C and SIGTERM let the
+runs under way save their state. Two processes with one thread get more done than one with two: every worker has one thread.
 """
 
 from __future__ import annotations
@@ -248,23 +245,23 @@ class _Pool:
             answer = self._source.may_go_on(run, evaluation["epoch"], evaluation["accuracies"])
             with contextlib.suppress(OSError):  # it has died since; its exit code will tell
                 slot.worker.send({"may_go_on": answer})
-        if code is not None:
-            self._deaths[run.folder.path] += 1
-            if self._deaths[run.folder.path] < MOST_DEATHS:
-                shown.say(f"the worker of {run.title} ended with code {code}; another one resumes the run")
-                shown.end(run.title, "", self._source.done)
-                slot.run, self._again = None, [*self._again, run]
-                return
+        if code is None:
+            return
+        self._deaths[run.folder.path] += 1
+        if self._deaths[run.folder.path] >= MOST_DEATHS:
             words = f"its worker ended {MOST_DEATHS} times, last with code {code} (out of memory?)"
             self._end(slot, run, Ending("failed", words), shown)
+            return
+        shown.say(f"the worker of {run.title} ended with code {code}; another one resumes the run")
+        shown.end(run.title, "", self._source.done)
+        slot.run, self._again = None, [*self._again, run]
 
     def _end(self, slot: _Slot, run: PlannedRun, ending: Ending, shown: Display) -> None:
         slot.run = None
         if run.config.machine.devices > 1:
             # The launcher of several ranks leaves its marks in a process, which can then not start others.
             self._drop(slot)
-        words = self._source.end(run, ending)
-        shown.end(run.title, words, self._source.done)
+        shown.end(run.title, self._source.end(run, ending), self._source.done)
 
 
 class Display:

@@ -13,6 +13,7 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -64,10 +65,7 @@ def load_model(folder: str | os.PathLike[str]) -> SavedModel:
         raise ValueError(f"{run.path} holds no readable checkpoint")
     tree, needs = found[1], method_needs(config)
     seed_process(config.loop.seed, "weights", 0)  # a frozen encoder from scratch comes from the seed again
-
-    def new_network() -> Backbone:
-        return build_network(config, record, needs)
-
+    new_network = partial(build_network, config, record, needs)
     backbone = new_network()
     try:
         weights, of_method = final_weights(tree), dict(tree["method"])

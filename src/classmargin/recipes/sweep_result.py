@@ -1,7 +1,6 @@
 """What came out of a sweep: one row a trial and the choice; as a sentence, tables and files.
 
-Everything here is about validation. Only :attr:`SweepResult.test` is about the test set, and it is filled for one trial, after
-the choice. Figures and the importance of parameters are a matter of Optuna's own tools, which read the study.
+Everything is about validation but :attr:`SweepResult.test`, which is filled for one trial, after the choice.
 """
 
 from __future__ import annotations
@@ -87,6 +86,11 @@ def named_settings(parameters: Sequence[Parameter], labels: Mapping[str, Any]) -
     return {p.name: p.value_of(labels[p.key]) for p in parameters if p.key in labels}
 
 
+def settings_words(settings: Mapping[str, Any], separator: str) -> str:
+    """Return settings as words, in few digits."""
+    return separator.join(f"{name}={_short(value)}" for name, value in settings.items())
+
+
 def read_result(study: Study, plan: SweepPlan) -> SweepResult:
     """Return the result of a study as it is now."""
     rows = tuple(_row(trial) for trial in counted(study))
@@ -96,14 +100,12 @@ def read_result(study: Study, plan: SweepPlan) -> SweepResult:
 def _row(trial: FrozenTrial) -> TrialRow:
     result, worker = trial.user_attrs.get("result", {}), trial.user_attrs.get("worker", {})
     outcomes = {"COMPLETE": "finished", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "running"}
-    state = trial.state.name
-    last = max(trial.intermediate_values, default=None)
-    reported = None if last is None else trial.intermediate_values[last]
+    state, reported = trial.state.name, trial.intermediate_values
     return TrialRow(
         number=trial.number,
         outcome="running" if state == "RUNNING" else result.get("outcome", outcomes[state]),
         labels=dict(trial.params),
-        value=trial.value if state == "COMPLETE" else reported,
+        value=trial.value if state == "COMPLETE" else reported.get(max(reported, default=0)),
         violation=trial.constraints.get(CONSTRAINT),
         folder=worker.get("folder", ""),
         host=worker.get("host", ""),
@@ -151,7 +153,7 @@ def verdict_of(result: SweepResult) -> str:
     ended = f"{len(result.rows)} trials ({counts})"
     if best is None:
         return f"No trial has finished: {ended}."
-    chosen = f"trial {best.number} with {_settings_words(result, best)}, {_percent(best.value)}"
+    chosen = f"trial {best.number} with {settings_words(result.settings(best), ', ')}, {_percent(best.value)}"
     words = [f"Best of {ended} by {plan.objective.name} on validation: {chosen}."]
     if plan.keep_easy and result.reference is not None and best.keeps_easy is not None:
         easy, before = _percent(best.accuracies["easy"]), _percent(result.reference["easy"])
@@ -169,22 +171,16 @@ def verdict_of(result: SweepResult) -> str:
     return " ".join(words)
 
 
-def _settings_words(result: SweepResult, row: TrialRow) -> str:
-    return ", ".join(f"{name}={short(value)}" for name, value in result.settings(row).items())
-
-
 def tables_of(result: SweepResult, *, top: int = MOST_ROWS) -> list[Table]:
     """Return the trials, best first; and the choice beside the reference."""
-    tables, best = [_trials_table(result, top)], result.best
-    if best is not None:
-        chosen = f"trial {best.number} (chosen)"
-        found = {"reference ERM": result.reference, chosen: best.accuracies, f"{chosen}, test set": result.test}
-        rows = [{"who": who, **accuracies} for who, accuracies in found.items() if accuracies]
-        notes = [REFERENCE_NOTE] * bool(result.reference) + [TEST_NOTE] * bool(result.test)
-        tables.append(
-            Table("The choice on validation", (Column("who", "Run"), *_METRIC_COLUMNS), rows, " ".join(notes))
-        )
-    return tables
+    trials, best = _trials_table(result, top), result.best
+    if best is None:
+        return [trials]
+    chosen = f"trial {best.number} (chosen)"
+    found = {"reference ERM": result.reference, chosen: best.accuracies, f"{chosen}, test set": result.test}
+    rows = [{"who": who, **accuracies} for who, accuracies in found.items() if accuracies]
+    notes = " ".join([REFERENCE_NOTE] * bool(result.reference) + [TEST_NOTE] * bool(result.test))
+    return [trials, Table("The choice on validation", (Column("who", "Run"), *_METRIC_COLUMNS), rows, notes)]
 
 
 _METRIC_COLUMNS = headline_columns(METRICS, "percent")
@@ -205,7 +201,7 @@ def _trials_table(result: SweepResult, top: int) -> Table:
     lines = []
     for row in ranked[:top]:
         settings, kept = result.settings(row), {True: "yes", False: "no", None: ""}[row.keeps_easy]
-        line: dict[str, Any] = {f"set-{index}": short(settings.get(p.name)) for index, p in enumerate(parameters)}
+        line: dict[str, Any] = {f"set-{index}": _short(settings.get(p.name)) for index, p in enumerate(parameters)}
         lines.append({**line, **vars(row), **row.accuracies, "easy_kept": kept})
     left = len(ranked) - len(lines)
     note = SELECTION_NOTE + (f" {left} more trials are in result.json." if left else "")
@@ -242,6 +238,5 @@ def _percent(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.1f} %"
 
 
-def short(value: object) -> str:
-    """Return a setting in few digits."""
+def _short(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)

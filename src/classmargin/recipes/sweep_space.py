@@ -97,14 +97,12 @@ def default_parameters(method: str) -> list[Parameter]:
     search = method_info(method).search
     if not search:
         raise ValueError(f"method {method} has no search ranges of its own; give --search KEY=VALUES")
-    found = []
-    for name, values in search.items():
-        if len(values) == 3 and values[2] == "log":
-            low, high = map(float, values[:2])
-            found.append(Parameter(f"method.{name}", low=low, high=high, log=True))
-        else:
-            found.append(Parameter(f"method.{name}", choices=tuple(values)))
-    return found
+    return [
+        Parameter(f"method.{name}", low=float(values[0]), high=float(values[1]), log=True)
+        if values[-1] == "log"
+        else Parameter(f"method.{name}", choices=tuple(values))
+        for name, values in search.items()
+    ]
 
 
 def _parse_word(word: str, config: RunConfig) -> Parameter:
@@ -174,8 +172,7 @@ def check_method(config: RunConfig) -> Method:
 
 def settings_table(key: str, value: Any) -> Tables:
     """Return the value of ``PART.KEY`` as tables of a configuration."""
-    part, _, name = key.partition(".")
-    return {part: {name: value}}
+    return {key.partition(".")[0]: {key.partition(".")[2]: value}}
 
 
 def settings_of(parameters: Sequence[Parameter], labels: Mapping[str, Any]) -> Tables:
@@ -191,9 +188,8 @@ def grid_size(parameters: Sequence[Parameter]) -> int | None:
 
 def grid(parameters: Sequence[Parameter]) -> Iterable[dict[str, Any]]:
     """Yield every combination of listed values, as labels by key."""
-    keys = [parameter.key for parameter in parameters]
     for labels in itertools.product(*(parameter.points() for parameter in parameters)):
-        yield dict(zip(keys, labels, strict=True))
+        yield {parameter.key: label for parameter, label in zip(parameters, labels, strict=True)}
 
 
 @dataclass(frozen=True)

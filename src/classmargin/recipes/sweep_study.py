@@ -1,8 +1,7 @@
 """The plan of a sweep, and the Optuna study that all its processes share.
 
-Whoever trains a trial records a heartbeat; Optuna fails a trial without one for a while and lines it up again, by the clock
-of the data base. Two things are added: a process that died on *this* machine is known at once by its number, and a trial that
-nobody has signed yet has no heartbeat that could become stale.
+Whoever trains a trial records a heartbeat; Optuna lines up a trial again that has had none for a while. Beyond that a process that
+died on *this* machine is known at once by its number, and a trial that nobody has signed yet is given up after a while.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from classmargin._checks import require_extra
 from classmargin.recipes.out_folder import QUESTION_FILE, Question, claim_folder
@@ -55,8 +54,7 @@ class SweepPlan:
     study: str  # name in the storage
     storage: str  # address of the data base
     seed: int = 0  # of the sampler; trial n always draws from (seed, n)
-    # median: trials that are worse than half of the others at the same epoch stop, unless the method trains in stages
-    pruner: str = "median"
+    pruner: str = "median"  # trials worse than half of the others at the same epoch stop, unless a method has stages
     keep_easy: bool = True  # whether "easy must not drop" constrains the choice
     easy_slack: float = 0.0  # drop of the easy third that is forgiven, as a fraction
     sampler: str = "tpe"  # tpe learns from ended trials, random does not, grid tries every combination
@@ -95,9 +93,8 @@ class SweepPlan:
 
     def question(self, *, anywhere: bool = False) -> Question:
         """Return what must stay the same while trials are added; ``anywhere``: on machines that keep the data elsewhere."""
-        config = self.config
-        if anywhere:
-            config = with_values(config, {"data": {"name": Path(config.data.name).name}})
+        name = self.config.data.name
+        config = with_values(self.config, {"data": {"name": Path(name).name if anywhere else name}})
         searched = json.dumps([parameter.to_dict() for parameter in self.parameters])
         about = {"--search": searched, "--objective": self.objective.name, "loop.seed": str(config.loop.seed)}
         for name in ("seed", "pruner", "keep_easy", "easy_slack", "sampler"):
@@ -177,8 +174,7 @@ def _open_storage(address: str) -> Any:
 def _retry_callback() -> Callable[[Study, FrozenTrial], None]:
     """Return what lines up a trial again, with its values and what it has reported."""
     kind = optuna_package().storages.RetryHeartbeatStaleTrialCallback
-    found: Callable[[Study, FrozenTrial], None] = kind(MOST_RETRIES, inherit_intermediate_values=True)
-    return found
+    return cast("Callable[[Study, FrozenTrial], None]", kind(MOST_RETRIES, inherit_intermediate_values=True))
 
 
 @contextlib.contextmanager

@@ -60,8 +60,7 @@ def train(
     """Train a run to its end and return its summary (accuracies on the test set under ``test``).
 
     Without ``resume`` a folder in use is refused. Without ``test`` the run stops with its last checkpoint and is not marked as
-    done; calling again with ``resume`` does what is left. Observers are told about each evaluation on validation, after the run's
-    own files; ``watch_spread`` notes the spread of every class then. ``notices`` say what a user should know about the data;
+    done. Observers are told about each evaluation on validation; ``watch_spread`` notes the spread of every class then.
     ``validation`` also writes the predictions on validation (:data:`VALIDATION_FILE`). ``show`` forces the progress bar on or off.
     """
     run, helper = RunFolder(folder), is_helper_process()

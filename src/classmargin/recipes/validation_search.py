@@ -1,10 +1,9 @@
 """Settings that are chosen on validation before the final runs, and the rows that make a comparison fair.
 
-``reproduce --select`` tries the paper's grid of c̄ and λ for the rows of the MR² family alone. ``--equal-footing N`` gives every row
-the same budget: N settings of learning rate, weight decay and up to two hyper-parameters of its own, the first of them as planned.
-It also adds cross-entropy with the compute of each costlier method, and a null row: balanced softmax, which on balanced data is
-cross-entropy, so that what it "gains" is noise. Every setting is trained like the final runs, with one seed and a validation
-part held out. Nothing here looks at the test set.
+``reproduce --select`` tries the paper's grid of c̄ and λ for the MR² family alone. ``--equal-footing N`` gives every row N settings of
+learning rate, weight decay and up to two hyper-parameters of its own, and adds cross-entropy with the compute of each costlier
+method, and a null row: balanced softmax, on balanced data the same as cross-entropy, so that what it "gains" is noise. Every
+setting is trained like the final runs, with one seed and a validation part held out. Nothing here looks at the test set.
 """
 
 from __future__ import annotations
@@ -119,12 +118,11 @@ def fair_rows(block: PlannedBlock, folder: Path) -> PlannedBlock:
     if base is None:
         return block
     more, planned = [], base.runs[0].config
-    for cost in dict.fromkeys(round(method_info(config.method.name).cost, 2) for config in configs):
-        if cost > SAME_COST:
-            epochs = round(cost * planned.loop.epochs)
-            title, longer = f"{base.title}, {epochs} epochs", {"loop": {"epochs": epochs}}
-            runs = tuple(_changed(run, longer, folder, title) for run in base.runs)
-            more.append(PlannedRow(f"{base.key}, {epochs} epochs", title, runs, fixed=base.fixed))
+    costs = dict.fromkeys(round(method_info(config.method.name).cost, 2) for config in configs)
+    for epochs in [round(cost * planned.loop.epochs) for cost in costs if cost > SAME_COST]:
+        title, longer = f"{base.title}, {epochs} epochs", {"loop": {"epochs": epochs}}
+        runs = tuple(_changed(run, longer, folder, title) for run in base.runs)
+        more.append(PlannedRow(f"{base.key}, {epochs} epochs", title, runs, fixed=base.fixed))
     if NULL_METHOD not in [config.method.name for config in configs] and planned.data.imbalance == 1:
         title, method = f"{method_info(NULL_METHOD).title} (null row)", MethodConfig(NULL_METHOD)
         null = [replace(run, config=replace(run.config, method=method)) for run in base.runs]
@@ -151,18 +149,15 @@ def _select(blocks: Sequence[PlannedBlock], folder: Path, trials: int, **how: An
             tried.setdefault(place, []).append((point, run))
     left = [run for runs in tried.values() for _, run in runs if not _is_trained(run)]
     failed = run_all(left, **how) if left else {}
-    choice = {place: _best(place, runs, failed) for place, runs in tried.items()}
+    choice = {}
+    for place, runs in tried.items():
+        known = [(point, validation_accuracies(run.folder.path)) for point, run in runs if run.title not in failed]
+        if not known:
+            raise ValueError(f"no setting of {place} could be trained: {'; '.join(failed.values())}")
+        choice[place] = max(known, key=lambda found: (found[1]["overall"], found[1].get("hard", 0.0)))[0]
     if trials:
         write_json(folder / SELECTION_FOLDER / CHOICE_FILE, {"trials": trials, "rows": choice})
     return choice
-
-
-def _best(place: str, tried: Sequence[tuple[Point, PlannedRun]], failed: Mapping[str, str]) -> Point:
-    ended = [(point, run.folder.path) for point, run in tried if run.title not in failed]
-    known = [(point, validation_accuracies(path)) for point, path in ended]
-    if not known:
-        raise ValueError(f"no setting of {place} could be trained: {'; '.join(failed.values())}")
-    return max(known, key=lambda found: (found[1]["overall"], found[1].get("hard", 0.0)))[0]
 
 
 def _is_trained(run: PlannedRun) -> bool:
@@ -174,8 +169,7 @@ def _is_trained(run: PlannedRun) -> bool:
 def words_of_point(point: Point) -> str:
     """Return settings in words, like ``learning_rate=0.05, mode=joint``."""
     pairs = [pair for table in point.values() for pair in table.items()]
-    shown = [(name, f"{value:g}" if isinstance(value, float) else value) for name, value in pairs]
-    return ", ".join(f"{name}={value}" for name, value in shown)
+    return ", ".join(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in pairs)
 
 
 def searched_trials(folders: Sequence[str | Path]) -> int:

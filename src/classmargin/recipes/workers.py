@@ -1,8 +1,7 @@
 """Worker processes that train one run after another, on this machine or on a Ray cluster.
 
-On Ray one actor per worker reserves the resources, starts the same worker program on its node and passes messages on. Run
-folders must lie on a file system that all nodes share. A cluster is found through ``RAY_ADDRESS``; without it Ray runs on this
-machine alone.
+On Ray one actor per worker reserves the resources, starts the same program on its node and passes messages on; all nodes share the
+file system of the run folders. A cluster is found through ``RAY_ADDRESS``; without it Ray runs on this machine alone.
 """
 
 from __future__ import annotations
@@ -60,11 +59,8 @@ class LocalWorker:
     """A worker process of this machine with some other environment and ``folder``; messages are JSON records both ways."""
 
     def __init__(self, environment: Mapping[str, str], folder: str | None = None) -> None:
-        inherited = {
-            name: value
-            for name, value in os.environ.items()
-            if not (name.endswith(_OF_A_RANK) or name.startswith(_OF_LAUNCHERS))
-        }
+        own = [name for name in os.environ if not (name.endswith(_OF_A_RANK) or name.startswith(_OF_LAUNCHERS))]
+        inherited = {name: os.environ[name] for name in own}
         # A session of its own: Ctrl-C reaches the parent alone, which then asks the workers to save and end.
         self._process = subprocess.Popen(
             [sys.executable, "-m", "classmargin.recipes.run_worker"],

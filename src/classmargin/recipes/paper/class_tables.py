@@ -10,7 +10,7 @@ import numpy as np
 from classmargin.recipes import paper_values as published
 from classmargin.recipes import recipe as parts
 from classmargin.recipes.class_measures import read_audit_part, training_geometry
-from classmargin.recipes.recipe import Block, Recipe, Scale, given, network_block
+from classmargin.recipes.recipe import Block, Recipe, given, network_block
 from classmargin.recipes.record import BlockResult, Record, RowResult, default_tables, table_of, without_paper
 from classmargin.report.tables import NO_VALUE, Column, Table
 from classmargin.training.run_folder import RunFolder
@@ -122,11 +122,9 @@ RECIPES = (
                 files={"cifar10_10pct": given("data.fraction=1.0")},
             ),
         ),
-        parts.scales(
-            Scale(
-                "CIFAR-10 with 500 training images a class (450 after validation), ResNet-20, 50 epochs.",
-                given("backbone.name=resnet20 loop.epochs=50"),
-            )
+        parts.laptop_scales(
+            "CIFAR-10 with 500 training images a class (450 after validation), ResNet-20, 50 epochs.",
+            "backbone.name=resnet20 loop.epochs=50",
         ),
         printed={"cifar10": {name: _printed_classes(values) for name, values in published.PER_CLASS.items()}},
         doubts=(
@@ -148,12 +146,10 @@ RECIPES = (
                 given("data.name=mnist backbone.name=resnet18 backbone.stem=cifar"),
             ),
         ),
-        parts.scales(
-            Scale(
-                "the embedded part of Fashion-MNIST (450 training images a class) in place of MNIST, ResNet-18 with a quarter "
-                "of its channels, 25 epochs, no augmentation.",
-                given("data.name=fashion-mnist-mini data.augmentation=none backbone.width=16 loop.epochs=25"),
-            )
+        parts.laptop_scales(
+            "the embedded part of Fashion-MNIST (450 training images a class) in place of MNIST, ResNet-18 with a quarter of its "
+            "channels, 25 epochs, no augmentation.",
+            "data.name=fashion-mnist-mini data.augmentation=none backbone.width=16 loop.epochs=25",
         ),
         printed={
             "mnist": {"erm": {"spread": list(published.MNIST_SPREAD), "mean_norm": list(published.MNIST_MEAN_NORM)}}

@@ -41,12 +41,9 @@ RECIPES = (
         "Table 1(a), all methods on CIFAR-100 with ResNet-32",
         "Which method helps the hard classes most, and at whose cost?",
         (_cifar(ALL_METHODS),),
-        parts.scales(
-            Scale(
-                "CIFAR-100 at 20 % of the training data, the small CNN, 20 epochs: fifteen methods and three seeds are "
-                "45 runs.",
-                given("data.fraction=0.2 backbone.name=small-cnn loop.epochs=20"),
-            )
+        parts.laptop_scales(
+            "CIFAR-100 at 20 % of the training data, the small CNN, 20 epochs: fifteen methods and three seeds are 45 runs.",
+            "data.fraction=0.2 backbone.name=small-cnn loop.epochs=20",
         ),
         printed={"cifar100": {row.key: published.TABLE_1A[row.key] for row in ALL_METHODS}},
         doubts=THIRDS_AND_HYPERPARAMETERS,
@@ -77,12 +74,10 @@ RECIPES = (
         "additional component analysis: six networks on CIFAR-100 and ImageNet",
         "Does the representation margin add to the class margins in every network?",
         tuple(network_block(name, COMPONENT_ROWS) for name in (*COMPONENTS_CIFAR, *COMPONENTS_IMAGENET)),
-        parts.scales(
-            Scale(
-                "CIFAR-100 at 10 % of the training data, 10 epochs.",
-                given("data.fraction=0.1 loop.epochs=10"),
-                leave_out=dict.fromkeys(COMPONENTS_IMAGENET, FINE_TUNING),
-            )
+        parts.laptop_scales(
+            "CIFAR-100 at 10 % of the training data, 10 epochs.",
+            "data.fraction=0.1 loop.epochs=10",
+            leave_out=dict.fromkeys(COMPONENTS_IMAGENET, FINE_TUNING),
         ),
         printed={
             **{name: published.ARCHITECTURES_CIFAR[name] for name in COMPONENTS_CIFAR},
@@ -107,11 +102,9 @@ RECIPES = (
                 settings=given("data.imbalance=100.0"),
             ),
         ),
-        parts.scales(
-            Scale(
-                "CIFAR-100-IB-100 (all of it but the validation part), ResNet-20, 16 epochs.",
-                given("backbone.name=resnet20 loop.epochs=16"),
-            ),
+        parts.laptop_scales(
+            "CIFAR-100-IB-100 (all of it but the validation part), ResNet-20, 16 epochs.",
+            "backbone.name=resnet20 loop.epochs=16",
             smallest=replace(parts.SMOKE, blocks={"cifar100-ib100": given("data.imbalance=4.0")}),
         ),
         printed={"cifar100-ib100": published.LONG_TAIL},

@@ -53,8 +53,7 @@ def deviation_tables(record: Record) -> list[Table]:
 
     def line(_: BlockResult, row: RowResult) -> dict[str, Any]:
         ours = {name: f"{100 * row.std[name]:.2f}" if name in row.std else NO_VALUE for name in records.PRINTED}
-        paper = row.paper or {}
-        theirs = {f"paper_{name}": f"{100 * paper[name]:.2f}" for name in records.PRINTED if name in paper}
+        theirs = {f"paper_{name}": f"{100 * value:.2f}" for name, value in records.printed(row).items()}
         return {"seeds": len(row.runs), **ours, **theirs}
 
     columns = (
@@ -73,11 +72,10 @@ def gains(record: Record, _: Folders) -> dict[str, Any]:
     for block in record.blocks:
         row = block.rows[-1]
         if row.change is not None:
-            base, paper = block.rows[0].paper or {}, row.paper or {}
-            both = [name for name in records.PRINTED if name in paper and name in base]
+            base, paper = records.printed(block.rows[0]), records.printed(row)
             found[block.title] = {
                 "ours": {name: [100 * value for value in row.change.own[name]] for name in records.PRINTED},
-                "paper": {name: round(paper[name] - base[name], 1) for name in both},
+                "paper": {name: round(paper[name] - base[name], 1) for name in paper if name in base},
             }
     return {"sets": found}
 
@@ -101,18 +99,15 @@ def _clip_block(key: str, title: str, setting: str) -> Block:
 
 
 AUGMENTATIONS = {"standard": "crop and flip", "randaugment": "RandAugment", "autoaugment": "AutoAugment"}
-FINE_GRAINED_SETS = {
-    "stanford-cars": "Stanford Cars",
-    "oxford-pets": "Oxford Pets",
-    "flowers-102": "Flowers-102",
-    "food-101": "Food-101",
-    "fgvc-aircraft": "FGVC-Aircraft",
-}
+FINE_GRAINED_TITLES = ("Stanford Cars", "Oxford Pets", "Flowers-102", "Food-101", "FGVC-Aircraft")
 TABLE_FINE_GRAINED = Recipe(
     "table-fine-grained",
     "table of five fine-grained data sets, CLIP ResNet-50",
     "Does MR² help on cars, pets, flowers, food and aircraft?",
-    tuple(_clip_block(name, f"{title}, CLIP ResNet-50", "name") for name, title in FINE_GRAINED_SETS.items()),
+    tuple(
+        _clip_block(name, f"{title}, CLIP ResNet-50", "name")
+        for name, title in zip(published.FINE_GRAINED, FINE_GRAINED_TITLES, strict=True)
+    ),
     parts.scales(
         Scale(
             "the sets that are on this machine, EfficientNet-Lite0 with its ImageNet weights, frozen, features computed once "
@@ -147,12 +142,10 @@ RECIPES = (
         "Table 2(a), networks on CIFAR-100",
         "Does MR² help in networks of other kinds and sizes, trained from scratch?",
         tuple(network_block(name) for name in published.ARCHITECTURES_CIFAR),
-        parts.scales(
-            Scale(
-                "CIFAR-100 at 10 % of the training data, 14 epochs.",
-                given("data.fraction=0.1 loop.epochs=14"),
-                leave_out={"wide-resnet-22-10": parts.NEEDS_GPU},
-            )
+        parts.laptop_scales(
+            "CIFAR-100 at 10 % of the training data, 14 epochs.",
+            "data.fraction=0.1 loop.epochs=14",
+            leave_out={"wide-resnet-22-10": parts.NEEDS_GPU},
         ),
         printed={name: _two(rows) for name, rows in published.ARCHITECTURES_CIFAR.items()},
         doubts=(published.DOUBTS["thirds"], published.DOUBTS["hyperparameters"]),
@@ -206,13 +199,11 @@ RECIPES = (
             _clip_block(name, f"ImageNet, CLIP ResNet-50, {title}", "augmentation")
             for name, title in AUGMENTATIONS.items()
         ),
-        parts.scales(
-            Scale(
-                "CIFAR-100 at 10 % of the training data, ResNet-20 from scratch, 20 epochs.",
-                merge(parts.TENTH_OF_CIFAR, given("backbone.name=resnet20 loop.epochs=20")),
-                {name: given(f"data.augmentation={name}") for name in AUGMENTATIONS},
-                preset="cifar",
-            )
+        parts.laptop_scales(
+            "CIFAR-100 at 10 % of the training data, ResNet-20 from scratch, 20 epochs.",
+            "data.name=cifar100 data.fraction=0.1 backbone.name=resnet20 loop.epochs=20",
+            blocks={name: given(f"data.augmentation={name}") for name in AUGMENTATIONS},
+            preset="cifar",
         ),
         printed=published.AUGMENTATION,
         doubts=("RandAugment is printed as “RangAug”.",),

@@ -10,9 +10,9 @@ import numpy as np
 from classmargin.evaluation.class_metrics import TIERS
 from classmargin.evaluation.prediction_files import read_predictions
 from classmargin.recipes import recipe as parts
-from classmargin.recipes.class_measures import class_column, read_spreads, third_means, thirds_of
+from classmargin.recipes.class_measures import Values, class_column, read_spreads, third_means, thirds_of
 from classmargin.recipes.recipe import Folders, Recipe, Scale, network_block
-from classmargin.recipes.record import Record, headline_columns
+from classmargin.recipes.record import BlockResult, Record, headline_columns
 from classmargin.report import figures as draw
 from classmargin.report.tables import Column, Table
 from classmargin.theory.margin_losses import margin_loss
@@ -33,16 +33,19 @@ def accuracy_and_spread(record: Record, folders: Folders) -> dict[str, Any]:
     for block in record.blocks:
         runs = folders[block.key][block.rows[0].key]
         accuracy, spread = class_column(runs, "accuracy"), np.sqrt(class_column(runs, "spread"))
-        order = np.argsort(-accuracy, kind="stable")
         found[block.title] = {
-            "names": [block.class_names[k] for k in order],
-            "accuracy": accuracy[order].tolist(),
-            "spread": spread[order].tolist(),
+            **_best_first(block, accuracy, accuracy=accuracy, spread=spread),
             "correlation": _rank_correlation(accuracy, spread),
             "spread_by_third": third_means(spread, accuracy),
             "accuracy_by_third": third_means(accuracy, accuracy),
         }
     return {"networks": found}
+
+
+def _best_first(block: BlockResult, accuracy: Values, /, **columns: Values) -> dict[str, Any]:
+    """Return names and values of the classes in descending order of accuracy."""
+    order = np.argsort(-accuracy, kind="stable")
+    return {"names": [block.class_names[k] for k in order]} | {key: v[order].tolist() for key, v in columns.items()}
 
 
 def _rank_correlation(x: Any, y: Any) -> float | None:
@@ -55,10 +58,10 @@ def _rank_correlation(x: Any, y: Any) -> float | None:
     return float(spearmanr(x[usable], y[usable]).statistic)
 
 
-def _over_rank(names: Sequence[str], values: Sequence[float], **style: Any) -> dict[str, Any]:
-    """Return a trace over the rank of the classes, best first."""
-    text = [draw.plotly_text(name, longest=60) for name in names]
-    return {"x": list(range(1, len(names) + 1)), "y": values, "text": text, **style}
+def _over_rank(found: Mapping[str, Any], column: str) -> dict[str, Any]:
+    """Return the values of a trace over the rank of the classes, best first."""
+    text = [draw.plotly_text(name, longest=60) for name in found["names"]]
+    return {"x": list(range(1, len(text) + 1)), "y": found[column], "text": text}
 
 
 def draw_spread(data: Mapping[str, Any]) -> Any:
@@ -67,11 +70,10 @@ def draw_spread(data: Mapping[str, Any]) -> Any:
     axes = {"xaxis": draw.titled_axis("classes, best first"), "yaxis": draw.percent_axis("accuracy (lines)")}
     figure = draw.empty_figure(460, **axes, yaxis2=right)
     for colour, (title, network) in zip(draw.SERIES_COLOURS, data["networks"].items(), strict=False):
-        names, name = network["names"], draw.plotly_text(title, longest=40)
-        line, marker = {"color": colour}, {"color": colour, "size": 5, "opacity": 0.6}
-        figure.add_scatter(**_over_rank(names, network["accuracy"], name=f"{name}, accuracy", line=line))
-        spread = _over_rank(names, network["spread"], name=f"{name}, spread", mode="markers", marker=marker)
-        figure.add_scatter(**spread, yaxis="y2")
+        name, marker = draw.plotly_text(title, longest=40), {"color": colour, "size": 5, "opacity": 0.6}
+        figure.add_scatter(**_over_rank(network, "accuracy"), name=f"{name}, accuracy", line={"color": colour})
+        spread = _over_rank(network, "spread")
+        figure.add_scatter(**spread, name=f"{name}, spread", mode="markers", marker=marker, yaxis="y2")
     return figure
 
 
@@ -93,15 +95,12 @@ def spread_tables(record: Record) -> list[Table]:
 
 def weight_norms(record: Record, folders: Folders) -> dict[str, Any]:
     """Return ``‖w_k‖`` of every class in descending order of accuracy, for each method."""
-    block = record.blocks[0]
-    found = {}
+    block, found = record.blocks[0], {}
     for row in block.rows:
         runs = folders[block.key][row.key]
         norms, accuracy = class_column(runs, "weight_norm"), class_column(runs, "accuracy")
-        order = np.argsort(-accuracy, kind="stable")
         found[row.title] = {
-            "names": [block.class_names[k] for k in order],
-            "norms": norms[order].tolist(),
+            **_best_first(block, accuracy, norms=norms),
             "mean": float(norms.mean()),
             "variation": float(norms.std() / norms.mean()),
             "by_third": third_means(norms, accuracy),
@@ -115,7 +114,7 @@ def draw_norms(data: Mapping[str, Any]) -> Any:
     figure = draw.empty_figure(420, xaxis=draw.titled_axis("classes, best first"), yaxis=length)
     for colour, (title, method) in zip(draw.SERIES_COLOURS, data["methods"].items(), strict=False):
         style = {"mode": "markers", "name": draw.plotly_text(title), "marker": {"color": colour, "size": 6}}
-        figure.add_scatter(**_over_rank(method["names"], method["norms"], **style))
+        figure.add_scatter(**_over_rank(method, "norms"), **style)
     return figure
 
 
