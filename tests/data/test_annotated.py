@@ -1,7 +1,5 @@
 """The fine-grained sets and ImageNet in the layouts in which they are distributed, three classes each."""
 
-import shutil
-
 import numpy as np
 import pytest
 import torch
@@ -84,10 +82,29 @@ def write_cars(folder):
         write_images(folder / f"cars_{part}", names)
 
 
-def write_imagenet(folder):
+def write_imagenet(folder, *, flat=None):
     synsets = ["n01440764", "n01443537", "n01484850"]
     write_tree(folder / "train", synsets, 4, size=(70, 90), ending="JPEG")
-    write_tree(folder / "val", synsets, 2, size=(70, 90), ending="JPEG")
+    if flat is None:
+        write_tree(folder / "val", synsets, 2, size=(70, 90), ending="JPEG")
+        return
+    labels = [2, 0, 1, 1, 0, 2]
+    names = [f"ILSVRC2012_val_{k:08d}" for k in range(1, 7)]
+    write_images(folder / "val", [f"{name}.JPEG" for name in names])
+    if flat == "csv":
+        rows = [f"{name},{synsets[label]} 1 2 3 4 " for name, label in zip(names, labels, strict=True)]
+        (folder / "LOC_val_solution.csv").write_text("ImageId,PredictionString\n" + "\n".join(rows))
+        (folder / "LOC_synset_mapping.txt").write_text("\n".join(f"{s} word {s[-1]}, other" for s in synsets))
+    else:
+        devkit = folder / "ILSVRC2012_devkit_t12" / "data"
+        devkit.mkdir(parents=True)
+        order = [3, 1, 2]  # ILSVRC2012_ID of each synset: its own order, not the sorted one
+        meta = np.zeros((3, 1), dtype=[("ILSVRC2012_ID", object), ("WNID", object), ("words", object)])
+        for row, synset in enumerate(synsets):
+            meta[row, 0] = (order[row], synset, f"word {synset[-1]}, other")
+        savemat(devkit / "meta.mat", {"synsets": meta})
+        truth = "\n".join(str(order[label]) for label in labels)
+        (devkit / "ILSVRC2012_validation_ground_truth.txt").write_text(truth)
 
 
 LAYOUTS = {
@@ -149,14 +166,24 @@ def test_cars_without_test_labels_are_refused(tmp_path):
         load_data("stanford-cars", root=tmp_path)
 
 
-@pytest.mark.parametrize("val", ["flat", "absent"])
-def test_imagenet_with_an_unsorted_validation_part_or_none_is_refused(tmp_path, val):
-    write_imagenet(tmp_path / "imagenet")
-    shutil.rmtree(tmp_path / "imagenet" / "val")
-    if val == "flat":
-        write_images(tmp_path / "imagenet" / "val", ["ILSVRC2012_val_00000001.JPEG"])
-    with pytest.raises(DataError, match=r"val must hold one folder of images for each class"):
+@pytest.mark.parametrize("flat", ["csv", "devkit"])
+def test_flat_imagenet_validation_gets_its_classes_from_the_lists(tmp_path, flat):
+    write_imagenet(tmp_path / "imagenet", flat=flat)
+    bundle = load_data("imagenet", root=tmp_path)
+    assert bundle.test.labels.tolist() == [2, 0, 1, 1, 0, 2]
+    assert bundle.class_names == ("word 4", "word 7", "word 0")
+
+
+def test_flat_imagenet_validation_without_lists_is_refused(tmp_path):
+    write_imagenet(tmp_path / "imagenet", flat="csv")
+    (tmp_path / "imagenet" / "LOC_val_solution.csv").unlink()
+    with pytest.raises(DataError, match="put LOC_val_solution"):
         load_data("imagenet", root=tmp_path)
+
+
+def test_imagenet_in_the_kaggle_folders_is_found(tmp_path):
+    write_imagenet(tmp_path / "imagenet" / "ILSVRC" / "Data" / "CLS-LOC")
+    assert len(load_data("imagenet", root=tmp_path).test) == 6
 
 
 @pytest.mark.parametrize(
@@ -206,6 +233,23 @@ def test_streamed_evaluation_visits_every_sample_once_in_order(tmp_path):
     batches = list(make_loader(bundle, "test", batch_size=4, training=False).epoch(0))
     assert [len(batch.labels) for batch in batches] == [4, 2]
     assert torch.cat([batch.index for batch in batches]).tolist() == list(range(6))
+
+
+@pytest.mark.parametrize("flat", ["csv", "devkit"])
+def test_hidden_files_among_flat_imagenet_validation_images_do_no_harm(tmp_path, flat):
+    write_imagenet(tmp_path / "imagenet", flat=flat)
+    val = tmp_path / "imagenet" / "val"
+    (val / "._ILSVRC2012_val_00000001.JPEG").write_bytes(b"resource fork")
+    (val / ".ipynb_checkpoints").mkdir()
+    assert load_data("imagenet", root=tmp_path).test.labels.tolist() == [2, 0, 1, 1, 0, 2]
+
+
+def test_imagenet_without_validation_images_is_refused(tmp_path):
+    write_imagenet(tmp_path / "imagenet", flat="csv")
+    for path in (tmp_path / "imagenet" / "val").iterdir():
+        path.unlink()
+    with pytest.raises(DataError, match="must hold the validation images"):
+        load_data("imagenet", root=tmp_path)
 
 
 @pytest.mark.parametrize(

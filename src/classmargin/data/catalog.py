@@ -322,7 +322,7 @@ for _info in (
         classes=1000,
         licence="non-commercial research; registration needed",
         homepage="https://image-net.org/",
-        where_to_get="Register there and unpack train/<synset>/ and val/, sorted into folders as well",
+        where_to_get="Register there and unpack train/<synset>/ and val/ (sorted, or with the devkit)",
         places=("imagenet",),
         read=image_folder.read_imagenet,
     ),

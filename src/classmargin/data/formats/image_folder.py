@@ -4,7 +4,7 @@ A tree has ``train/<class>/*``, with ``val`` and ``test`` beside it (or ``Traini
 ``<class>/*`` directly. One with ``train`` and ``val`` but no ``test`` is judged on ``val``: its validation
 samples are then taken from training, because a part that chooses a model must not judge it too.
 
-imagenet        train/<synset>/ val/<synset>/
+imagenet        train/<synset>/; val/<synset>/, or val/ with LOC_val_solution.csv or the devkit
 stanford-cars   cars_train/ cars_test/ devkit/cars_*.mat cars_test_annos_withlabels.mat
 oxford-pets     images/ annotations/trainval.txt test.txt
 flowers-102     jpg/ imagelabels.mat setid.mat
@@ -14,6 +14,7 @@ fgvc-aircraft   data/images/ data/images_variant_{train,val,test}.txt data/varia
 
 from __future__ import annotations
 
+import csv
 import os
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
@@ -205,24 +206,85 @@ def _part(folder: Path, names: Sequence[str], labels: Any) -> RawPart:
     return RawPart(labels=np.asarray(labels, dtype=np.int64), images=ImageFiles(folder, names))
 
 
-def read_imagenet(folder: Path) -> RawData:
-    """Read ImageNet; the official validation part becomes the test part, since no test labels are public.
+def _labels(classes: list[str], names: list[str], list_name: str) -> list[int]:
+    label = {name: number for number, name in enumerate(classes)}
+    unknown = [name for name in names if name not in label]
+    if unknown:
+        raise DataError(f"{list_name} names the class {unknown[0]!r}, which the list of classes does not have")
+    return [label[name] for name in names]
 
-    ``class_names.txt`` gives readable names: one per class in the order of the synsets, or ``synset name`` on each line.
-    """
-    synsets = _class_names(folder / "train")
-    _class_names(folder / "val")  # as the archives unpack it, it is not sorted: the test part would be empty
-    train, test = (_read_class_folders(folder / part, synsets) for part in ("train", "val"))
-    file = folder / "class_names.txt"
-    lines = read_lines(file) if file.is_file() else list(synsets)
-    words = {synset: name for synset, _, name in (line.partition(" ") for line in lines) if name and synset in synsets}
-    if words and len(words) == len(lines):
-        names = [words.get(synset, synset) for synset in synsets]
-    elif len(lines) == len(synsets):
-        names = lines
+
+_DEVKIT = Path("ILSVRC2012_devkit_t12") / "data"
+
+
+def read_imagenet(folder: Path) -> RawData:
+    """Read ImageNet; the official validation part becomes the test part, since no test labels are public."""
+    places = (folder, folder / "ILSVRC/Data/CLS-LOC")
+    images = next((place for place in places if (place / "train").is_dir()), None)
+    if images is None:
+        raise DataError(f"{folder} must hold train/<synset>/*.JPEG (or ILSVRC/Data/CLS-LOC/train)")
+    synsets = _class_names(images / "train")
+    if any(child.is_dir() and not child.name.startswith(".") for child in (images / "val").glob("*")):
+        test = _read_class_folders(images / "val", synsets)
     else:
-        raise DataError(f"{file} must name {len(synsets)} classes, one on each line, got {len(lines)} lines")
-    return RawData(train, test=test, class_names=tuple(names))
+        test = _read_flat(folder, images / "val", synsets)
+    train = _read_class_folders(images / "train", synsets)
+    return RawData(train, test=test, class_names=_words(folder, synsets))
+
+
+def _read_flat(folder: Path, images: Path, synsets: tuple[str, ...]) -> RawPart:
+    found = (path for path in images.glob("*") if path.suffix.lower() in (".jpeg", ".jpg"))
+    files = sorted(path.name for path in found if not path.name.startswith("."))
+    if not files:
+        raise DataError(f"{images} must hold the validation images, on which ImageNet is judged; it has none")
+    if (folder / "LOC_val_solution.csv").is_file():
+        rows = csv.DictReader(read_text(folder / "LOC_val_solution.csv").splitlines())
+        of_image = {row["ImageId"]: row["PredictionString"].split()[0] for row in rows}
+    elif (folder / _DEVKIT / "meta.mat").is_file():
+        synset_of = {int(row.ILSVRC2012_ID): str(row.WNID) for row in _devkit_rows(folder)}
+        truth = read_lines(folder / _DEVKIT / "ILSVRC2012_validation_ground_truth.txt")
+        if len(truth) != len(files):
+            raise DataError(f"the devkit knows {len(truth)} validation images, the folder holds {len(files)}")
+        of_image = {Path(file).stem: synset_of[int(k)] for file, k in zip(files, truth, strict=True)}
+    else:
+        raise DataError(
+            f"{images} is not sorted into class folders; put LOC_val_solution.csv or ILSVRC2012_devkit_t12/ beside it"
+        )
+    number = {synset: label for label, synset in enumerate(synsets)}
+    try:
+        labels = [number[of_image[Path(file).stem]] for file in files]
+    except KeyError as error:
+        raise DataError(f"no class is known for the image or synset {error} of {images}") from error
+    return RawPart(labels=np.array(labels, dtype=np.int64), images=ImageFiles(images, files))
+
+
+def _devkit_rows(folder: Path) -> Any:
+    return np.atleast_1d(read_mat(folder / _DEVKIT / "meta.mat")["synsets"])
+
+
+def _words(folder: Path, synsets: tuple[str, ...]) -> tuple[str, ...]:
+    """Return readable names where a list of them is there, else the synsets.
+
+    ``class_names.txt`` comes first: one name per class in the order of the synsets, or ``synset name`` on each line.
+    """
+    words: dict[str, str] = {}
+    if (folder / "class_names.txt").is_file():
+        lines = read_lines(folder / "class_names.txt")
+        named = [line.partition(" ") for line in lines]
+        if all(synset in synsets and name for synset, _, name in named):
+            words = {synset: name for synset, _, name in named}
+        elif len(lines) == len(synsets):
+            words = dict(zip(synsets, lines, strict=True))
+        else:
+            raise DataError(
+                f"{folder}/class_names.txt must name {len(synsets)} classes, one on each line, got {len(lines)} lines"
+            )
+    elif (folder / "LOC_synset_mapping.txt").is_file():
+        pairs = [line.split(" ", 1) for line in read_lines(folder / "LOC_synset_mapping.txt")]
+        words = {synset: text.split(",")[0] for synset, text in pairs}
+    elif (folder / _DEVKIT / "meta.mat").is_file():
+        words = {str(row.WNID): str(row.words).split(",")[0] for row in _devkit_rows(folder)}
+    return tuple(words.get(synset, synset) for synset in synsets)
 
 
 def read_lines(path: Path) -> list[str]:
