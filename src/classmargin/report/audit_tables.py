@@ -197,7 +197,10 @@ def headline(audit: Audit) -> str:
 def headline_table(audit: Audit) -> Table:
     """Return overall, thirds, worst and gap with their intervals."""
     words = HEADLINES | {"worst": LOWEST[audit.ranking == "corrected"]}
-    rows = [{"metric": words[key], "value": getattr(audit, key), "interval": audit.interval(key)} for key in words]
+    rows = [
+        {"key": key, "metric": each, "value": getattr(audit, key), "interval": audit.interval(key)}
+        for key, each in words.items()
+    ]
     shown = columns("metric | Accuracy of\n value | Value | percent\n interval | Interval | interval")
     note = f"{audit.num_samples} samples, {audit.num_classes} classes, {RANKING_WORDS[audit.ranking]}"
     return Table("Accuracy", shown, rows, note)
