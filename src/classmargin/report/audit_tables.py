@@ -18,7 +18,6 @@ from classmargin.report.tables import (
     format_value,
     frame_rows,
     is_missing,
-    markdown_report,
     to_html,
 )
 
@@ -356,11 +355,6 @@ def cost_table(audit: Audit, top: int) -> Table:
         share | Of all costs | percent
     """)
     return Table("Costliest classes", shown, rows[:top], more_classes(max(0, len(rows) - top)))
-
-
-def audit_markdown(audit: Audit, top: int) -> str:
-    """Return headline numbers, the ``top`` worst classes and the notes in Markdown."""
-    return markdown_report("", report_tables(audit, top), audit.notes) + "\n"
 
 
 def audit_fragment(audit: Audit) -> str:
