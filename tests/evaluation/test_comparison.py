@@ -11,7 +11,7 @@ from classmargin.evaluation import Audit, audit, compare, compare_many
 from classmargin.evaluation.comparison import pair_verdict
 from classmargin.evaluation.headline_intervals import headline_differences
 from classmargin.evaluation.headlines import HEADLINES
-from classmargin.evaluation.paired_tests import benjamini_hochberg, class_differences
+from classmargin.evaluation.paired_tests import ModelPair, benjamini_hochberg, class_differences
 from classmargin.evaluation.release_gate import gate
 
 CLASSES = 6
@@ -267,16 +267,8 @@ def test_two_level_intervals_cover():
         for _ in range(6):  # three runs each of two equal models
             level = 0.6 + rng.normal(0, 0.15, 4)
             columns.append(0.7 * difficulty + 0.7 * rng.normal(size=len(labels)) < level[labels])
-        found = headline_differences(
-            labels,
-            np.stack(columns, axis=1),
-            (3, 3),
-            4,
-            ranking="pooled",
-            confidence=0.95,
-            bootstrap=200,
-            seed=0,
-        )
+        pair = ModelPair(labels, np.stack(columns, axis=1), (3, 3), NAMES[:4], None)
+        found = headline_differences(pair, ranking="pooled", confidence=0.95, bootstrap=200, seed=0)
         hits.append((found["low"] <= 0) & (found["high"] >= 0))
     coverage = dict(zip(HEADLINES, np.mean(hits, axis=0), strict=True))
     # Overall is linear and covers as promised; thirds and minima are cautious, because fewer runs rank with more noise.
@@ -293,9 +285,8 @@ def test_paired_intervals_cover_a_real_difference():
         difficulty = rng.random(len(labels))
         noise = [np.where(rng.random(len(labels)) < 0.7, difficulty, rng.random(len(labels))) for _ in range(2)]
         correct = np.stack([noise[0] < before[labels], noise[1] < before[labels] + change], axis=1)
-        found = headline_differences(
-            labels, correct, (1, 1), 9, ranking="crossfit", confidence=0.95, bootstrap=300, seed=0
-        )
+        pair = ModelPair(labels, correct, (1, 1), tuple("abcdefghi"), None)
+        found = headline_differences(pair, ranking="crossfit", confidence=0.95, bootstrap=300, seed=0)
         # The same change in every class: all means change by it, whatever the ranking.
         hits.append(((found["low"] <= change) & (found["high"] >= change))[:4])
     coverage = np.mean(hits, axis=0)

@@ -16,7 +16,7 @@ from classmargin.evaluation.class_metrics import (
 
 ACCURACY = np.array([0.9, 0.5, 0.7, 0.3])
 
-accuracies = st.lists(st.integers(0, 1000), min_size=1, max_size=20).map(lambda counts: np.array(counts) / 1000)
+accuracies = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=20).map(np.array)
 
 
 def test_hand_values():
@@ -43,21 +43,30 @@ def test_theil_index_is_the_mean_of_shares_times_their_logarithm():
     assert theil(ACCURACY) == pytest.approx((shares * np.log(shares)).mean())
 
 
-@pytest.mark.parametrize("unit", [1.0, 1e-7])
-def test_indices_of_small_accuracies_are_those_of_ordinary_ones(unit):
+SMALLEST = 5e-324  # the smallest number above zero that float64 knows
+THREE = {  # two of three classes right and one at zero, in units that squares or sums do not survive
+    "one": 1.0,
+    "subnormal": SMALLEST,
+    "tiny": 1e-200,
+    "huge": 1.7e308,
+}
+
+
+@pytest.mark.parametrize("unit", THREE.values(), ids=THREE)
+def test_indices_of_very_small_and_very_large_values_are_those_of_ordinary_ones(unit):
     values = np.array([0.0, unit, unit])
     measures = disparity_measures(values, ("a", "b", "c"))
     assert generalized_entropy(values) == pytest.approx(0.25)
     assert theil(values) == pytest.approx(np.log(1.5))
     assert gini(values) == pytest.approx(1 / 3)
     assert measures["gini"] == pytest.approx(1 / 3)
-    assert measures["std"] / unit == pytest.approx(np.sqrt(2) / 3)
-    assert measures["mean_class_accuracy"] / unit == pytest.approx(2 / 3)
+    assert measures["std"] / unit == pytest.approx(np.sqrt(2) / 3, abs=0.6 if unit == SMALLEST else 1e-12)
+    assert measures["mean_class_accuracy"] / unit == pytest.approx(2 / 3, abs=0.6 if unit == SMALLEST else 1e-12)
     assert measures["ratio"] == 0.0
     assert measures["range"] == unit
 
 
-@pytest.mark.parametrize("unit", [1.0, 1e-7])
+@pytest.mark.parametrize("unit", THREE.values(), ids=THREE)
 def test_equal_classes_have_no_inequality_in_any_unit(unit):
     for values in (np.full(3, unit), np.full(1, unit)):
         measures = disparity_measures(values, ("a", "b", "c"))
@@ -66,6 +75,12 @@ def test_equal_classes_have_no_inequality_in_any_unit(unit):
         assert measures["std"] / unit == pytest.approx(0.0, abs=1e-12)
         assert measures["range"] == 0.0
         assert measures["ratio"] == 1.0
+
+
+def test_a_class_far_below_the_others_is_not_taken_for_zero():
+    values = np.array([SMALLEST, 1.7e308])
+    assert generalized_entropy(values) == pytest.approx(0.5)
+    assert gini(values) == pytest.approx(0.5)
 
 
 @given(accuracies)

@@ -44,10 +44,10 @@ def test_statistics_equal_those_of_the_method(toy, norm_order):
     np.testing.assert_allclose(geometry.mean_norm**2, moments.class_mean_sqnorm.numpy(), rtol=1e-10)
 
 
-def test_sums_do_not_depend_on_batches_or_order(toy):
+def test_sums_merge_exactly_and_do_not_depend_on_order(toy):
     whole = sums_of(toy.features, toy.labels, 7, 3.0)
     parts = sums_of(toy.features[400:], toy.labels[400:], 7, 3.0)
-    parts.add(toy.features[:400], toy.labels[:400])
+    parts.merge(sums_of(toy.features[:400], toy.labels[:400], 7, 3.0))
     for name in ("counts", "sums", "square_sums", "norm_sums", "gram"):
         np.testing.assert_allclose(getattr(parts, name), getattr(whole, name), rtol=1e-10, atol=1e-9)
 

@@ -1,3 +1,5 @@
+import weakref
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -23,6 +25,36 @@ def test_batches_equal_the_functional_form(toy):
     for name, value in whole.geometry.items():
         assert parts.geometry[name] == pytest.approx(value, rel=1e-9), name
     np.testing.assert_array_equal(parts.feature_sample.index, whole.feature_sample.index)
+
+
+def test_merging_equals_feeding(toy):
+    left, right = fed(toy, [np.arange(0, 250)]), fed(toy, [np.arange(250, 600)])
+    left.merge(right)
+    whole = fed(toy, [np.arange(600)])
+    one, two = left.compute(bootstrap=50), whole.compute(bootstrap=50)
+    assert one.intervals == two.intervals
+    np.testing.assert_allclose(one.by_class["spread"], two.by_class["spread"], rtol=1e-10)
+    np.testing.assert_array_equal(one.feature_sample.features, two.feature_sample.features)
+    np.testing.assert_array_equal(one.labels, toy.labels)
+
+
+def test_merging_into_an_empty_one_copies(toy):
+    empty, full = AuditAccumulator(num_classes=7), fed(toy, [np.arange(600)])
+    empty.merge(full)
+    assert empty.compute(bootstrap=0).overall == full.compute(bootstrap=0).overall
+    before = full.feature_sums.sums.copy()
+    empty.update(toy.labels[:5], logits=toy.logits[:5], features=toy.features[:5])
+    np.testing.assert_array_equal(full.feature_sums.sums, before)
+    full.merge(AuditAccumulator(num_classes=7))
+    assert full.num_samples == 600
+
+
+def test_a_merged_accumulator_is_not_kept_alive(toy):
+    left, right = fed(toy, [np.arange(0, 250)]), fed(toy, [np.arange(250, 600)])
+    left.merge(right)
+    its_features = weakref.ref(right.kept)
+    del right
+    assert its_features() is None
 
 
 def test_computing_changes_nothing_and_reset_forgets(toy):
@@ -54,6 +86,16 @@ def test_every_update_must_bring_the_same_arrays(toy):
         accumulator.update(toy.labels, logits=toy.logits, features=np.zeros((600, 4)))
     with pytest.raises(ValueError, match="7 from num_classes, 6 from logits"):
         accumulator.update(toy.labels, logits=toy.logits[:, :6], features=toy.features)
+
+
+def test_accumulators_of_different_kinds_do_not_merge(toy):
+    accumulator = fed(toy, [np.arange(10)])
+    other = AuditAccumulator(num_classes=7)
+    other.update(toy.labels, logits=toy.logits)
+    with pytest.raises(ValueError, match="same kinds of arrays"):
+        accumulator.merge(other)
+    with pytest.raises(ValueError, match="same class_names"):
+        accumulator.merge(AuditAccumulator(num_classes=6))
 
 
 def test_identities_repeated_in_other_batches_are_refused():

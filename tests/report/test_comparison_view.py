@@ -8,7 +8,6 @@ import pytest
 from classmargin.evaluation.comparison import compare, compare_many
 from classmargin.evaluation.release_gate import gate
 from classmargin.report import comparison_tables
-from classmargin.report.html_pages import comparison_page
 
 
 def test_pair_summary_has_one_row_a_headline(comparison):
@@ -107,6 +106,6 @@ def test_the_test_is_called_by_its_name(make_audit):
 def test_a_page_of_several_models_repeats_no_note(make_audit):
     one, other = make_audit(bootstrap=0), make_audit(seed=1, bootstrap=0)
     found = compare_many({"A": one, "B": other, "C": [one, other]}, bootstrap=10)
-    notes = comparison_page(found, title="x")["notes"]
+    notes = found.notes
     assert sum("One run of each model" in note for note in notes) == 1
     assert any(note.startswith("B: One run of each model") for note in notes)

@@ -14,7 +14,7 @@ import numpy as np
 from classmargin._checks import check_choice, require_extra
 from classmargin.evaluation.class_metrics import confusion_counts
 from classmargin.evaluation.headlines import HEADLINES
-from classmargin.evaluation.input_checks import AnyArray, IntArray
+from classmargin.evaluation.input_checks import AnyArray, IntArray, class_number
 from classmargin.evaluation.json_values import fields_to_plain, to_plain
 
 if TYPE_CHECKING:
@@ -191,9 +191,19 @@ class Audit:
             >>> result.samples_of("dog")["sample_id"].tolist()
             [1]
         """
-        from classmargin.evaluation.samples import samples_of
+        from classmargin.evaluation.samples import KINDS
 
-        return samples_of(self, class_name, kind=kind, predicted=predicted, top=top)
+        check_choice("kind", kind, KINDS)
+        rows = self.samples["kind"] == kind
+        for column, value in (("class_name", class_name), ("predicted", predicted)):
+            if value is not None:
+                class_number(self.class_names, value, column)
+                rows &= self.samples[column] == value
+        found = self.samples[rows]
+        if class_name is None and kind != "typical":
+            key = "probability" if kind == "error" else "true_probability"
+            found = found.sort_values(key, ascending=kind != "error", kind="stable", na_position="last")
+        return (found if top is None else found.head(top)).reset_index(drop=True)
 
     def merge(self, first: str, second: str, *, seed: int = 0) -> Merge:
         """Return what changes if two classes are made one: overall accuracy and hard third, with intervals.
@@ -233,9 +243,10 @@ class Audit:
 
     def to_markdown(self, top: int = 10) -> str:
         """Return a short report in Markdown with the ``top`` worst classes."""
-        from classmargin.report.audit_tables import audit_markdown  # against the direction of the layers, hence late
+        from classmargin.report.audit_tables import report_tables  # against the direction of the layers, hence late
+        from classmargin.report.tables import markdown_report
 
-        return audit_markdown(self, top)
+        return markdown_report("", report_tables(self, top), self.notes) + "\n"
 
     def to_metric_frame(
         self, metrics: Any = None, *, sensitive_features: Any = None, control_features: Any = None

@@ -116,7 +116,9 @@ def audit(
 class AuditAccumulator:
     """Collects an audit batch by batch.
 
-    Samplers that repeat samples to fill the last batch would count those twice: give ``sample_id`` and the repetition is refused.
+    Under ``torch.distributed`` every process feeds its own samples and :meth:`compute`, which all of them must call, returns the
+    audit of all samples to each of them. Samplers that repeat samples to fill the last batch would count those twice: give
+    ``sample_id`` and the repetition is refused.
 
     Args:
         num_classes: Number of classes K (or give ``class_names``).
@@ -188,15 +190,13 @@ class AuditAccumulator:
         """Add checked arrays; nothing is changed before everything has been read without an error."""
         features = inputs.features
         if self.chunks:
-            kinds = (self.chunks[0][2], self.feature_sums, self.chunks[0][3])
-            now = (inputs.scores, features, inputs.sample_id)
-            for name, before, given in zip(("scores", "features", "sample_id"), kinds, now, strict=True):
-                if (before is None) != (given is None):
+            has_scores, columns, has_ids = self._kind()
+            had = {"scores": has_scores, "features": columns is not None, "sample_id": has_ids}
+            for name, before in had.items():
+                if before == (getattr(inputs, name) is None):
                     raise ValueError(f"every update must bring the same arrays, got {name} in some updates only")
-            if self.feature_sums is not None and features is not None:
-                size = self.feature_sums.sums.shape[1]
-                if features.shape[1] != size:
-                    raise ValueError(f"features must have {size} columns as before, got shape {features.shape}")
+            if features is not None and features.shape[1] != columns:
+                raise ValueError(f"features must have {columns} columns as before, got shape {features.shape}")
         columns = 1 if inputs.scores is None else inputs.scores.shape[1]
         size = max(64, min(CHUNK_ROWS, CHUNK_VALUES // columns))
         chunks = []
@@ -212,8 +212,27 @@ class AuditAccumulator:
         self.chunks += chunks
         self.num_samples += len(inputs.labels)
 
+    def merge(self, other: AuditAccumulator) -> None:
+        """Add what another accumulator of the same classes has collected."""
+        if other.class_names != self.class_names or other.norm_order != self.norm_order:
+            raise ValueError("accumulators to merge must have the same class_names and norm_order")
+        if not other.chunks:
+            return
+        if self.chunks and self._kind() != other._kind():
+            raise ValueError("accumulators to merge must hold the same kinds of arrays (scores, features, sample_id)")
+        if other.kept.features is not None:
+            self.kept.keep(other.kept.features, other.kept.positions + self.num_samples, other.kept.priorities)
+        if other.feature_sums is not None:
+            if self.feature_sums is None:
+                self.feature_sums = FeatureSums.empty(
+                    len(self.class_names), other.feature_sums.sums.shape[1], self.norm_order
+                )
+            self.feature_sums.merge(other.feature_sums)
+        self.chunks += other.chunks
+        self.num_samples += other.num_samples
+
     def compute(self, *, classifier_weight: Any = None, **options: Any) -> Audit:
-        """Return the audit of all samples so far.
+        """Return the audit of all samples so far, over all processes.
 
         Args:
             classifier_weight: Weights of the head ``[K, d]``, for angles.
@@ -221,11 +240,15 @@ class AuditAccumulator:
                 :func:`classmargin.audit`. Bounds are left out: they need a second pass over the logits.
         """
         settings = AuditSettings(len(self.class_names), self.class_names, **options)
-        evidence = self.evidence()
-        if evidence.sample_id is not None and len(np.unique(evidence.sample_id)) < len(evidence.sample_id):
-            raise ValueError(
-                "sample_id must name every sample once, got repeated values (a sampler that repeats samples?)"
-            )
+        together = self._of_all_processes()
+        evidence = together.evidence()
+        if evidence.sample_id is not None:
+            if len(np.unique(evidence.sample_id)) < len(evidence.sample_id):
+                raise ValueError(
+                    "sample_id must name every sample once, got repeated values (a sampler that repeats samples?)"
+                )
+            if together is not self:  # the result does not depend on how samples were dealt to processes
+                evidence = evidence.in_order_of_identity(evidence.sample_id)
         dim = None if evidence.feature_sums is None else evidence.feature_sums.sums.shape[1]
         weight = check_weight(classifier_weight, len(self.class_names), dim)
         return audit_from_evidence(evidence, self.class_names, settings, classifier_weight=weight)
@@ -240,6 +263,27 @@ class AuditAccumulator:
         return Evidence(
             np.concatenate(labels), np.concatenate(predictions), kept_scores, identity, self.feature_sums, self.kept
         )
+
+    def _of_all_processes(self) -> AuditAccumulator:
+        from classmargin._distributed import gather_objects, is_distributed
+
+        if not is_distributed():
+            return self
+        together = AuditAccumulator(
+            class_names=self.class_names,
+            norm_order=self.norm_order,
+            feature_samples=self.feature_samples,
+            seed=self.seed,
+        )
+        for part in gather_objects(self):
+            together.merge(part)
+        return together
+
+    def _kind(self) -> tuple[bool, int | None, bool]:
+        """Return whether there are scores, how many columns features have, and whether there are identities."""
+        _, _, scores, identities = self.chunks[0]
+        columns = None if self.feature_sums is None else self.feature_sums.sums.shape[1]
+        return scores is not None, columns, identities is not None
 
     def _read(self, inputs: AuditInputs, rows: slice) -> _Chunk:
         labels = inputs.labels[rows]

@@ -151,21 +151,25 @@ def unit_scale(values: FloatArray) -> tuple[FloatArray, int]:
 
 def gini(accuracy: FloatArray) -> float:
     """Return the Gini index: mean absolute difference of all pairs over twice the mean; 0 = equal."""
-    count, total = len(accuracy), float(accuracy.sum())
+    scaled, count = unit_scale(accuracy)[0], len(accuracy)
+    total = float(scaled.sum())
     ranks = 2 * np.arange(1, count + 1) - count - 1
-    return max(0.0, float((ranks * np.sort(accuracy)).sum() / (count * total))) if total else 0.0
+    return max(0.0, float((ranks * np.sort(scaled)).sum() / (count * total))) if total else 0.0
 
 
 def generalized_entropy(accuracy: FloatArray) -> float:
     """Return the generalized-entropy index of order 2, half the squared coefficient of variation; 0 = equal."""
-    mean = float(accuracy.mean())
+    scaled = unit_scale(accuracy)[0]
+    mean = float(scaled.mean())
     # Rounding may leave a tiny negative number where all are equal.
-    return max(0.0, float(((accuracy / mean) ** 2 - 1).mean() / 2)) if mean else 0.0
+    return max(0.0, float(((scaled / mean) ** 2 - 1).mean() / 2)) if mean else 0.0
 
 
 def theil(accuracy: FloatArray) -> float:
     """Return the Theil index, the generalized entropy of order 1; 0 = equal."""
-    positive = accuracy[accuracy > 0] / max(float(accuracy.mean()), 1e-300)  # x ln x -> 0
+    scaled = unit_scale(accuracy)[0]
+    relative = scaled / (float(scaled.mean()) or 1.0)
+    positive = relative[relative > 0]  # x ln x -> 0
     return max(0.0, float((positive * np.log(positive)).sum() / len(accuracy)))
 
 
@@ -173,17 +177,22 @@ def disparity_measures(accuracy: FloatArray, class_names: tuple[str, ...]) -> di
     """Return all measures by name, as in ``Audit.disparity``, for the classes with samples (NaN marks the others)."""
     present = np.flatnonzero(~np.isnan(accuracy))
     values = accuracy[present]
+    low, high = float(values.min()), float(values.max())
+
+    def measure(of: Any, part: FloatArray = values) -> float:
+        scaled, exponent = unit_scale(part)
+        return float(np.ldexp(of(scaled), exponent))
+
     ascending = np.sort(values)
-    low, high = float(ascending[0]), float(ascending[-1])
     return {
-        "mean_class_accuracy": float(values.mean()),
+        "mean_class_accuracy": measure(np.mean),
         "best": high,
         "worst_class": class_names[int(present[np.argmin(values)])],
-        "worst_5": float(ascending[:5].mean()),
-        "worst_10_percent": float(ascending[: max(1, round(len(values) / 10))].mean()),
+        "worst_5": measure(np.mean, ascending[:5]),
+        "worst_10_percent": measure(np.mean, ascending[: max(1, round(len(values) / 10))]),
         "range": high - low,
         "ratio": low / high if high > 0 else float("nan"),
-        "std": float(values.std()),
+        "std": measure(np.std),
         "gini": gini(values),
         "generalized_entropy": generalized_entropy(values),
         "theil": theil(values),

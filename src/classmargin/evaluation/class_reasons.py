@@ -42,36 +42,39 @@ FEWEST_SAMPLES = 8
 # Ridge penalties tried, in units of the mean squared distance from the mean; leave-one-out error decides.
 PENALTIES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
 DRAWS = 500
-# The order in which they lead, where several hold; "few samples" comes first or last.
-REASONS = ("label noise", "not fitted", "overlap", "confusion", "spread", "not generalised", "scattered")
 
 
 class Step(NamedTuple):
-    """What to do about a reason: a short title and a paragraph, which ``docs/which_classes_fail.md`` repeats under ``anchor``."""
+    """What to do about a reason: a title and a paragraph, which ``docs/which_classes_fail.md`` repeats under ``anchor``."""
 
     anchor: str
     title: str
     text: str
+    advice: str  # what is said of one class; for the fields see _verdict
 
 
+# In the order in which the reasons lead, where several hold; "few samples" comes first or last.
 STEPS = {
     "few samples": Step(
         "collect-test-samples",
         "Collect test samples first",
         "The interval of this class is so wide that no change to training can be judged by it. Collect test samples until a change "
         "of 3 points can be seen; the number in the step is what that takes (80 % power, 5 % error).",
+        "collect test samples: about {needed:,} show a change of 3 points",
     ),
     "label noise": Step(
         "relabel",
         "Check the doubted labels",
         "Look at the listed samples, least believed label first, and correct what is wrong, in the test set and in the same way in "
         "the training set. Wrong labels make a class look worse than it is and cannot be trained away.",
+        "check the labels of the {doubted}",
     ),
     "not fitted": Step(
         "fit-longer",
         "Train longer or use a larger model",
         "The class is wrong on its own training samples too. More data of the same kind will not help before it is fitted: train "
         "longer, with less regularisation, with a larger network, or with a loss that gives the class more weight.",
+        "train longer or use a larger model",
     ),
     "overlap": Step(
         "merge-or-separate",
@@ -79,30 +82,35 @@ STEPS = {
         "A classifier of these two classes alone, cross-validated on the features, is hardly better than a coin. If a person "
         "cannot tell the samples apart either, merge the classes (`audit.merge`); otherwise the features lack what "
         "tells them apart: larger images, another backbone, fine-tuning of more layers.",
+        "merge with {other}, or give the model more to tell them apart",
     ),
     "confusion": Step(
         "separate-pair",
         "Collect or augment samples that tell the two apart",
         "Most errors go to one class. Look at the confused samples of both; collect and augment what tells them apart, and check "
         "that the definition of the two is the same for everybody who labels.",
+        "collect or augment samples that tell it from {other} {seen}",
     ),
     "spread": Step(
         "vary-training",
         "Collect varied samples, or try another method",
         "Samples of this class differ more from one another than those of most classes. Collect the variants that fail, augment "
         "towards them, or try a larger margin for the class (MR², one of the remedies of `classmargin improve`).",
+        "collect varied samples {seen}, or try classmargin improve",
     ),
     "not generalised": Step(
         "collect-or-augment",
         "Collect or augment training samples",
         "The class is right on its training samples and wrong here: it is memorised. More samples, stronger augmentation and more "
         "regularisation help; so does a check that training and test samples come from the same source.",
+        "collect or augment training samples {seen}",
     ),
     "scattered": Step(
         "improve",
         "Try remedies",
         "No single cause stands out. `classmargin improve` tries remedies, from class offsets to other losses, on validation samples "
         "and says which one lifts the weak classes without hurting the rest. Tune weight decay, length of training and augmentation first.",
+        "try classmargin improve",
     ),
 }
 
@@ -162,11 +170,17 @@ def _verdict(row: dict[Hashable, Any], names: list[str], counts: list[int]) -> V
     if not reasons:
         return Verdict("", "", "")
     # That a class lags is certain however few samples it has; for the others the number of samples comes first.
-    order = [*REASONS, "few samples"] if row["lags"] else ["few samples", *REASONS]
-    leading = next(key for key in order if key in reasons)
+    few, *others = STEPS
+    leading = next(key for key in ([*others, few] if row["lags"] else STEPS) if key in reasons)
+    needed, issues = samples_to_see(row["accuracy"]), row["label_issues"]
+    step = STEPS[leading].advice.format(
+        needed=needed,
+        seen=f"(3 points show with about {needed:,} test samples)",
+        doubted="one doubted sample" if issues == 1 else f"{issues:.0f} doubted samples",
+        other=names[0] if names else "",
+    )
     told = row["explained"] or leading == "label noise"
-    step = _next_step(leading, row, names[0] if names else "") if told else ""
-    return Verdict(leading, "; ".join(reasons.values()), step)
+    return Verdict(leading, "; ".join(reasons.values()), step if told else "")
 
 
 def _why_hard(row: dict[Hashable, Any], names: list[str], counts: list[int]) -> dict[str, str]:
@@ -195,22 +209,6 @@ def _why_hard(row: dict[Hashable, Any], names: list[str], counts: list[int]) -> 
         else:
             reasons["scattered"] = f"errors go to many classes ({count} of {errors} to the {len(names)} most frequent)"
     return reasons
-
-
-def _next_step(reason: str, row: dict[Hashable, Any], other: str) -> str:
-    needed = samples_to_see(row["accuracy"])
-    seen = f"(3 points show with about {needed:,} test samples)"
-    doubted = "one doubted sample" if row["label_issues"] == 1 else f"{row['label_issues']:.0f} doubted samples"
-    return {
-        "label noise": f"check the labels of the {doubted}",
-        "few samples": f"collect test samples: about {needed:,} show a change of 3 points",
-        "not fitted": "train longer or use a larger model",
-        "overlap": f"merge with {other}, or give the model more to tell them apart",
-        "confusion": f"collect or augment samples that tell it from {other} {seen}",
-        "spread": f"collect varied samples {seen}, or try classmargin improve",
-        "not generalised": f"collect or augment training samples {seen}",
-        "scattered": "try classmargin improve",
-    }[reason]
 
 
 def samples_to_see(accuracy: float, change: float = VISIBLE_CHANGE) -> int:

@@ -197,15 +197,7 @@ def _compare(
     comparisons = []
     for name, pair, q_value in zip(names[1:], pairs, q_values, strict=True):
         summary = headline_differences(
-            pair.labels,
-            pair.correct,
-            pair.runs,
-            len(pair.class_names),
-            ranking=ranking,
-            candidates=len(pairs),
-            confidence=confidence,
-            bootstrap=bootstrap,
-            seed=seed,
+            pair, ranking=ranking, confidence=confidence, bootstrap=bootstrap, seed=seed, candidates=len(pairs)
         )
         rows = summary[["metric", "difference", "low", "high"]].to_numpy().tolist()
         deltas = {metric: (difference, low, high) for metric, difference, low, high in rows}

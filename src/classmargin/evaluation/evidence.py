@@ -111,9 +111,12 @@ class KeptFeatures:
     def add(self, features: AnyArray, sample_id: AnyArray | None, *, first: int) -> None:
         """Look at rows ``[B, d]`` whose positions start at ``first``."""
         positions = first + np.arange(len(features))
+        self.keep(features, positions, priorities_of(positions if sample_id is None else sample_id, self.seed))
+
+    def keep(self, features: AnyArray, positions: IntArray, priorities: NDArray[np.uint64]) -> None:
+        """Keep those of the given rows whose priorities are among the smallest."""
         if self.features is None:
             self.features = np.zeros((0, features.shape[1]), dtype=np.float32)
-        priorities = priorities_of(positions if sample_id is None else sample_id, self.seed)
         together = np.concatenate([self.priorities, priorities])
         kept = np.sort(np.argsort(together, kind="stable")[: self.limit])
         before = len(self.priorities)
@@ -151,3 +154,11 @@ class Evidence(NamedTuple):
     sample_id: AnyArray | None  # identity of each sample, or None
     feature_sums: FeatureSums | None  # sums over features, or None
     kept: KeptFeatures  # subsample of features with their positions
+
+    def in_order_of_identity(self, sample_id: AnyArray) -> Evidence:
+        """Return this with its samples sorted by their identities ``[N]``."""
+        order = np.argsort(sample_id, kind="stable")
+        self.kept.positions = np.argsort(order)[self.kept.positions]
+        scores = None if self.scores is None else SampleScores._make(column[order] for column in self.scores)
+        labels, predictions = self.labels[order], self.predictions[order]
+        return Evidence(labels, predictions, scores, sample_id[order], self.feature_sums, self.kept)

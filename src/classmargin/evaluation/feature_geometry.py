@@ -46,6 +46,12 @@ class FeatureSums:
         if self.gram is not None:
             self.gram += values.T @ values
 
+    def merge(self, other: FeatureSums) -> None:
+        """Add the sums of another part of the same test set."""
+        for name, array in vars(self).items():
+            if isinstance(array, np.ndarray):
+                array += getattr(other, name)
+
 
 class ClassGeometry(NamedTuple):
     """Class-wise feature statistics, NaN for a class without samples."""

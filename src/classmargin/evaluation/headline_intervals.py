@@ -36,6 +36,8 @@ from classmargin.evaluation.input_checks import AnyArray, FloatArray, IntArray, 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from classmargin.evaluation.paired_tests import ModelPair
+
 Interval = tuple[float, float]
 Intervals = dict[str, Interval]
 # With fewer wrong (or right) samples than this in a group, resampling knows too little about the tail.
@@ -277,21 +279,13 @@ _INTERVAL_TEXT = (
 
 
 def headline_differences(
-    labels: IntArray,
-    correct: AnyArray,
-    runs: tuple[int, int],
-    num_classes: int,
-    *,
-    ranking: str,
-    confidence: float,
-    bootstrap: int,
-    seed: int,
-    candidates: int = 1,
+    pair: ModelPair, *, ranking: str, confidence: float, bootstrap: int, seed: int, candidates: int = 1
 ) -> pd.DataFrame:
     """Return ``Comparison.summary``; intervals hold for all of several ``candidates`` at once."""
     import pandas as pd
 
-    table = outcome_table(labels, correct, num_classes)
+    runs = pair.runs
+    table = outcome_table(pair.labels, pair.correct, len(pair.class_names))
     rule = TierRule(ranking)
     rng = np.random.default_rng(seed)
     observed = observed_headlines(table, runs, rule, rng)

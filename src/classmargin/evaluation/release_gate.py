@@ -15,7 +15,7 @@ import numpy as np
 from classmargin._checks import check_int, check_number
 from classmargin.evaluation.audit_result import Audit
 from classmargin.evaluation.class_metrics import normal_quantile
-from classmargin.evaluation.input_checks import FloatArray, IntArray, check_fraction, shared_names
+from classmargin.evaluation.input_checks import IntArray, check_fraction, shared_names
 from classmargin.evaluation.json_values import fields_to_plain
 from classmargin.evaluation.paired_tests import (
     chance_of_few_gains,
@@ -140,26 +140,37 @@ def gate(
     for name, value in (("candidate", candidate), ("baseline", baseline)):
         if not isinstance(value, Audit):
             raise TypeError(f"{name} must be one Audit, got {type(value).__name__}")
+    import pandas as pd
+    from scipy.special import bdtr
+
     labels, correct = paired_correctness([baseline, candidate])
     names = shared_names([candidate.class_names, baseline.class_names])
     found = class_differences(labels, correct, (1, 1), len(names))
-    p_values = _p_values(found, max_drop, min_worst)
+    rows = pd.concat([_over_all_classes(found), found], ignore_index=True)  # tested as the classes are
+    drop, below = margin_p_values(rows["gained"], rows["lost"], rows["n"], max_drop), np.full(len(rows), np.nan)
     if alone:  # nothing is said about a drop
-        found = found.assign(baseline=np.nan, difference=np.nan)
-        p_values[: 1 + len(names)] = np.nan
+        rows = rows.assign(baseline=np.nan, difference=np.nan)
+        drop[:] = np.nan
+    if min_worst is not None:
+        n = found["n"].to_numpy()
+        right = np.rint(found["candidate"].fillna(0.0).to_numpy() * n)
+        below[1:] = np.where(n > 0, bdtr(right, n, min_worst), np.nan)
+    p_values = np.stack([drop, below])
     count = int((~np.isnan(p_values)).sum())
-    q_values = holm(p_values)
+    q_values, q_minimum = holm(p_values)
+    rows = rows[["n", "baseline", "candidate", "difference"]]
+    rows = rows.assign(p_value=drop, q_value=q_values, q_value_minimum=q_minimum)
+    titles = ["overall accuracy", *(f"class {name}" for name in names)]
+    records = zip(titles, rows.to_dict("records"), strict=True)
+    why = [_why_failed(title, row, max_drop, min_worst or 0.0, alpha) for title, row in records]
+    rows = rows.assign(failed=[reason != "" for reason in why], reason=why)
+    overall = {str(key): value for key, value in rows.to_dict("records")[0].items() if key != "q_value_minimum"}
+    by_class = rows[1:].reset_index(drop=True)
+    by_class.insert(0, "class_name", names)
     shown: Any = np.nan
     if no_drop_beyond is not None:
         shown = margin_p_values(found["lost"], found["gained"], found["n"], -no_drop_beyond)
-    drop, below = np.split(q_values[1:], 2)
-    by_class = found[["n", "baseline", "candidate", "difference"]].assign(
-        p_value=p_values[1 : 1 + len(names)], q_value=drop, q_value_minimum=below, p_value_no_drop=shown
-    )
-    by_class.insert(0, "class_name", names)
-    why = [_why_failed(row, max_drop, min_worst or 0.0, alpha) for row in by_class.to_dict("records")]
-    by_class = by_class.assign(failed=[reason != "" for reason in why], reason=why)
-    overall = _overall(found, p_values[0], q_values[0], max_drop, alpha)
+    by_class.insert(8, "p_value_no_drop", shown)
     reasons = [overall["reason"]] if overall["failed"] else []
     reasons += by_class[by_class["failed"]].sort_values("difference", kind="stable")["reason"].tolist()
     verdict = FAIL if reasons else PASS
@@ -202,46 +213,27 @@ def gate(
     )
 
 
-def _p_values(found: pd.DataFrame, max_drop: float, min_worst: float | None) -> FloatArray:
-    """Return one-sided p-values ``[1 + 2 K]``: overall drop, drop of each class, each class below the minimum (NaN: no test)."""
-    from scipy.special import bdtr
+def _over_all_classes(found: pd.DataFrame) -> pd.DataFrame:
+    import pandas as pd
 
-    n = found["n"].to_numpy()
-    overall = margin_p_values(found["gained"].sum(), found["lost"].sum(), n.sum(), max_drop)
-    drop = margin_p_values(found["gained"], found["lost"], n, max_drop)
-    below = np.full(len(drop), np.nan)
-    if min_worst is not None:
-        right = np.rint(found["candidate"].fillna(0.0).to_numpy() * n)
-        below = np.where(n > 0, bdtr(right, n, min_worst), np.nan)
-    return np.concatenate([overall, drop, below])
+    sums = found[["n", "gained", "lost"]].sum()
+    means = {side: np.nansum(found[side] * found["n"]) / sums["n"] for side in ("baseline", "candidate")}
+    return pd.DataFrame([{**sums, **means, "difference": means["candidate"] - means["baseline"]}])
 
 
-def _why_failed(row: Mapping[Hashable, Any], max_drop: float, min_worst: float, alpha: float) -> str:
-    what, said = f"class {row['class_name']}", []
+def _why_failed(what: str, row: Mapping[Hashable, Any], max_drop: float, min_worst: float, alpha: float) -> str:
+    said = []
     if row["q_value"] <= alpha:
-        said.append(_reason(what, row["baseline"], row["candidate"], row["q_value"], max_drop))
+        said.append(
+            f"{what} fell from {100 * row['baseline']:.1f} % to {100 * row['candidate']:.1f} %, beyond the tolerated "
+            f"{100 * max_drop:g} points (adjusted p {_shown(row['q_value'])})"
+        )
     if row["candidate"] < min_worst and row["q_value_minimum"] <= alpha:
         said.append(
             f"{what} has {100 * row['candidate']:.1f} %, below the minimum of {100 * min_worst:g} % "
             f"(adjusted p {_shown(row['q_value_minimum'])})"
         )
     return "; ".join(said)
-
-
-def _overall(found: pd.DataFrame, p_value: float, q_value: float, max_drop: float, alpha: float) -> dict[str, Any]:
-    n, sides = found["n"].to_numpy(), (found["baseline"].to_numpy(), found["candidate"].to_numpy())
-    before, after = (float("nan") if np.isnan(side).all() else float(np.nansum(side * n) / n.sum()) for side in sides)
-    failed = bool(q_value <= alpha)
-    reason = _reason("overall accuracy", before, after, q_value, max_drop) if failed else ""
-    numbers = {"n": int(n.sum()), "baseline": before, "candidate": after, "difference": after - before}
-    return numbers | {"p_value": float(p_value), "q_value": float(q_value), "failed": failed, "reason": reason}
-
-
-def _reason(what: str, before: float, after: float, p_value: float, max_drop: float) -> str:
-    return (
-        f"{what} fell from {100 * before:.1f} % to {100 * after:.1f} %, beyond the tolerated {100 * max_drop:g} points "
-        f"(adjusted p {_shown(p_value)})"
-    )
 
 
 def _shown(p_value: float) -> str:

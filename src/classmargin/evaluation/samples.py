@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from classmargin._atomic import atomic_path
-from classmargin._checks import check_choice, check_int
+from classmargin._checks import check_int
 from classmargin._printable import printable
 from classmargin.evaluation.class_diagnosis import doubted_labels
 from classmargin.evaluation.class_metrics import share, wilson_interval
@@ -24,7 +24,6 @@ from classmargin.evaluation.input_checks import (
     FloatArray,
     IntArray,
     check_fraction,
-    class_number,
     shared_names,
 )
 from classmargin.evaluation.paired_tests import benjamini_hochberg, sample_order
@@ -85,24 +84,6 @@ def places_in_groups(*keys: IntArray) -> IntArray:
 
     frame = pd.DataFrame(dict(enumerate(keys)))
     return np.asarray(frame.groupby(list(frame.columns)).cumcount(), dtype=np.int64)
-
-
-def samples_of(
-    audit: Audit, class_name: str | None, *, kind: str, predicted: str | None, top: int | None
-) -> pd.DataFrame:
-    """Return the rows of :func:`sample_table` of one class and kind; see :meth:`Audit.samples_of`."""
-    check_choice("kind", kind, KINDS)
-    frame = audit.samples
-    rows = frame["kind"] == kind
-    for column, value in (("class_name", class_name), ("predicted", predicted)):
-        if value is not None:
-            class_number(audit.class_names, value, column)
-            rows &= frame[column] == value
-    found = frame[rows]
-    if class_name is None and kind != "typical":
-        key = "probability" if kind == "error" else "true_probability"
-        found = found.sort_values(key, ascending=kind != "error", kind="stable", na_position="last")
-    return (found if top is None else found.head(top)).reset_index(drop=True)
 
 
 def _typical(audit: Audit) -> IntArray:

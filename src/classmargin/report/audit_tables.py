@@ -18,7 +18,6 @@ from classmargin.report.tables import (
     format_value,
     frame_rows,
     is_missing,
-    markdown_report,
     to_html,
 )
 
@@ -197,7 +196,10 @@ def headline(audit: Audit) -> str:
 def headline_table(audit: Audit) -> Table:
     """Return overall, thirds, worst and gap with their intervals."""
     words = HEADLINES | {"worst": LOWEST[audit.ranking == "corrected"]}
-    rows = [{"metric": words[key], "value": getattr(audit, key), "interval": audit.interval(key)} for key in words]
+    rows = [
+        {"key": key, "metric": each, "value": getattr(audit, key), "interval": audit.interval(key)}
+        for key, each in words.items()
+    ]
     shown = columns("metric | Accuracy of\n value | Value | percent\n interval | Interval | interval")
     note = f"{audit.num_samples} samples, {audit.num_classes} classes, {RANKING_WORDS[audit.ranking]}"
     return Table("Accuracy", shown, rows, note)
@@ -353,11 +355,6 @@ def cost_table(audit: Audit, top: int) -> Table:
         share | Of all costs | percent
     """)
     return Table("Costliest classes", shown, rows[:top], more_classes(max(0, len(rows) - top)))
-
-
-def audit_markdown(audit: Audit, top: int) -> str:
-    """Return headline numbers, the ``top`` worst classes and the notes in Markdown."""
-    return markdown_report("", report_tables(audit, top), audit.notes) + "\n"
 
 
 def audit_fragment(audit: Audit) -> str:

@@ -254,25 +254,18 @@ class FeatureMap(NamedTuple):
     sample: IntArray  # position of each point in what was given [n]
 
 
-def choose_samples(
-    labels: IntArray,
-    highlighted: IntArray,
-    *,
-    seed: int = 0,
-    most: int = MOST_POINTS,
-    most_a_class: int = MOST_POINTS_A_CLASS,
-) -> IntArray:
+def choose_samples(labels: IntArray, highlighted: IntArray, seed: int) -> IntArray:
     """Return positions of samples: plenty of every highlighted class, the rest drawn from all other classes."""
     shuffled = np.random.default_rng(seed).permutation(len(labels))
-    wanted = [shuffled[labels[shuffled] == cls][:most_a_class] for cls in highlighted]
-    focus = np.concatenate(wanted)[:most] if wanted else np.empty(0, dtype=np.int64)
-    others = shuffled[~np.isin(labels[shuffled], highlighted)][: most - len(focus)]
+    wanted = [shuffled[labels[shuffled] == cls][:MOST_POINTS_A_CLASS] for cls in highlighted]
+    focus = np.concatenate(wanted)[:MOST_POINTS] if wanted else np.empty(0, dtype=np.int64)
+    others = shuffled[~np.isin(labels[shuffled], highlighted)][: MOST_POINTS - len(focus)]
     return np.sort(np.concatenate([focus, others]).astype(np.int64))
 
 
 def feature_map(features: AnyArray, labels: IntArray, highlighted: IntArray, *, seed: int = 0) -> FeatureMap | None:
     """Return the t-SNE map of a subsample, or ``None`` where there are too few samples for a neighbourhood."""
-    chosen = choose_samples(np.asarray(labels), np.asarray(highlighted), seed=seed)
+    chosen = choose_samples(np.asarray(labels), np.asarray(highlighted), seed)
     if len(chosen) < _FEWEST_POINTS:
         return None
     points = _place(np.asarray(features[chosen], dtype=np.float32), seed)

@@ -35,12 +35,6 @@ MOST_FAILING = 25
 MARK = "▾ "
 MOST_HIGHLIGHTED = 8
 FEWEST_POINTS_IN_COLOUR = 4
-CARD_LABELS = {
-    "overall": "All samples",
-    **{third: f"{third.capitalize()} third" for third in TIERS},
-    "worst": "Lowest accuracy",
-    "gap": "Gap, easy − hard",
-}
 THIRDS_AND_MORE = (*TIERS, "worst", "overall")
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -65,7 +59,6 @@ def write_audit_html(
     if comparison is None and baseline is not None:
         comparison = compare(baseline, audit)
     hardest = _hardest(audit)
-    failing = audit_tables.failing_table(audit, MOST_FAILING)
     samples = sample_view(audit, images=images, texts=texts) if len(audit.samples) else None
     figures, confusion = _draw(audit, comparison, baseline)
     sample = audit.feature_sample if feature_map else None
@@ -99,11 +92,8 @@ def write_audit_html(
     }
     absent = int((audit.by_class["n"] == 0).sum())
     without = f" ({absent} without samples)" if absent else ""
-    lowest = audit_tables.LOWEST[audit.ranking == "corrected"]
-    some_in_colour = len(hardest) < audit.num_classes - absent
-    in_colour = "In colour: the hardest classes of which it holds enough samples. " if some_in_colour else ""
     level = f"{100 * audit.confidence:g}%"
-    content: dict[str, Any] = {
+    content = {
         "title": title,
         "verdict": printable(audit.verdict),
         "facts": (
@@ -111,31 +101,32 @@ def write_audit_html(
             f"intervals at {level}."
         ),
         "cards": [
-            {"key": key, "label": label, "value": getattr(audit, key), "range": audit.interval(key)}
-            for key, label in (CARD_LABELS | {"worst": lowest.capitalize()}).items()
+            {"key": row["key"], "label": row["metric"], "value": row["value"], "range": row["interval"]}
+            for row in audit_tables.headline_table(audit).rows
         ],
         "number": {name: k for k, name in enumerate(audit.class_names)},
         "sample_words": samples["words"] if samples else "",
         "errors": audit_tables.confusion_table(audit, MOST_ERRORS),
-        "bounds_statement": (audit.bounds or {}).get("statement"),
-        "map_caption": (
-            f"Features of a subsample of the test set, placed by t-SNE; crosses are classified wrong. {in_colour}"
-            "Neighbourhoods mean something in such a map, distances between groups do not."
-        ),
+        "some_in_colour": len(hardest) < audit.num_classes - absent,
         "sections": [(key, words) for key, words in sections.items() if words],
-    }
-    content |= {
         "level": level,
-        "failing": failing,
+        "failing": audit_tables.failing_table(audit, MOST_FAILING),
         "samples": samples,
         "tables": list(tables),
         "comparison": comparison,
+        "summary": None if comparison is None else summary_table(comparison),
+        "correlations": correlations,
+        "tiers": audit_tables.tier_table(audit),
+        "classes": audit_tables.class_table(audit),
+        "disparity": audit_tables.disparity_table(audit),
+        "bounds": audit_tables.bound_tables(audit),
+        "geometry": geometry,
+        "steps": steps,
+        "audit": audit,
+        "figures": figures,
+        "confusion": confusion,
+        "cells": confusion.cells,
     }
-    content |= {"summary": None if comparison is None else summary_table(comparison), "correlations": correlations}
-    content |= {"tiers": audit_tables.tier_table(audit), "classes": audit_tables.class_table(audit)}
-    content |= {"disparity": audit_tables.disparity_table(audit), "bounds": audit_tables.bound_tables(audit)}
-    content |= {"geometry": geometry, "steps": steps, "notes": audit.notes, "figures": figures}
-    content |= {"confusion": confusion, "cells": confusion.cells}
     return write_page(path, "audit.html.j2", content)
 
 
@@ -192,13 +183,6 @@ def write_comparison_html(
     tables: Sequence[Table] = (),
 ) -> Path:
     """Write a comparison of two or more models as one HTML file, ``tables`` below the summary, and return where it is."""
-    return write_page(path, "comparison.html.j2", comparison_page(comparison, title=title, tables=tables))
-
-
-def comparison_page(
-    comparison: Comparison | ComparisonSet, *, title: str, tables: Sequence[Table] = ()
-) -> dict[str, Any]:
-    """Return everything the template ``comparison.html.j2`` shows."""
     pairs = pairs_of(comparison)
     first = pairs[0]
     level = f"{100 * first.confidence:g}%"
@@ -223,15 +207,15 @@ def comparison_page(
             *((f"model-{part['id']}", part["title"]) for part in parts),
             ("notes", "How to read this"),
         ],
-    }
-    content |= {
         "summary": summary_table(comparison),
         "tables": list(tables),
         "models": parts,
         "notes": comparison.notes,
+        "baseline_name": first.baseline_name,
+        "level": level,
+        "figures": {"changes": changes, **gains},
     }
-    content |= {"baseline_name": first.baseline_name, "level": level, "cells": None}
-    return content | {"figures": {"changes": changes, **gains}}
+    return write_page(path, "comparison.html.j2", content)
 
 
 def write_tables_html(
@@ -252,7 +236,6 @@ def write_tables_html(
         "tables": list(tables),
         "drawn": [(name, label, caption) for name, (_, label, caption) in shown.items()],
         "figures": {name: figure for name, (figure, _, _) in shown.items()},
-        "cells": None,
         "notes": [printable(note) for note in notes],
         "sections": [*sections, *([("figures", "Figures")] if shown else []), ("notes", "How to read this")],
     }
@@ -282,7 +265,7 @@ def write_page(path: str | os.PathLike[str], template: str, content: Mapping[str
         "script": (_TEMPLATES / "report.js").read_text("utf-8"),
         "plotly": plotly.get_plotlyjs(),
     }
-    more = {"samples": None, "figure_ids": set(content["figures"]), "version": __version__}
+    more = {"samples": None, "cells": None, "figure_ids": set(content["figures"]), "version": __version__}
     payload = {name: markupsafe.Markup(text) for name, text in safe.items()}
     text = environment.get_template(template).render({**content, **more, **payload})
     with atomic_path(path) as temporary:
