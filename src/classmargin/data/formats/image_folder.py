@@ -206,14 +206,6 @@ def _part(folder: Path, names: Sequence[str], labels: Any) -> RawPart:
     return RawPart(labels=np.asarray(labels, dtype=np.int64), images=ImageFiles(folder, names))
 
 
-def _labels(classes: list[str], names: list[str], list_name: str) -> list[int]:
-    label = {name: number for number, name in enumerate(classes)}
-    unknown = [name for name in names if name not in label]
-    if unknown:
-        raise DataError(f"{list_name} names the class {unknown[0]!r}, which the list of classes does not have")
-    return [label[name] for name in names]
-
-
 _DEVKIT = Path("ILSVRC2012_devkit_t12") / "data"
 
 
