@@ -254,7 +254,9 @@ def read_parquet_table(path: Path, *, max_bytes: int, columns: Callable[[Any], S
     """Return an Arrow table of all columns, or of those that ``columns`` names, given the Arrow schema."""
     parquet = require_extra("pyarrow.parquet", "data", "reading .parquet files")
     arrow = require_extra("pyarrow", "data", "reading .parquet files")
-    with open_regular(path) as stream:
+    with _in_words(path):
+        opened = open_regular(path)
+    with opened as stream:
         with _in_words(path):
             file = parquet.ParquetFile(stream)
             schema = file.schema_arrow
@@ -278,7 +280,7 @@ def _in_words(path: Path) -> Iterator[None]:
     """Turn what Arrow raises (its own kinds, and OSError, ValueError or MemoryError for damage) into our error."""
     try:
         yield
-    except ArrayFileError:
+    except UnfitFileError:
         raise
     except Exception as error:
         raise ArrayFileError(f"{path} is not a readable .parquet table ({first_line(error)[:300]})") from error

@@ -129,6 +129,17 @@ def test_a_storage_in_place_of_a_list_is_not_made_into_objects(archive):
     assert build(storage) is storage
 
 
+def test_a_storage_that_is_named_again_takes_no_memory_again(archive):
+    path, _ = archive
+    with zipfile.ZipFile(path) as content:
+        root = next(name for name in content.namelist() if name.endswith("/data.pkl"))[: -len("data.pkl")]
+        reader = _TensorUnpickler(content, root)
+        rebuild = reader.find_class("torch._utils", "_rebuild_tensor_v2")
+        storages = [reader.persistent_load(("storage", torch.float32, "0", "cpu", 1)) for _ in range(2)]
+    tensors = [rebuild(storage, 0, (1,), (1,)) for storage in storages]
+    assert len({tensor.data_ptr() for tensor in (*storages, *tensors)}) == 1
+
+
 @pytest.mark.parametrize("name", ["weights.pth", "weights.safetensors"])
 def test_file_that_is_no_checkpoint_is_refused(tmp_path, name):
     (tmp_path / name).write_bytes(b"not a checkpoint at all")

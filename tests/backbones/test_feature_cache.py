@@ -1,4 +1,5 @@
 import logging
+from pathlib import Path
 
 import pytest
 import torch
@@ -74,6 +75,16 @@ def test_batches_must_hold_inputs_and_labels(backbone, bad, message):
         extract_features(backbone, bad)
 
 
+def test_features_that_were_just_computed_are_mapped_from_their_file_too(backbone, batches, tmp_path):
+    """Several workers that begin together then share the memory of one copy."""
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        pytest.skip("needs /proc")
+    found = cached_features(backbone, batches, cache_dir=tmp_path, data_key="train")
+    assert cache_file(backbone, cache_dir=tmp_path, data_key="train").name in maps.read_text()
+    assert all(map(torch.equal, found, extract_features(backbone, batches)))
+
+
 def test_training_mode_is_restored_after_an_error(backbone):
     with pytest.raises(RuntimeError):
         extract_features(backbone.train(), [(torch.zeros(2, 5), torch.zeros(2))])
@@ -126,7 +137,9 @@ def test_head_does_not_change_the_fingerprint(backbone):
 def test_damaged_cache_is_computed_again_and_said_so(backbone, batches, tmp_path, caplog):
     first = cached_features(backbone, batches, cache_dir=tmp_path, data_key="a")
     file = cache_file(backbone, cache_dir=tmp_path, data_key="a")
-    file.write_bytes(file.read_bytes()[:100])
+    damaged = file.read_bytes()[:100]
+    file.unlink()  # the first features are mapped from it
+    file.write_bytes(damaged)
     with caplog.at_level(logging.WARNING):
         second = cached_features(backbone, batches, cache_dir=tmp_path, data_key="a")
     assert "damaged" in caplog.text

@@ -112,6 +112,15 @@ def test_tables_that_cannot_be_used_are_refused_with_their_columns(tmp_path, con
         load_data(str(tmp_path / "set.parquet"))
 
 
+def test_a_folder_or_a_broken_link_with_the_name_of_a_parquet_file_is_refused_in_words(tmp_path):
+    (tmp_path / "a" / "train.parquet").mkdir(parents=True)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "train.parquet").symlink_to(tmp_path / "nowhere")
+    for name in "ab":
+        with pytest.raises(DataError, match=r"train\.parquet is not a readable \.parquet table"):
+            load_data(str(tmp_path / name))
+
+
 def test_a_damaged_parquet_file_is_refused(tmp_path):
     (tmp_path / "set.parquet").write_bytes(b"PAR1 nothing")
     with pytest.raises(DataError, match=r"not a readable \.parquet table"):

@@ -200,7 +200,7 @@ def test_loading_leaves_the_global_random_states_alone(colour):
         ({"rank": 2, "world_size": 2}, "rank must be at most 1"),
         ({"augmentation": "standart"}, "did you mean 'standard'"),
         ({"sampler": "balanced"}, "sampler must be one of"),
-        ({"sampler": "class-balanced"}, "multiple of samples_per_class=4"),
+        ({"sampler": "class-balanced"}, "multiple of samples_per_class=4 for the class-balanced sampler"),
         ({"training": False, "augmentation": "standard"}, "must be 'none' for evaluation"),
         ({"training": False, "sampler": "class-balanced"}, "evaluation visits every sample once"),
         ({"split": "tests"}, "did you mean 'test'"),

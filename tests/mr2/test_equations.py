@@ -425,6 +425,18 @@ def test_distances_of_standardised_features_pass_the_numerical_check():
     assert torch.autograd.gradgradcheck(lambda x: distances(x, points), features)
 
 
+def test_gradients_that_will_be_differentiated_are_the_same_under_autocast_and_vectorised():
+    features, points = random_batch(6, 3, 2).features.detach(), random_batch(6, 3, 2, seed=3).features.detach()
+    small = features.float().requires_grad_()
+    value = distances(small, points.float()).sum()
+    plain = torch.autograd.grad(value, small, retain_graph=True)[0]
+    with torch.autocast("cpu", torch.bfloat16):
+        again = torch.autograd.grad(value, small, create_graph=True)[0]
+    torch.testing.assert_close(again, plain)
+    jacobian = torch.func.jacrev(lambda x: distances(x, points))(features)
+    torch.testing.assert_close(jacobian, torch.autograd.functional.jacobian(lambda x: distances(x, points), features))
+
+
 def test_neither_a_shift_nor_a_common_factor_of_the_features_has_a_gradient():
     features, points = random_batch(12, 4, 3).features, random_batch(12, 4, 3, seed=7).features.detach()
     gradient = torch.autograd.grad(distances(features, points).pow(2).sum(), features)[0]

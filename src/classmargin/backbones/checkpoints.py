@@ -236,6 +236,8 @@ class _TensorUnpickler(pickle.Unpickler):
         check_pickle(packed)
         super().__init__(io.BytesIO(packed))
         self.archive, self.root = archive, root
+        # Read once and never copied: a pickle of kilobytes can name the same storage a million times.
+        self.storages: dict[str, bytearray] = {}
 
     def find_class(self, module: str, name: str) -> Any:
         if module == "__torch__" or module.startswith("__torch__."):
@@ -252,7 +254,10 @@ class _TensorUnpickler(pickle.Unpickler):
 
     def persistent_load(self, pid: Any) -> Tensor:
         _, dtype, key, _device, _length = pid
-        content = bytearray(self.archive.read(f"{self.root}data/{key}"))
+        name = f"{self.root}data/{key}"
+        content = self.storages.get(name)
+        if content is None:
+            content = self.storages[name] = bytearray(self.archive.read(name))
         return torch.frombuffer(content, dtype=dtype) if content else torch.empty(0, dtype=dtype)
 
 
@@ -260,4 +265,4 @@ def _rebuild_tensor(storage: Tensor, offset: int, size: tuple[int, ...], stride:
     # A stride of zero would make a few bytes stand for terabytes; weights have each value once.
     if math.prod(size) > storage.numel():
         raise pickle.UnpicklingError(f"a tensor of shape {size} in a storage of {storage.numel()} values")
-    return torch.as_strided(storage, size, stride, offset).clone()
+    return torch.as_strided(storage, size, stride, offset)

@@ -114,7 +114,7 @@ def cached_features(
     found = extract_features(backbone, batches)
     with atomic_path(file) as temporary:
         save_file({name: part.contiguous() for name, part in found._asdict().items()}, temporary)
-    return found
+    return FeatureSet(**load_file(file))  # mapped: gigabytes in each of several workers else
 
 
 def cache_file(backbone: Backbone, *, cache_dir: str | Path, data_key: str) -> Path:

@@ -109,9 +109,8 @@ class ClassBalanced:
 
     def __init__(self, rows: IntArray, labels: IntArray, *, batch_size: int, samples_per_class: int, seed: int) -> None:
         if batch_size % samples_per_class:
-            raise ValueError(
-                f"batch_size must be a multiple of samples_per_class={samples_per_class}, got {batch_size}"
-            )
+            needed = f"a multiple of samples_per_class={samples_per_class} for the class-balanced sampler"
+            raise ValueError(f"batch_size must be {needed}, got {batch_size}")
         self._members = [rows[labels == label] for label in np.unique(labels)]
         self._per_class, self._slots, self._seed = samples_per_class, batch_size // samples_per_class, seed
         self.steps = max(len(rows) // batch_size, 1)

@@ -185,8 +185,9 @@ class FeatureCapture:
             doubt = self._slot.doubt(logits, compared=is_token_head)
             if doubt:
                 raise ValueError(
-                    f"the captured features of layer {self.layer_name!r} may not belong to these logits: {doubt}. Name "
-                    "the layer that makes them, or pass the features, criterion(logits, labels, features=...)"
+                    f"the captured features of layer {self.layer_name!r} may not belong to these logits: {doubt}. Call "
+                    "the loss right after the forward pass that made them, name the layer that makes them, or pass the features, "
+                    "criterion(logits, labels, features=...)"
                 )
             return features
         finally:

@@ -126,27 +126,26 @@ class _Distances(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         features, away, points, inverse, share = ctx.saved_tensors
-        if torch.is_grad_enabled():  # it will be differentiated again
-            values = _distances_by_autograd(features, away + points, inverse, share, ctx.synchronize)
-            return (*torch.autograd.grad(values, features, gradient, create_graph=True), *[None] * 5)
+        again = torch.is_grad_enabled()  # it will be differentiated: points and 1/σ become functions of the features
+        if again:
+            if ctx.synchronize:
+                raise NotImplementedError(
+                    "second derivatives of the loss need a single process: gradients are summed over ranks"
+                )
+            # Sums of products, because autocast takes matrix products in half precision.
+            centred = features - (share.unsqueeze(1) * features).sum(0)
+            variance = (share * centred.square().sum(1)).sum().masked_fill(inverse == 0, math.inf)
+            targets, inverse = away + points, variance.rsqrt()
+            points = centred * inverse
+            away = targets - points
         pull = away * (gradient * inverse).mul_(-2.0).unsqueeze(1)  # h / σ
         shift, scale = pull.sum(0), torch.dot(pull.reshape(-1), points.reshape(-1))
         if ctx.synchronize:
             shift, scale = all_reduce_sum(torch.cat((shift, scale.unsqueeze(0)))).tensor_split([-1])
+        if again:
+            return pull - share.unsqueeze(1) * (shift + scale * points), None, None, None, None, None
         pull = pull.addr_(share, shift, alpha=-1.0).addcmul_(points, (share * scale).unsqueeze(1), value=-1.0)
         return pull, None, None, None, None, None
-
-
-def _distances_by_autograd(
-    features: Tensor, targets: Tensor, inverse: Tensor, share: Tensor, synchronize: bool
-) -> Tensor:
-    if synchronize:
-        raise NotImplementedError(
-            "second derivatives of the loss need a single process: gradients are summed over ranks"
-        )
-    centred = features - share @ features
-    variance = (share @ centred.square().sum(1)).masked_fill(inverse == 0, math.inf)
-    return (targets - centred * variance.rsqrt()).square().sum(1)
 
 
 # Kept, because ``Function.apply`` asks for it at every call: an eighth of a small step.
