@@ -534,6 +534,7 @@ def test_files_of_a_sweep_tell_what_was_chosen_and_how(make_plan, tmp_path):
     markdown = (tmp_path / "out" / "table.md").read_text()
     assert "on validation" in markdown
     assert "No other trial was ever tried on the test set" in markdown
+    assert "The choice on validation and on the test set" in markdown
     best = gather_config(file=tmp_path / "out" / "best.toml")
     assert best.method.options["mean_margin"] == result.best.labels["method.mean_margin"]
 
