@@ -164,6 +164,24 @@ def test_workers_are_no_ranks_of_the_launcher_that_started_the_command(monkeypat
     assert not {"RANK", "LOCAL_RANK", "MASTER_PORT", "SLURM_NTASKS", "TORCHELASTIC_RUN_ID"} & set(environment)
 
 
+def test_a_worker_whose_input_is_closed_after_its_last_run_ends_in_peace():
+    lines = [
+        "import sys, time",
+        "from classmargin.recipes import run_worker",
+        "run_worker.train_task = lambda *_: {'kind': 'finished'}",
+        "code = run_worker.main()",
+        "time.sleep(0.5)  # as long as it takes to leave a group of processes",
+        "sys.exit(code)",
+    ]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", "\n".join(lines)], **pipes) as worker:
+        worker.stdin.write(json.dumps({"run": {"config": {"machine": {"devices": 2}}}}) + "\n")
+        worker.stdin.flush()
+        assert json.loads(worker.stdout.readline()) == {"ended": {"kind": "finished"}}
+        worker.stdin.close()
+        assert worker.wait(timeout=60) == 0
+
+
 @pytest.mark.parametrize(
     ("environment", "layout"),
     [

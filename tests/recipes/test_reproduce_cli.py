@@ -88,6 +88,7 @@ def test_a_kept_command_names_no_folder_of_this_machine(tmp_path, monkeypatch):
             "did you mean 'mean_margin'",
         ),
         (["table3-components", "--rows", "mr3"], "--rows must be one of"),
+        (["table-fine-grained", "--rows", "mr3"], "--rows must be one of erm, mr2; got"),
         (["table2-imagenet", "--checkpoint", "clip"], "BACKBONE=FILE"),
         (["table2-imagenet", "--checkpoint", "clip-vit-b32=nofile.pt"], "there is no file nofile.pt"),
         (["--from-runs", "nofolder"], "no finished run"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 
 import pytest
 
@@ -104,6 +105,15 @@ def test_figure_is_drawn_from_the_stored_record_alone(name, folder):
     for trace in drawn["data"]:
         assert "x" in trace or trace.get("y") is not None
     assert tables_of(stored)
+
+
+def test_a_figure_that_cannot_be_drawn_costs_the_page_alone(folder, tmp_path, monkeypatch, capsys):
+    recipe = find_recipe("figure-loss-shapes")
+    record = reproduce_here(recipe, folder).record
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    written = write_outputs(record, tmp_path)
+    assert [path.name for path in written] == ["record.json", "table.md", "table.tex"]
+    assert "no report.html: " in capsys.readouterr().err
 
 
 def test_finished_runs_are_left_alone(folder):

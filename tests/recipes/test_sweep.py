@@ -473,6 +473,15 @@ def test_a_named_study_with_another_question_is_refused(make_plan, tmp_path):
         open_study(make_plan("mean_margin=1,3", study="mine"))
 
 
+def test_a_named_study_that_does_not_say_what_it_asks_is_refused(make_plan, tmp_path):
+    plan = make_plan("mean_margin=1,2", study="mine")
+    place = study_module._open_storage(plan.storage)
+    study = optuna.create_study(storage=place, study_name="mine", direction="maximize")
+    study.set_user_attr("plan", {"objective": {"worst": 1.0}})  # as versions before 0.5 kept it
+    with pytest.raises(ValueError, match=r"study mine in sqlite.*does not say what it asks"):
+        open_study(plan)
+
+
 def test_the_question_survives_a_file(make_plan, tmp_path):
     plan = make_plan("mean_margin=1,2", "optimizer.betas=[0.9,0.99],[0.8,0.9]", objective="hard:2,worst:1")
     settle_plan(plan, tmp_path / "out")
@@ -525,6 +534,7 @@ def test_files_of_a_sweep_tell_what_was_chosen_and_how(make_plan, tmp_path):
     markdown = (tmp_path / "out" / "table.md").read_text()
     assert "on validation" in markdown
     assert "No other trial was ever tried on the test set" in markdown
+    assert "The choice on validation and on the test set" in markdown
     best = gather_config(file=tmp_path / "out" / "best.toml")
     assert best.method.options["mean_margin"] == result.best.labels["method.mean_margin"]
 

@@ -77,6 +77,7 @@ def test_git_state_names_the_commit_and_whether_files_changed(tmp_path, monkeypa
         ["git", "-c", "user.name=a", "-c", "user.email=b", *words], check=True, capture_output=True
     )
     run("init", "-q")
+    assert git_state() is None, "nothing is committed yet"
     (tmp_path / "file").write_text("1")
     run("add", "file")
     run("commit", "-q", "-m", "first")

@@ -118,7 +118,7 @@ def plan_recipe(
     check_int("seeds", seeds, minimum=1)
     wanted = changes or Changes()
     for key in wanted.rows:
-        check_choice("--rows", key, [row.key for block in recipe.blocks for row in block.rows])
+        check_choice("--rows", key, dict.fromkeys(row.key for block in recipe.blocks for row in block.rows))
     for key in wanted.blocks:
         check_choice("--blocks", key, [block.key for block in recipe.blocks])
     planner, size = _Planner(recipe, scale, seeds, Path(folder), wanted), recipe.scales[scale]

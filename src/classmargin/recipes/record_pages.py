@@ -164,15 +164,16 @@ def write_outputs(
     written += _write_texts(record, place, record_markdown(record, level=1))
     for block in measured:
         written += _write_predictions(block, place / "predictions")
-    if html:
+
+    def write_page() -> Path:
         figures = {}
         if record.figure is not None and recipe is not None and recipe.draw is not None:
             figures["figure"] = (recipe.draw(record.figure), record.source, record.question)
         words: dict[str, Any] = {"verdict": verdict_of(record), "tables": tables_of(record), "notes": notes_of(record)}
         title = f"{record.recipe}: {record.source}"
-        page = place / "report.html"
-        written += written_page(lambda: write_tables_html(page, title=title, figures=figures, **words))
-    return written
+        return write_tables_html(place / "report.html", title=title, figures=figures, **words)
+
+    return written + (written_page(write_page) if html else [])
 
 
 def written_page(write: Callable[[], Path]) -> list[Path]:

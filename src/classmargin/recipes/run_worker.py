@@ -94,8 +94,10 @@ class _Inbox:
         if self._training.is_set():
             os.kill(os.getpid(), signal.SIGTERM)
 
+    def end_task(self) -> None:
+        self._training.clear()  # before the answer: a parent that closes the input then has no need to stop anything
+
     def next_task(self) -> dict[str, Any] | None:
-        self._training.clear()
         task = self.tasks.get()
         self._training.set()
         return None if self._closed.is_set() else task
@@ -135,7 +137,9 @@ def _serve() -> None:
     inbox = _Inbox()
     while (task := inbox.next_task()) is not None:
         os.environ[TASK_VARIABLE] = json.dumps(task)
-        reply({"ended": train_task(task, judge)})
+        ended = train_task(task, judge)
+        inbox.end_task()
+        reply({"ended": ended})
         if task["config"]["machine"]["devices"] > 1:
             return
 

@@ -180,7 +180,8 @@ def tables_of(result: SweepResult, *, top: int = MOST_ROWS) -> list[Table]:
     found = {"reference ERM": result.reference, chosen: best.accuracies, f"{chosen}, test set": result.test}
     rows = [{"who": who, **accuracies} for who, accuracies in found.items() if accuracies]
     notes = " ".join([REFERENCE_NOTE] * bool(result.reference) + [TEST_NOTE] * bool(result.test))
-    return [trials, Table("The choice on validation", (Column("who", "Run"), *_METRIC_COLUMNS), rows, notes)]
+    title = "The choice on validation" + " and on the test set" * bool(result.test)
+    return [trials, Table(title, (Column("who", "Run"), *_METRIC_COLUMNS), rows, notes)]
 
 
 _METRIC_COLUMNS = headline_columns(METRICS, "percent")

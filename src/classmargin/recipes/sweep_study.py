@@ -141,11 +141,16 @@ def open_study(plan: SweepPlan) -> Study:
             direction="maximize",
             load_if_exists=True,
         )
-        if "question" not in study.user_attrs:
+        place = f"study {plan.study} in {safe_address(plan.storage)}"
+        begun, known = bool(study.get_trials(deepcopy=False)), study.user_attrs
+        if "question" not in known:
+            if begun or known:
+                raise ValueError(
+                    f"{place} does not say what it asks, or is of a version before 0.5; choose another --study"
+                )
             study.set_user_attr("question", plan.question(anywhere=True).to_dict())
     changed = Question.from_dict(study.user_attrs["question"]).changes_to(plan.question(anywhere=True))
     if changed:
-        place = f"study {plan.study} in {safe_address(plan.storage)}"
         raise ValueError(f"{place} asks something else ({'; '.join(changed)}); choose another --study")
     return study
 

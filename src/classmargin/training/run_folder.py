@@ -229,12 +229,12 @@ def _version(package: str) -> str | None:
 
 
 def git_state() -> dict[str, Any] | None:
-    """Return commit and whether files differ from it, of the folder the command runs in; None outside git."""
+    """Return commit and whether files differ from it, of the folder the command runs in; None without a commit."""
     command = ["git", "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return None
     headers = [line for line in answer.splitlines() if line.startswith("# ")]
-    commit = headers[0].removeprefix("# branch.oid ")
-    return {"commit": commit, "modified": len(answer.splitlines()) > len(headers)}
+    commit, modified = headers[0].removeprefix("# branch.oid "), len(answer.splitlines()) > len(headers)
+    return None if commit == "(initial)" else {"commit": commit, "modified": modified}
