@@ -9,7 +9,7 @@ from import_graph import ROOT, module_name, source_files
 
 LONGEST_FILE = 450
 MOST_FILES = 190
-MOST_LINES = 34_200
+MOST_LINES = 34_300
 
 
 def lengths(paths):
