@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -51,6 +51,17 @@ class FeatureSums:
         for name, array in vars(self).items():
             if isinstance(array, np.ndarray):
                 array += getattr(other, name)
+
+    def of_all_processes(self) -> FeatureSums:
+        """Return the sums over all processes of ``torch.distributed``, which must all call this."""
+        import torch
+        import torch.distributed as dist
+
+        from classmargin._distributed import all_reduce_sum
+
+        device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+        arrays = {name: torch.from_numpy(array) for name, array in vars(self).items() if isinstance(array, np.ndarray)}
+        return replace(self, **{name: all_reduce_sum(one.to(device)).cpu().numpy() for name, one in arrays.items()})
 
 
 class ClassGeometry(NamedTuple):
