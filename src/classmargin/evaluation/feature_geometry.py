@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -60,8 +60,9 @@ class FeatureSums:
         from classmargin._distributed import all_reduce_sum
 
         device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-        arrays = {name: torch.from_numpy(array) for name, array in vars(self).items() if isinstance(array, np.ndarray)}
-        return replace(self, **{name: all_reduce_sum(one.to(device)).cpu().numpy() for name, one in arrays.items()})
+        parts = {name: array for name, array in vars(self).items() if isinstance(array, np.ndarray)}
+        added: dict[str, Any] = {name: torch.from_numpy(array).to(device) for name, array in parts.items()}
+        return replace(self, **{name: all_reduce_sum(one).cpu().numpy() for name, one in added.items()})
 
 
 class ClassGeometry(NamedTuple):
