@@ -332,3 +332,7 @@ def test_an_encoding_without_the_letters_of_a_name_is_survived(run_process, pred
     )
     assert outcome.code == 0, outcome.err
     assert "\\u72ac" in outcome.out
+
+
+def test_improve_without_data_names_its_options(run):
+    assert_refused(run("improve"), "--data must be a data set, or --baseline a run or predictions; got neither")

@@ -1,6 +1,7 @@
 """The accumulating audit in two real processes (gloo) against one process that sees all samples."""
 
 import json
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from toy_sets import make_toy
 
+from classmargin import _distributed
 from classmargin.evaluation import AuditAccumulator, audit
 
 SCRIPT = Path(__file__).parent / "audit_in_processes.py"
@@ -88,3 +90,24 @@ def test_without_identities_every_number_is_still_the_same(records, wide):
 def test_a_sampler_that_repeats_samples_is_refused(records):
     for record in records["repeated"]:
         assert "sample_id must name every sample once" in record["error"]
+
+
+def test_sums_over_features_are_added_up_rather_than_gathered(monkeypatch):
+    """Every process would get the Gram matrices of all others: gigabytes with wide features and many processes."""
+    gathered = []
+
+    def gather(value):
+        gathered.append(pickle.dumps(value))
+        return [pickle.loads(gathered[-1])]
+
+    monkeypatch.setattr(_distributed, "is_distributed", lambda: True)
+    monkeypatch.setattr(_distributed, "gather_objects", gather)
+    monkeypatch.setattr(_distributed, "all_reduce_sum", lambda tensor: 2 * tensor)
+    monkeypatch.setattr("torch.distributed.get_backend", lambda: "gloo")
+    accumulator = AuditAccumulator(num_classes=2)
+    features = np.random.default_rng(0).normal(size=(20, 400))
+    accumulator.update(np.arange(20) % 2, predictions=np.arange(20) % 2, features=features)
+    result = accumulator.compute(bootstrap=0)
+    assert len(gathered[0]) < 100_000  # the Gram matrix alone has 1.3 MB
+    assert result.by_class["sqnorm"].notna().all()
+    np.testing.assert_array_equal(accumulator.feature_sums.counts, [10, 10])

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,6 +11,7 @@ from classmargin.evaluation import (
     read_predictions,
     write_predictions,
 )
+from classmargin.evaluation.prediction_tables import _ClassColumn
 
 NAMES = ("cat", "dog", "<b>fox</b>", "e,f", "g", "h", "i")
 
@@ -515,3 +518,44 @@ def test_arrays_without_scores_are_listed(tmp_path):
     np.savez(tmp_path / "a.npz", labels=[0], embeddings=np.zeros((1, 2)))
     with pytest.raises(PredictionFileError, match="got the arrays labels, embeddings"):
         read_predictions(tmp_path / "a.npz")
+
+
+class Counted(str):
+    """A text that counts how often it is compared."""
+
+    __hash__ = str.__hash__
+    comparisons = 0
+
+    def __eq__(self, other):
+        type(self).comparisons += 1
+        return str.__eq__(self, other)
+
+
+def test_many_cells_that_are_no_class_are_refused_without_comparing_them_with_one_another():
+    column = _ClassColumn(Path("a.csv"), "label", np.array([f"w{k}" for k in range(2000)], dtype=object))
+    column.different = [Counted(text) for text in column.different]
+    with pytest.raises(PredictionFileError, match="'w0' in row 1"):
+        column.numbers(("a", "b"), "class_names")
+    assert Counted.comparisons < 20_000
+
+
+@pytest.mark.parametrize("odd", ["1.5", "-1", "nan", ".5e1", "infinity", "1e3"])
+def test_other_numbers_among_class_numbers_are_no_names(tmp_path, odd):
+    (tmp_path / "a.csv").write_text(f"label,prediction\n{odd},1\n2,2\n")
+    with pytest.raises(PredictionFileError, match="among numbers"):
+        read_predictions(tmp_path / "a.csv").audit(bootstrap=0)
+
+
+def test_class_numbers_may_have_64_bits(tmp_path):
+    (tmp_path / "a.csv").write_text("label,prediction\n9223372036854775807,2\n2,2\n")
+    assert read_predictions(tmp_path / "a.csv").audit(bootstrap=0).class_names == ("2", "9223372036854775807")
+    (tmp_path / "a.csv").write_text("label,prediction\n9223372036854775808,2\n2,2\n")
+    with pytest.raises(PredictionFileError, match="class numbers, got one of 19 digits"):
+        read_predictions(tmp_path / "a.csv")
+
+
+def test_class_names_in_another_encoding_are_told_once(tmp_path):
+    np.savez(tmp_path / "a.npz", labels=[0, 1], predictions=[0, 1], class_names=np.array([b"\xff", b"b"]))
+    with pytest.raises(PredictionFileError, match=r"a\.npz") as refused:
+        read_predictions(tmp_path / "a.npz")
+    assert str(refused.value).count("UTF-8") == 1

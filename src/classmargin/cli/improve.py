@@ -66,6 +66,8 @@ def improve(
     from classmargin.recipes.improve.improving import improve as search
     from classmargin.training.config_reader import merge, parse_overrides
 
+    if data is None and baseline is None:
+        raise ValueError("--data must be a data set, or --baseline a run or predictions; got neither")
     if data is not None or "," not in str(baseline):  # two prediction files need no torch
         from classmargin.recipes.launched_ranks import serve_if_helper
 

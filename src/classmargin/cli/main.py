@@ -1,6 +1,6 @@
 """The command ``classmargin``: collects the verbs and turns bad input into one clear line.
 
-A verb is a function whose parameters are the command's (:mod:`classmargin.cli._options`). It imports what it calls *inside* the
+A verb is a function whose parameters are the command's (:mod:`classmargin.cli._shared`). It imports what it calls *inside* the
 function, so that ``classmargin --help`` never pays for torch, pandas or plotly. Adding a verb is one line of :data:`VERBS`.
 """
 

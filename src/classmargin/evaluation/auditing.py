@@ -7,6 +7,7 @@ sample, never the logits) -> ``audit_from_evidence`` computes the audit. All for
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -275,14 +276,21 @@ class AuditAccumulator:
             feature_samples=self.feature_samples,
             seed=self.seed,
         )
-        for part in gather_objects(self):
+        # Sums over features, up to 128 MB and more, are added up: gathering makes a copy for each process.
+        light = copy(self)
+        light.feature_sums = None
+        for part in gather_objects(light):
             together.merge(part)
+        if together.kept.features is not None:
+            shape = len(self.class_names), together.kept.features.shape[1]
+            own = self.feature_sums or FeatureSums.empty(*shape, self.norm_order)  # zeros of a process without samples
+            together.feature_sums = own.of_all_processes()
         return together
 
     def _kind(self) -> tuple[bool, int | None, bool]:
         """Return whether there are scores, how many columns features have, and whether there are identities."""
         _, _, scores, identities = self.chunks[0]
-        columns = None if self.feature_sums is None else self.feature_sums.sums.shape[1]
+        columns = None if self.kept.features is None else self.kept.features.shape[1]
         return scores is not None, columns, identities is not None
 
     def _read(self, inputs: AuditInputs, rows: slice) -> _Chunk:

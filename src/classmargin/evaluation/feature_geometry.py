@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,6 +51,18 @@ class FeatureSums:
         for name, array in vars(self).items():
             if isinstance(array, np.ndarray):
                 array += getattr(other, name)
+
+    def of_all_processes(self) -> FeatureSums:
+        """Return the sums over all processes of ``torch.distributed``, which must all call this."""
+        import torch
+        import torch.distributed as dist
+
+        from classmargin._distributed import all_reduce_sum
+
+        device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+        parts = {name: array for name, array in vars(self).items() if isinstance(array, np.ndarray)}
+        added: dict[str, Any] = {name: torch.from_numpy(array).to(device) for name, array in parts.items()}
+        return replace(self, **{name: all_reduce_sum(one).cpu().numpy() for name, one in added.items()})
 
 
 class ClassGeometry(NamedTuple):

@@ -257,8 +257,10 @@ def _from_arrays(file: Path, max_bytes: int) -> dict[str, Any]:
         given = content["class_names"]
         if given.ndim != 1 or given.dtype.kind not in "US":
             raise PredictionFileError(f"{file}: class_names must be a list of texts, got {given.dtype} {given.shape}")
-        with refused_as(f"{file}: class_names must hold text in UTF-8"):
+        try:
             content["class_names"] = tuple(to_array("class_names", given).tolist())
+        except ValueError as error:
+            raise PredictionFileError(f"{file}: {error}") from error
     total = len(content["labels"])
     for name in FACES:
         if name in content and len(content[name]) != total:

@@ -49,7 +49,7 @@ MOST_NAMED = 30  # a table of a thousand classes has a thousand columns
 GROUP_VALUES = 2**23  # scores unpacked at once
 LONGEST_NAME = 1000  # a longer text in place of a class is a mistake or an attack
 MOST_LETTERS = 80  # of a cell in a message
-NUMBER = re.compile(r"[-+]?(\d+\.?\d*(e[-+]?\d+)?|\.\d+|nan|inf)", re.IGNORECASE)
+NUMBER = re.compile(r"[-+]?((\d+\.?\d*|\.\d+)(e[-+]?\d+)?|nan|inf(inity)?)", re.IGNORECASE)
 NO_CLASS = ("must hold classes, got ", "; leave out rows without a class")
 
 
@@ -262,7 +262,8 @@ class _ClassColumn:
 
     def refuse(self, texts: Collection[str], before: str, after: str) -> None:
         """Raise an error about the first cell that holds one of ``texts``, if there is one."""
-        wanted = [k for k, text in enumerate(self.different) if text in texts]
+        found = set(texts)  # a list of a million different cells would be searched a million times
+        wanted = [k for k, text in enumerate(self.different) if text in found]
         if wanted:
             row = int(np.argmax(np.isin(self.code, wanted)))
             cell = _cell(self.different[self.code[row]], row)
@@ -276,7 +277,7 @@ class _ClassColumn:
             return np.array([position[text] for text in self.different], dtype=np.int64)[self.code]
         if all(text.isdecimal() for text in self.different):
             digits = max(map(len, self.different))
-            if digits > 18:  # beyond 64 bits
+            if digits > 19 or max(map(int, self.different)) >= 2**63:
                 raise PredictionFileError(f"{self.place} must hold class numbers, got one of {digits} digits")
             return np.array([int(text) for text in self.different], dtype=np.int64)[self.code]
         self.refuse({""}, *NO_CLASS)
