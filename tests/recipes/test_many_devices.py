@@ -179,7 +179,7 @@ def test_a_worker_whose_input_is_closed_after_its_last_run_ends_in_peace():
         worker.stdin.flush()
         assert json.loads(worker.stdout.readline()) == {"ended": {"kind": "finished"}}
         worker.stdin.close()
-        assert worker.wait(timeout=60) == 0
+        assert worker.wait(timeout=600) == 0
 
 
 @pytest.mark.parametrize(
