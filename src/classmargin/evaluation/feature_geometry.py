@@ -61,8 +61,9 @@ class FeatureSums:
 
         device = "cuda" if dist.get_backend() == "nccl" else "cpu"
         parts = {name: array for name, array in vars(self).items() if isinstance(array, np.ndarray)}
-        added: dict[str, Any] = {name: torch.from_numpy(array).to(device) for name, array in parts.items()}
-        return replace(self, **{name: all_reduce_sum(one).cpu().numpy() for name, one in added.items()})
+        added = {name: torch.from_numpy(array).to(device) for name, array in parts.items()}
+        sums: dict[str, Any] = {name: all_reduce_sum(one).cpu().numpy() for name, one in added.items()}
+        return replace(self, **sums)
 
 
 class ClassGeometry(NamedTuple):
