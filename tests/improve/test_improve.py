@@ -275,7 +275,7 @@ def test_predictions_alone_need_no_torch(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "data must be a data set, or baseline a run folder"),
+        ([], "--data must be a data set, or --baseline a run or predictions; got neither"),
         (["--data", "TOY", "--budget", "2 runs"], "budget must be at least 3 runs"),
         (["--data", "TOY", "--budget", "soon"], "budget must be a time like 30m"),
         (["--data", "TOY", "--remedies", "mr3"], "did you mean 'mr2'"),
