@@ -210,9 +210,8 @@ def margin_losses(
         if weight is not None:
             losses = losses * of_class(weight.to(scores.dtype), labels)
     if label_smoothing:
-        share = (
-            label_smoothing / scores.shape[1]
-        )  # of a sum: the gradient of a mean would fill an array [B, K] of its own
+        # As a share of the sum: the gradient of a mean would fill an array [B, K] of its own.
+        share = label_smoothing / scores.shape[1]
         losses = torch.add((1.0 - label_smoothing) * losses, per_class.sum(1), alpha=-share)
     return losses, probability
 

@@ -109,7 +109,7 @@ class _Distances(torch.autograd.Function):
     """``‖t - φ̃‖²`` per row, differentiated with respect to ``φ`` through the mean *and* the variance of the batch.
 
     With ``h = ∂L/∂φ̃`` and shares ``w``, ``∂L/∂φ_i = [h_i - w_i (Σ_j h_j + φ̃_i Σ_j h_j·φ̃_j)] / σ``: no shift and no common
-    factor of the features has a gradient. By hand, because autograd takes three times the operators and memory.
+    factor of the features has a gradient. By hand, because autograd takes more operators and memory.
     """
 
     @staticmethod
